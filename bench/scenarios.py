@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import loads
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
 from bench.kafka import KafkaBroker
+from bench.placement import Placement, pin, placements, unpinned
 from bench.process import BrokerProcess
 
 PARTITIONS = 6
@@ -68,6 +69,7 @@ class Side:
     running: dict[str, BrokerProcess] = field(default_factory=dict)
     cold_topic: str | None = None
     serial: int = 0
+    placement: Placement = field(default_factory=lambda: placements()["free"])
 
     def fresh(self, overrides: dict | None = None) -> BrokerProcess:
         """A broker on an empty directory, not started."""
@@ -78,12 +80,14 @@ class Side:
     def shared(self, setup: str) -> BrokerProcess:
         """The long-lived broker with SETUPS[setup], started and warmed up at first use."""
         broker = self.running.get(setup)
-        if broker is None or broker.process.poll() is not None:
-            broker = self.fresh(SETUPS[setup][self.name]).start()
-            self.running[setup] = broker
-            self.cold_topic = None if setup == "cached" else self.cold_topic
-            if setup == "cached":
-                self._warm_up(broker)
+        if broker is None or not broker.alive():
+            with unpinned():
+                broker = self.fresh(SETUPS[setup][self.name]).start()
+                self.running[setup] = broker
+                self.cold_topic = None if setup == "cached" else self.cold_topic
+                if setup == "cached":
+                    self._warm_up(broker)
+        pin(broker.pid, self.placement.broker)
         return broker
 
     def _warm_up(self, broker: BrokerProcess) -> None:
@@ -110,11 +114,13 @@ class Side:
 class Scenario:
     """run: one round on one side, returns figures. floors: key of the floor, its loop kind, the
     figure that holds the unit size, bytes of one write (0: the loop's choice). rounds_max: 1 for
-    what takes long and varies little."""
+    what takes long and varies little. pinned: the broker is a shared one, and stays where the run
+    has it."""
 
     run: Callable[[Side], dict]
     floors: tuple[tuple[str, str, str, int], ...] = ()
     rounds_max: int = 100
+    pinned: bool = True
 
 
 def _bulk(client: str, size: int, codec: str) -> Callable[[Side], dict]:
@@ -298,6 +304,6 @@ SCENARIOS: dict[str, Scenario] = {
     "e2e-cold": Scenario(_latency_beside_cold),
     "e2e-flush": Scenario(_latency("flushed")),
     "flush-64": Scenario(_flush),
-    "start-empty": Scenario(_start_empty),
-    "partitions-10k": Scenario(_many_partitions, rounds_max=1),
+    "start-empty": Scenario(_start_empty, pinned=False),
+    "partitions-10k": Scenario(_many_partitions, rounds_max=1, pinned=False),
 }

@@ -8,6 +8,8 @@ Invariants: (1) a verdict compares figures of one run only.
 from dataclasses import dataclass
 from statistics import median
 
+from bench import placement
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -169,20 +171,48 @@ def verdict(row: Row, figures: dict) -> str:
     return "pass" if all(results) else "MISS"
 
 
-def render(samples: dict, kafka_version: str) -> str:
-    """The markdown table of every row that has a figure."""
+def _ratios(by_side: dict[str, dict[str, list[float]]], key: str) -> list[float]:
+    return placement.ratios(by_side.get("pylog", {}).get(key, ()),
+                            by_side.get("kafka", {}).get(key, ()))
+
+
+def is_steady(by_side: dict[str, dict[str, list[float]]]) -> bool:
+    """Whether every ratio of CPU of a load is. A load without one is as steady as it gets."""
+    keys = {key for figures in by_side.values() for key in figures if key.startswith("cpu_s")}
+    found = [_ratios(by_side, key) for key in keys]
+    return all(placement.is_steady(values) for values in found if values)
+
+
+def _spread(values: list[float]) -> str:
+    found = placement.spread(values)
+    if found is None:
+        return "—"
+    return f"{found:.1%}" + ("" if placement.is_steady(values) else " (not steady)")
+
+
+def _ratio(figures: dict, key: str) -> str:
+    kafka, ours = figures.get(("kafka", key)), figures.get(("pylog", key))
+    return f"{ours / kafka:.2f}×" if kafka and ours is not None else "—"
+
+
+def render(samples: dict, kafka_version: str, second: dict) -> str:
+    """The markdown table of every row that has a figure. second: the samples of another placement,
+    of which the ratio is shown. The spread is that of the ratio: see placement.spread."""
     lines = [
-        f"| figure | unit | Kafka {kafka_version} | pylog | ratio | floor | goal | |",
-        "|---|---|--:|--:|--:|--:|---|---|",
+        f"| figure | unit | Kafka {kafka_version} | pylog | ratio | spread | second ratio | floor "
+        "| goal | |",
+        "|---|---|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for row in ROWS:
         figures = medians(samples, row.scenario)
         kafka, ours = figures.get(("kafka", row.key)), figures.get(("pylog", row.key))
         if kafka is None and ours is None:
             continue
-        ratio = f"{ours / kafka:.2f}×" if kafka and ours is not None else "—"
         goal = ", ".join(goal.text(row.unit) for goal in row.goals)
         lines.append(
-            f"| {row.label} | {row.unit} | {number(kafka)} | {number(ours)} | {ratio} | "
+            f"| {row.label} | {row.unit} | {number(kafka)} | {number(ours)} | "
+            f"{_ratio(figures, row.key)} | "
+            f"{_spread(_ratios(samples.get(row.scenario, {}), row.key))} | "
+            f"{_ratio(medians(second, row.scenario), row.key)} | "
             f"{number(figures.get(('floor', row.key)))} | {goal} | {verdict(row, figures)} |")
     return "\n".join(lines)

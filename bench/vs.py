@@ -3,7 +3,9 @@
 Owns: the order of rounds.
 Called by: a person.
 Invariants: (1) the sides alternate, and the order turns round from round to round; (2) a figure is
-  the median over rounds of one run; (3) a load that fails is reported and leaves no figure.
+  the median over rounds of one run; (3) a load that fails is reported and leaves no figure;
+  (4) broker and clients are pinned: to one processor, and then, for a second ratio, to one each;
+  (5) rounds go on until the ratio of CPU is steady, or as often as was allowed.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import loads, report, table
+from bench import loads, placement, report, table
 from bench.kafka import KafkaMissing, classpath, kafka_version
 from bench.machine import commit_line, machine_line, touch_free_memory
 from bench.process import BrokerFailed
@@ -26,6 +28,8 @@ from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
 
 SECTION = "Records: produce, fetch, latency, start"
 SIDES = "kafka,pylog"
+PLACEMENTS = "same,apart"
+ROUNDS_MAX = 9
 EXPECTED = (loads.LoadFailed, BrokerFailed, subprocess.TimeoutExpired, OSError)
 
 
@@ -33,7 +37,12 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.vs", description=__doc__.split("\n")[0])
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="a load, a prefix or a pattern of loads; repeatable")
-    parser.add_argument("--rounds", type=int, default=None, help="default 3, with --quick 1")
+    parser.add_argument("--rounds", type=int, default=None,
+                        help="at least so many; default 3, with --quick 1")
+    parser.add_argument("--rounds-max", type=int, default=None,
+                        help=f"until ratios are steady; default {ROUNDS_MAX}, with --quick 1")
+    parser.add_argument("--placement", default=PLACEMENTS, metavar="WHERE",
+                        help="of same, apart, free; the second one gives a second ratio")
     parser.add_argument("--quick", action="store_true", help="small sizes, about five minutes")
     parser.add_argument("--sides", default=SIDES)
     parser.add_argument("--partitions", type=int, help="of the load partitions-10k")
@@ -55,24 +64,36 @@ def _chosen(patterns: list[str]) -> list[str]:
 
 
 class Run:
-    """One run: collects samples[scenario][side][key] = [value per round]."""
+    """One placement of a run: collects samples[scenario][side][key] = [value per round]."""
 
-    def __init__(self, sides: list[Side], scale: Scale, folder: Path):
+    def __init__(self, sides: list[Side], scale: Scale, folder: Path,
+                 where: placement.Placement, floors: bool):
         self.sides = sides
         self.scale = scale
         self.folder = folder
+        self.where = where
+        self.floors = floors
         self.samples: dict = {}
         self.failures: list[str] = []
 
-    def scenario(self, name: str, rounds: int) -> None:
-        for turn in range(min(rounds, SCENARIOS[name].rounds_max)):
-            order = self.sides if turn % 2 == 0 else self.sides[::-1]  # Keeps (1).
-            for side in order:
-                self._one(name, side)
-            try:
+    def scenario(self, name: str, rounds: int, rounds_max: int) -> None:
+        last = min(max(rounds, rounds_max), SCENARIOS[name].rounds_max)
+        where = self.where if SCENARIOS[name].pinned else placement.placements()["free"]
+        with placement.pinned(where):
+            for turn in range(last):
+                self._round(name, self.sides if turn % 2 == 0 else self.sides[::-1])  # Keeps (1).
+                if turn + 1 >= rounds and table.is_steady(self.samples.get(name, {})):
+                    return  # Keeps (5).
+
+    def _round(self, name: str, order: list[Side]) -> None:
+        for side in order:
+            side.placement = self.where
+            self._one(name, side)
+        try:
+            if self.floors:
                 self._floors(name)
-            except EXPECTED as failure:
-                self.failures.append(f"floor of {name}: {failure}")
+        except EXPECTED as failure:
+            self.failures.append(f"floor of {name}: {failure}")
 
     def _one(self, name: str, side: Side) -> None:
         os.sync()
@@ -82,13 +103,13 @@ class Run:
         except EXPECTED as failure:
             text = " ".join(str(failure).split())[-600:]
             self.failures.append(f"{name}, {side.name}: {text}")
-            print(f"  {name:26} {side.name:6} FAILED {text}", flush=True)
+            print(f"  {name:26} {side.name:6} {self.where.name} FAILED {text}", flush=True)
             return
         for key, value in figures.items():
             self._keep(name, side.name, key, value)
         shown = " ".join(f"{key}={table.number(value)}" for key, value in figures.items())
-        print(f"  {name:26} {side.name:6} {time.monotonic() - begin_s:5.1f} s  {shown}",
-              flush=True)
+        print(f"  {name:26} {side.name:6} {self.where.name:5} {time.monotonic() - begin_s:5.1f} s  "
+              f"{shown}", flush=True)
 
     def _keep(self, name: str, side: str, key: str, value: float) -> None:
         self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(key, []).append(value)
@@ -106,14 +127,27 @@ class Run:
                 self._keep(name, "floor", key, value * share)
 
 
-def _report(run: Run, options: argparse.Namespace, head: list[str]) -> str:
-    body = [*head, "", table.render(run.samples, kafka_version())]
-    if run.failures:
-        body += ["", "Loads without a figure:", *(f"- {line}" for line in run.failures)]
+def _report(runs: list[Run], options: argparse.Namespace, head: list[str]) -> str:
+    second = runs[1] if len(runs) > 1 else None
+    where = f"Broker and clients: {runs[0].where.name}" + (
+        f"; in the second ratio: {second.where.name}" if second else "")
+    failures = [line for run in runs for line in run.failures]
+    body = [*head, f"{where}. Load {os.getloadavg()[0]:.1f} at the end.", "",
+            table.render(runs[0].samples, kafka_version(), second.samples if second else {})]
+    if failures:
+        body += ["", "Loads without a figure:", *(f"- {line}" for line in failures)]
     text = "\n".join(body) + "\n"
-    report.save(text, {"head": head, "quick": options.quick, "samples": run.samples,
-                       "failures": run.failures})
+    report.save(text, {"head": head, "quick": options.quick, "failures": failures,
+                       "samples": {run.where.name: run.samples for run in runs}})
     return text
+
+
+def _placements(options: argparse.Namespace) -> list[placement.Placement]:
+    known = placement.placements()
+    names = [name for name in options.placement.split(",") if name in known]
+    if not names:
+        raise SystemExit(f"--placement {options.placement}: this machine has {', '.join(known)}")
+    return [known[name] for name in names]
 
 
 def is_full(options: argparse.Namespace, rounds: int) -> bool:
@@ -129,6 +163,7 @@ def main(argv: list[str]) -> int:
         return 0
     names = _chosen(options.only)
     rounds = options.rounds or (1 if options.quick else 3)
+    rounds_max = options.rounds_max or (rounds if options.quick else ROUNDS_MAX)
     scale = QUICK if options.quick else FULL
     if options.partitions:
         scale.partitions = options.partitions
@@ -148,20 +183,22 @@ def main(argv: list[str]) -> int:
     cache_dir().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="vs-", dir=cache_dir()))
     sides = [Side(name, folder, scale) for name in options.sides.split(",")]
-    run = Run(sides, scale, folder)
+    runs = [Run(sides, scale, folder, where, floors=index == 0)
+            for index, where in enumerate(_placements(options))]
     touch_free_memory(scale.touched_bytes)
     try:
         for name in names:
-            run.scenario(name, rounds)
+            for run in runs if SCENARIOS[name].pinned else runs[:1]:
+                run.scenario(name, rounds, rounds_max)
     finally:
         for side in sides:
             side.stop()
-        text = _report(run, options, head)
+        text = _report(runs, options, head)
         shutil.rmtree(folder, ignore_errors=True)
     if is_full(options, rounds):
         report.publish(SECTION, text)
     print(f"\n{text}")
-    return 1 if run.failures else 0
+    return 1 if any(run.failures for run in runs) else 0
 
 
 if __name__ == "__main__":

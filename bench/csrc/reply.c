@@ -1,7 +1,7 @@
-/* Sending short ranges of a cached file: read into the answer's bytes, or each by a sendfile of its
- * own?
+/* Sending short ranges of a cached file: read into the answer's bytes, each by a sendfile of its
+ * own, or from memory where they were read once for many readers?
  *
- * usage: reply copy|sendfile RANGE_BYTES RANGES ANSWERS FILE
+ * usage: reply copy|sendfile|share RANGE_BYTES RANGES ANSWERS FILE
  * An answer is RANGES times 40 bytes of head and one range. The other end, a second process, asks
  * for each answer with one byte and reads it whole. Prints the sender's CPU per answer, as JSON.
  */
@@ -9,11 +9,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "wire.h"
 
-enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26 };
+enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26, PIECES_MAX = 32 };
 
 static double cpu_s(void)
 {
@@ -81,6 +82,28 @@ static void answer_by_sendfile(int stream, int file, off_t at, size_t range_byte
     free(head);
 }
 
+/* What is sent lies in the cache, as what was just appended does. */
+static void answer_shared(int stream, size_t range_bytes, int ranges)
+{
+    static uint8_t *shared;
+    struct iovec pieces[2 * PIECES_MAX];
+    uint8_t *head = malloc(HEAD_BYTES * PIECES_MAX);
+    if (!shared) {
+        shared = malloc(range_bytes * (size_t)ranges);
+        memset(shared, 7, range_bytes * (size_t)ranges);
+    }
+    size_t left = 0;
+    for (int i = 0; i < ranges; i++) {
+        memset(head + i * HEAD_BYTES, i, HEAD_BYTES);
+        pieces[2 * i] = (struct iovec){head + i * HEAD_BYTES, HEAD_BYTES};
+        pieces[2 * i + 1] = (struct iovec){shared + (size_t)i * range_bytes, range_bytes};
+        left += HEAD_BYTES + range_bytes;
+    }
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = 2 * (size_t)ranges};
+    whole(sendmsg(stream, &message, 0), left, "sendmsg");
+    free(head);
+}
+
 static int cached_file(const char *path)
 {
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -118,10 +141,13 @@ static void connected(int ends[2])
 int main(int argc, char **argv)
 {
     if (argc != 6) {
-        wire_die("usage: reply copy|sendfile RANGE_BYTES RANGES ANSWERS FILE");
+        wire_die("usage: reply copy|sendfile|share RANGE_BYTES RANGES ANSWERS FILE");
     }
     size_t range_bytes = (size_t)atol(argv[2]);
     int ranges = atoi(argv[3]);
+    if (ranges > PIECES_MAX) {
+        wire_die("at most %d ranges", PIECES_MAX);
+    }
     long answers = atol(argv[4]);
     int file = cached_file(argv[5]), ends[2];
     connected(ends);
@@ -135,8 +161,13 @@ int main(int argc, char **argv)
     for (long i = 0; i < answers; i++) {
         char question;
         whole(recv(ends[1], &question, 1, 0), 1, "recv");
-        (argv[1][0] == 'c' ? answer_copied : answer_by_sendfile)(ends[1], file, at, range_bytes,
-                                                                 ranges);
+        if (!strcmp(argv[1], "share")) {
+            answer_shared(ends[1], range_bytes, ranges);
+        } else if (!strcmp(argv[1], "copy")) {
+            answer_copied(ends[1], file, at, range_bytes, ranges);
+        } else {
+            answer_by_sendfile(ends[1], file, at, range_bytes, ranges);
+        }
         at = (at + ranges * (off_t)range_bytes) % (FILE_BYTES / 2);
     }
     printf("{\"us\": %.3f}\n", (cpu_s() - begin) / (double)answers * 1e6);

@@ -336,6 +336,7 @@ struct log_range {           /* whole batches in one segment; release with log_r
     int64_t first_offset; /* base offset of the first batch (<= the wanted offset) */
     int64_t next_offset;  /* the offset after the range: where the next read goes on */
     int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset;
+    uint64_t truncations; /* of the log so far: the segment's bytes stay until the next one */
 };
 /* Whole batches from the one that holds `offset`, below `bound`, at most `bytes_max` (a longer
  * first batch whole when `at_least_one`, KIP-74). 0 (length 0 between bound and log end: nothing is

@@ -36,31 +36,39 @@ int32_t log_find_segment(const struct log *log, int64_t offset) {
 static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset)
     REQUIRES(log->view.lock) {
     if (log->view.hints == NULL) return NULL;
-    for (int i = 0; i < LOG_HINTS; i++)
+    for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
         if (log->view.hints[i].offset == offset && log->view.hints[i].base_offset == base_offset)
             return &log->view.hints[i];
     return NULL;
 }
 
-/* The reader that was at `from` is at `to` now: its hint moves with it. */
+/* The reader that was at `from` is at `to` now: its hint moves with it. Others that are still at
+ * `from`, as those that are sent the tail together, find it for a while among those that were left.
+ */
 static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
                           int64_t position) REQUIRES(log->view.lock) {
     if (log->view.hints == NULL) {
-        if ((log->view.hints = malloc(LOG_HINTS * sizeof *log->view.hints)) == NULL) return;
-        for (int i = 0; i < LOG_HINTS; i++) log->view.hints[i] = (struct log_hint){-1, -1, 0};
+        log->view.hints = malloc((LOG_HINTS + LOG_HINTS_LEFT) * sizeof *log->view.hints);
+        if (log->view.hints == NULL) return;
+        for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
+            log->view.hints[i] = (struct log_hint){-1, -1, 0};
     }
     struct log_hint *h = log_hint_find(log, to, base_offset);
     if (h != NULL) return;
     h = log_hint_find(log, from, base_offset);
-    if (h == NULL) h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
+    if (h != NULL && h < log->view.hints + LOG_HINTS)
+        log->view.hints[LOG_HINTS + log->view.next_left++ % LOG_HINTS_LEFT] = *h;
+    else
+        h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
     *h = (struct log_hint){to, base_offset, (int32_t)position};
 }
 
 /* ---- positions ---- */
 
-static int log_read_error(int result) {
+static int log_read_error(struct segment *s, int result) {
     if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
     if (log_is_error(result)) return result;
+    if (result == -EIO) log_dir_fail(s->home->dir, EIO, "read");
     return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
 }
 
@@ -81,7 +89,7 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
     int result;
     for (int i = 0;; i++) {
         result = segment_index_floor(s, offset, nowait, &from);
-        if (result != 0) return log_read_error(result);
+        if (result != 0) return log_read_error(s, result);
         if (i == LOG_READ_INDEXES_MAX) from = 0;
         segment_scan_begin(&scan, s, from, end, nowait);
         result = segment_scan_peek(&scan, &h);
@@ -93,7 +101,7 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
         segment_scan_skip(&scan, &h);
         result = segment_scan_peek(&scan, &h);
     }
-    if (result < 0) return log_read_error(result);
+    if (result < 0) return log_read_error(s, result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
     /* Offsets that a hole took are told of, not passed over. */
@@ -127,12 +135,12 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     struct batch_header h;
     int64_t target = from + bytes_max, begin;
     int result = segment_index_border(s, target, nowait, &begin);
-    if (result != 0) return log_read_error(result);
+    if (result != 0) return log_read_error(s, result);
     segment_scan_begin(&scan, s, from, limit, nowait);
     if ((result = segment_scan_peek(&scan, &h)) != 1)
-        return result < 0 ? log_read_error(result) : LOG_E_CORRUPT;
+        return result < 0 ? log_read_error(s, result) : LOG_E_CORRUPT;
     if (scan.position != from) return LOG_E_CORRUPT;
-    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(result);
+    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(s, result);
     *next = -1;
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;
@@ -147,7 +155,7 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     assert(scan.position > from || result < 0);
     assert(scan.position <= limit);
     *border = scan.position;
-    return result < 0 ? log_read_error(result) : 0;
+    return result < 0 ? log_read_error(s, result) : 0;
 }
 
 /* ---- one read ---- */
@@ -201,7 +209,7 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
             int64_t segment_end =
                 last ? out->log_end_offset : log->view.segments[i + 1]->base_offset;
             plan->segment = s;
-            plan->truncations = log->view.truncations;
+            plan->truncations = out->truncations = log->view.truncations;
             plan->offset = offset > s->base_offset ? offset : s->base_offset;
             plan->bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
             plan->base_offset = s->base_offset;
@@ -234,7 +242,7 @@ static int log_check_start(struct segment *s, int64_t position, int64_t end, boo
     struct batch_header h;
     segment_scan_begin(&scan, s, position, end, nowait);
     int result = segment_scan_peek(&scan, &h);
-    if (result < 0) return log_read_error(result);
+    if (result < 0) return log_read_error(s, result);
     return scan.position == position ? 0 : LOG_E_CORRUPT;
 }
 

@@ -23,6 +23,7 @@
 enum {
     LOG_DIR_OPEN_MAX = 4096,
     LOG_HINTS = 8,
+    LOG_HINTS_LEFT = 4,
     LOG_WAIT_KINDS = 4,
     LOG_DELETE_SUFFIX_BYTES = 40,
     SEGMENTS_EVICTED_WHEN_SHORT = 64, /* descriptors are short: so many at rest are closed */
@@ -189,8 +190,10 @@ struct log_view {
     struct log_config config GUARDED_BY(access);
     _Atomic int64_t size_bytes;              /* of all segments; written under append.lock */
     uint64_t truncations GUARDED_BY(access); /* so far */
-    struct log_hint *hints GUARDED_BY(lock); /* ends of the last reads, LOG_HINTS, or NULL */
-    uint32_t next_hint GUARDED_BY(lock);
+    /* Ends of the last reads, LOG_HINTS, and behind them where the last of those that went on
+     * began, LOG_HINTS_LEFT; or NULL. */
+    struct log_hint *hints GUARDED_BY(lock);
+    uint32_t next_hint GUARDED_BY(lock), next_left GUARDED_BY(lock);
     struct log_completed *completed GUARDED_BY(lock); /* ended above the high watermark */
     uint32_t completed_count GUARDED_BY(lock), completed_room GUARDED_BY(lock);
     struct log_replicas *replicas GUARDED_BY(lock); /* NULL: no others are named */

@@ -81,7 +81,8 @@ static struct slot *new_slot(struct reactor *r, struct connection *c,
     s->r.body = h->body;
     s->r.body_len = h->body_len;
     s->r.token = reactor_name(r, &s->item);
-    s->r.received_ms = r->now_ms;
+    s->r.received_ms = s->r.now_ms = r->now_ms;
+    s->r.connection = c->item.index;
     s->r.correlation_id = h->correlation_id;
     s->r.principal = c->principal;
     s->r.listener = c->listener;
@@ -378,6 +379,7 @@ void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason
     struct connection *c = s->connection;
     assert_slow(s->state == (reason == SERVE_GRANTED ? SLOT_MISSING : SLOT_WAITING));
     s->woken = false;
+    s->r.now_ms = r->now_ms;
     timing_resume(s);
     begin_work(s);
     enum serve_status status = serve_resume(r->serve, &s->r, reason);

@@ -30,8 +30,7 @@ static void unwait_all(struct fetch *f) {
 }
 
 static void release_ranges(struct fetch *f) {
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
-        log_range_release(&p->read->range);
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) fetch_release(p->read);
 }
 
 /* Room for what this request finds of each partition. False: out of memory. */
@@ -331,7 +330,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
         at_least_one = false;
     }
     assert_slow(bytes_left >= 0 && read->waiter.mailbox == NULL);
-    log_range_release(&read->range);
+    fetch_release(read);
     memset(&read->range, 0, sizeof read->range);
     read->diverging_epoch = -1;
     read->error = read->grant_error;
@@ -363,28 +362,6 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     }
 }
 
-/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
- * With `nowait`, f->blocked says that finding a range would have waited for a disk. */
-static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
-    int64_t limit = f->bytes_max;
-    if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
-    int64_t taken = 0;
-    bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
-    f->blocked = false;
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        int64_t left = limit - taken;
-        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait, over);
-        if (f->blocked) return true;
-        taken += p->read->range.length;
-        /* What is unknown is part of the answer, but does not hasten it. */
-        if (fetch_is_unknown(p)) continue;
-        any = true;
-        if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
-            ready = true;
-    }
-    return ready || !any || taken >= f->bytes_min;
-}
-
 /* The end that a fetch waits for, and where it was. */
 static int64_t awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind) {
     if (fetch_is_follower(f)) {
@@ -393,6 +370,38 @@ static int64_t awaited_end(const struct fetch *f, const struct log_range *range,
     }
     *kind = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
     return f->read_committed ? range->last_stable_offset : range->high_watermark;
+}
+
+static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
+    uint8_t kind;
+    return read->error == 0 && (read->range.length == 0 ||
+                                read->range.next_offset >= awaited_end(f, &read->range, &kind));
+}
+
+/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
+ * With `nowait`, f->blocked says that finding a range would have waited for a disk. */
+static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
+    int64_t limit = f->bytes_max;
+    if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
+    int64_t taken = 0;
+    bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
+    f->blocked = false;
+    f->at_end = true;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        int64_t left = limit - taken;
+        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait, over);
+        if (f->blocked) return true;
+        taken += p->read->range.length;
+        if (!reaches_end(f, p->read)) f->at_end = false;
+        /* What is unknown is part of the answer, but does not hasten it. */
+        if (fetch_is_unknown(p)) continue;
+        any = true;
+        if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
+            ready = true;
+    }
+    if (ready) f->at_end = false;
+    f->taken = taken;
+    return ready || !any || taken >= f->bytes_min;
 }
 
 /* Links a waiter to every partition. True: some end moved meanwhile, look again. */
@@ -428,7 +437,9 @@ static int cold_job(struct iojob *job, void *worker_scratch) {
 static bool is_cold(const struct fetch *f) {
     if (f->blocked) return true;
     for (const struct fetch_part *p = f->set->first; p != NULL; p = p->next)
-        if (p->read->range.length > 0 && log_range_is_cold(&p->read->range)) return true;
+        if (p->read->range.length > 0 && p->read->copy == NULL &&
+            log_range_is_cold(&p->read->range))
+            return true;
     return false;
 }
 
@@ -441,7 +452,9 @@ static void narrow(struct serve *s, struct fetch *f) {
 
 /* What is cold is read on the io pool first, and the answer goes on from its message. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
+    if (!f->blocked) fetch_take_copies(s, f);
     if (is_cold(f)) {
+        fetch_release_copies(f); /* a worker must not */
         f->serve = s;
         if (!f->blocked) narrow(s, f);
         f->job = (struct iojob){
@@ -483,6 +496,7 @@ static enum serve_status run(struct serve *s, struct serve_request *r, struct fe
     if (f->rack != NULL) prefer(s, r, f);
     for (;;) {
         bool ready = evaluate(s, f, true) || f->high_is_news;
+        if (ready && !last_chance && fetch_gathers(s, r, f)) return SERVE_WAIT;
         if (ready || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
         if (!may_wait(s, f)) return finish(s, r, f);
         release_ranges(f);

@@ -87,6 +87,15 @@ static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_par
     if (named) leaders_answer(&f->leaders, a, 1, leader);
 }
 
+/* Takes over the range, and its copy. */
+static void answer_records(struct reply *a, struct fetch_read *read) {
+    if (read->copy != NULL)
+        reply_copy(a, &read->range, read->copy);
+    else
+        reply_range(a, &read->range);
+    read->copy = NULL;
+}
+
 static void answer_part(struct reply *a, struct fetch *f, struct fetch_part *p) {
     struct fetch_read *read = p->read;
     bool known = read->error == 0;
@@ -105,7 +114,7 @@ static void answer_part(struct reply *a, struct fetch *f, struct fetch_part *p) 
         reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
         reply_i32(a, read->range.length);
-    if (read->range.length > 0) reply_range(a, &read->range);
+    if (read->range.length > 0) answer_records(a, read);
     if (f->flexible) answer_tags(a, f, p);
 }
 
@@ -230,6 +239,7 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
     if (f->flexible) leaders_answer_endpoints(&f->leaders, s, r, a);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);
+    if (fetch_is_short(f)) gather_answered(&s->gather, r->connection, f->taken, r->now_ms);
     fetch_free(s, r);
     return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
 }

@@ -1,4 +1,4 @@
-/* What fetch.c and fetch_answer.c share. */
+/* What the files of Fetch share: fetch.c, fetch_answer.c, fetch_replica.c, fetch_tail.c. */
 #ifndef PYLOG_FETCH_STATE_H
 #define PYLOG_FETCH_STATE_H
 
@@ -18,6 +18,7 @@ struct fetch_read {
     int32_t diverging_epoch; /* -1: none */
     int64_t diverging_end;
     struct log_range range;
+    struct copy *copy; /* one reference: of the range, or NULL */
     struct log_waiter waiter;
     bool had_data; /* the answer carried records of it */
     bool throttled; /* it counts on the leader's throttle */
@@ -45,10 +46,30 @@ struct fetch {
     bool followed;     /* the positions of a follower are entered */
     bool throttled;    /* some part is */
     bool high_is_news; /* to this follower, whose consumers wait for it */
+    bool at_end; /* every range goes up to what may be read: more comes only with time */
+    int64_t taken; /* bytes of the ranges */
 };
 
 /* Who says that it is a replica. */
 static inline bool fetch_is_follower(const struct fetch *f) { return f->replica_id >= 0; }
+/* A consumer's answer that is all there is, but short: there may be a better time for it. */
+static inline bool fetch_is_short(const struct fetch *f) {
+    return f->at_end && f->taken > 0 && f->taken < GATHER_BYTES && !fetch_is_follower(f);
+}
+/* The range is not sent; of a request's parts on its reactor, of none that has a copy elsewhere. */
+static inline void fetch_release(struct fetch_read *read) {
+    log_range_release(&read->range);
+    if (read->copy != NULL) copy_release(read->copy);
+    read->copy = NULL;
+}
+/* fetch_tail.c */
+/* True: it is answered at r->deadline_ms with what there is then, and until then nothing wakes it.
+ */
+bool fetch_gathers(struct serve *s, struct serve_request *r, struct fetch *f);
+/* What several readers want is sent from memory. */
+void fetch_take_copies(struct serve *s, struct fetch *f);
+void fetch_release_copies(struct fetch *f);
+
 /* Kafka's order of checks, with DivergingEpoch in p->read. 0 or an error code. */
 int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
 

@@ -12,7 +12,10 @@ enum { REPLY_BYTES_FIRST = 256, REPLY_PARTS_FIRST = 8 };
 void reply_init(struct reply *r) { *r = (struct reply){0}; }
 
 void reply_clear(struct reply *r) {
-    for (uint32_t i = 0; i < r->part_count; i++) log_range_release(&r->parts[i].range);
+    for (uint32_t i = 0; i < r->part_count; i++) {
+        log_range_release(&r->parts[i].range);
+        if (r->parts[i].copy != NULL) copy_release(r->parts[i].copy);
+    }
     free(r->parts);
     free(r->bytes);
     reply_init(r);
@@ -53,7 +56,7 @@ static bool read_range(const struct log_range *range, uint8_t *to) {
     return true;
 }
 
-static bool add_part(struct reply *r, const struct log_range *range) {
+static bool add_part(struct reply *r, const struct log_range *range, struct copy *copy) {
     if (r->part_count == r->part_cap) {
         uint32_t cap = r->part_cap == 0 ? REPLY_PARTS_FIRST : 2 * r->part_cap;
         if (cap > REPLY_PARTS_MAX) return false;
@@ -66,6 +69,7 @@ static bool add_part(struct reply *r, const struct log_range *range) {
     struct reply_part *part = &r->parts[r->part_count++];
     part->bytes_end = r->len;
     part->range = *range;
+    part->copy = copy;
     r->file_bytes += (uint64_t)range->length;
     return true;
 }
@@ -78,7 +82,7 @@ static bool is_copied(const struct reply *r, int32_t length) {
 void reply_range(struct reply *r, struct log_range *range) {
     assert_slow(range->length >= 0 && range->position >= 0);
     if (!r->failed && !is_copied(r, range->length)) {
-        if (add_part(r, range)) {
+        if (add_part(r, range, NULL)) {
             range->segment = NULL;
             range->length = 0;
             return;
@@ -92,6 +96,28 @@ void reply_range(struct reply *r, struct log_range *range) {
     log_range_release(range);
     range->segment = NULL;
     range->length = 0;
+}
+
+void reply_copy(struct reply *r, struct log_range *range, struct copy *copy) {
+    int32_t length = range->length;
+    assert(length > 0 && length <= copy->length);
+    uint64_t copied_bytes = (uint64_t)r->copied_bytes + (uint64_t)length;
+    if (copied_bytes > REPLY_COPIED_BYTES_MAX) { /* a reader that does not read would hold it */
+        copy_release(copy);
+        reply_range(r, range);
+        return;
+    }
+    log_range_release(range);
+    range->length = 0;
+    r->copied_bytes = (uint32_t)copied_bytes;
+    const struct log_range sent = {.fd = -1, .length = length};
+    if (length < REPLY_SHARED_BYTES_MIN)
+        reply_bytes(r, copy->bytes, (size_t)length);
+    else if (!r->failed && add_part(r, &sent, copy))
+        return;
+    else
+        r->failed = true;
+    copy_release(copy);
 }
 
 static uint64_t sum_of_ranges(const struct reply *r) {

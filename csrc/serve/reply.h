@@ -9,15 +9,23 @@
 
 #include "format/bytes.h"
 #include "log/log.h"
+#include "serve/copies.h"
 
 /* Ranges up to this long are read into the bytes: cheaper than a sendfile of their own, which costs
  * as much as copying 32 to 64 KiB (bench/native/test_reply.py). But so much in all: a reader that
  * does not read would hold it. */
-enum { REPLY_COPY_BYTES_MAX = 32768, REPLY_COPIED_BYTES_MAX = 1 << 20, REPLY_PARTS_MAX = 65536 };
+enum {
+    REPLY_COPY_BYTES_MAX = 32768,
+    REPLY_COPIED_BYTES_MAX = 1 << 20,
+    REPLY_SHARED_BYTES_MIN = 1024, /* less of a shared copy goes into the bytes too */
+    REPLY_PARTS_MAX = 65536
+};
 
 struct reply_part {
     uint32_t bytes_end;     /* the bytes up to here go first, then the range */
     struct log_range range; /* owned */
+    struct copy *copy; /* one reference: it begins with the range's bytes, and the range has its
+                          length alone; NULL: they are sent from the file */
 };
 
 struct reply {
@@ -26,7 +34,7 @@ struct reply {
     struct reply_part *parts;
     uint32_t part_count, part_cap;
     uint64_t file_bytes;   /* sum of the ranges */
-    uint32_t copied_bytes; /* of ranges that were read into the bytes */
+    uint32_t copied_bytes; /* of ranges that are in memory: in the bytes, or copies */
     bool failed;           /* memory ran out or a limit was passed: close the connection */
 };
 
@@ -38,6 +46,8 @@ uint8_t *reply_reserve(struct reply *r, size_t n);
 /* Takes over the range (it is released by reply_clear). Short ranges are read into the bytes at
  * once. */
 void reply_range(struct reply *r, struct log_range *range);
+/* The same from a copy that begins with the range's bytes, whose reference it takes over. */
+void reply_copy(struct reply *r, struct log_range *range, struct copy *copy);
 /* Patches the frame size. The total to be sent is r->len + r->file_bytes. */
 void reply_finish(struct reply *r);
 

@@ -82,6 +82,8 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     if (s == NULL) return NULL;
     s->shared = shared;
     s->mailbox = mailbox;
+    gather_init(&s->gather, shared->limits.gather_ms_max);
+    copies_init(&s->copies);
     s->inflater = inflater_new();
     if (s->inflater == NULL) {
         free(s);
@@ -92,9 +94,13 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
 
 void serve_meter(struct serve *s, struct meter_api *apis) { s->meters = apis; }
 
-void serve_tick(struct serve *s, int64_t now_ms) { sessions_expire(s->shared->sessions, now_ms); }
+void serve_tick(struct serve *s, int64_t now_ms) {
+    sessions_expire(s->shared->sessions, now_ms);
+    copies_tick(&s->copies);
+}
 
 void serve_free(struct serve *s) {
+    copies_clear(&s->copies);
     inflater_free(s->inflater);
     free(s);
 }

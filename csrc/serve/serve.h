@@ -53,7 +53,8 @@ struct serve_request {
     const uint8_t *body; /* the frame after its header; stays in place while body_needed */
     size_t body_len;
     uint64_t token;      /* names this request in messages */
-    int64_t received_ms; /* CLOCK_MONOTONIC */
+    int64_t received_ms, now_ms; /* CLOCK_MONOTONIC: when it came, and this turn's */
+    uint32_t connection;         /* a number of its own */
     int32_t correlation_id;
     uint32_t principal; /* index given by the control plane at authentication; 0 is anonymous */
     int32_t listener;   /* it came by, for the endpoints that are answered */
@@ -83,6 +84,7 @@ struct serve_limits {
     int32_t fetch_bytes_max;      /* fetch.max.bytes of the broker */
     int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
+    int32_t gather_ms_max; /* fetch.gather.max.ms: how long a short answer may wait for more */
     bool rack_aware; /* consumers are sent to a replica in their rack (KIP-392) */
     /* Of what followers fetch that are not in the ISR, from partitions that count on it; outlives
      * what is shared. NULL: none do. */

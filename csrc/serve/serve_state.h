@@ -5,7 +5,9 @@
 #include "format/batch.h"
 #include "format/scratch.h"
 #include "serve/api_keys.h"
+#include "serve/copies.h"
 #include "serve/error_codes.h"
+#include "serve/gather.h"
 #include "serve/grants.h"
 #include "serve/misses.h"
 #include "serve/serve.h"
@@ -31,6 +33,8 @@ struct serve {
     /* Of the request under way; what there is no room for is found by the next fetch. */
     struct serve_join joins[SERVE_JOINS_MAX];
     uint32_t join_count;
+    struct gather gather; /* of short answers to consumers */
+    struct copies copies;
 };
 
 /* An error that a partition, or a whole Fetch, is answered with. */

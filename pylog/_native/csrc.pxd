@@ -596,7 +596,7 @@ cdef extern from "serve/api_keys.h" nogil:
 # ---- serve.h
 cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
-        int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes
+        int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes, gather_ms_max
         bint rack_aware
         throttle *throttle
     struct serve_join:

@@ -203,6 +203,7 @@ class Reactors:
         fetch_bytes_max: int,
         sessions_max: int,
         inline_inflate_bytes: int = 65536,
+        gather_ms_max: int = 0,
         quotas: Quotas | None = None,
         stranger_bytes_max: int = ...,
         rack_aware: bool = False,

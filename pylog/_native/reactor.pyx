@@ -185,8 +185,8 @@ cdef class Reactors:
     -1), those of Produce and Fetch within NATIVE_VERSIONS; everything else closes its connection.
     idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections
     wait. control_bytes_max: of a request that comes as an event. input_bytes_max: of one reactor's
-    requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
-    csrc/serve/serve.h. quotas: what clients may use, None
+    requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes, gather_ms_max:
+    see csrc/serve/serve.h. quotas: what clients may use, None
     for no limits. stranger_bytes_max: of a request before its connection is authenticated.
     rack_aware: consumers are sent to a replica in their rack. throttle: of what followers fetch.
     """
@@ -195,7 +195,7 @@ cdef class Reactors:
                   idle_ms_max, queued_requests_max, control_bytes_max=INT32_MAX,
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
-                  inline_inflate_bytes=65536, quotas=None,
+                  inline_inflate_bytes=65536, gather_ms_max=0, quotas=None,
                   stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
                   Throttle throttle=None):
         cdef csrc.reactors_config config
@@ -215,6 +215,7 @@ cdef class Reactors:
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
         limits.sessions_max = _at_most(sessions_max, INT32_MAX)
         limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        limits.gather_ms_max = _at_most(gather_ms_max, INT32_MAX)
         limits.rack_aware = rack_aware
         limits.throttle = NULL if throttle is None else throttle.ptr
         config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr

@@ -38,7 +38,7 @@ class _Caller:
     """What is known of a connection on a listener with SASL."""
 
     __slots__ = ("authenticated_ns", "is_busy", "listener", "login", "mechanism",
-                 "principal")
+                 "principal", "stepping")
 
     def __init__(self, listener: str):
         self.listener = listener
@@ -46,7 +46,8 @@ class _Caller:
         self.principal: Principal | None = None
         self.mechanism = ""
         self.authenticated_ns = 0
-        self.is_busy = False     # A step is under way elsewhere.
+        self.is_busy = False     # A step is under way elsewhere,
+        self.stepping: asyncio.Task | None = None     # which nobody else holds on to.
 
 
 class AuthenticationApi:
@@ -115,19 +116,8 @@ class AuthenticationApi:
     async def _authenticated_elsewhere(self, context: RequestContext, caller: _Caller,
                                        login: Login, token: bytes) -> Message:
         """The same of a login whose steps block."""
-        # What comes meanwhile finds no login to go on with.
-        caller.login, caller.is_busy = None, True
         try:
-            try:
-                answer = await asyncio.to_thread(login.step, token)
-            except AuthenticationFailed as failed:
-                self._log_failure(context, login, failed)
-                raise
-            finally:
-                caller.is_busy = False
-            if context.connection not in self._callers:
-                raise AuthenticationFailed
-            answer, session_ms = self._stepped(context, caller, login, answer)
+            answer, session_ms = await self._step_elsewhere(context, caller, login, token)
         except AuthenticationFailed as failed:
             context.closes = True
             return await self._refused(self._failure(failed))
@@ -144,12 +134,31 @@ class AuthenticationApi:
         caller = self._caller(context)
         if caller.login is None:
             raise ProtocolError("a token without a login")
+        if caller.login.blocks:
+            caller.stepping = asyncio.get_running_loop().create_task(
+                self._raw_elsewhere(context, caller, caller.login, token))
+            return
         try:
             answer, _ = self._step(context, caller, token)
         except AuthenticationFailed:
-            asyncio.get_running_loop().call_later(
-                self._delay_s, self._reactors.reply, context.token, None, True)
+            self._end_later(context)
             return
+        self._answer_raw(context, answer)
+
+    async def _raw_elsewhere(self, context: RequestContext, caller: _Caller, login: Login,
+                             token: bytes) -> None:
+        try:
+            answer, _ = await self._step_elsewhere(context, caller, login, token)
+        except AuthenticationFailed:
+            self._end_later(context)
+            return
+        self._answer_raw(context, answer)
+
+    def _end_later(self, context: RequestContext) -> None:
+        asyncio.get_running_loop().call_later(
+            self._delay_s, self._reactors.reply, context.token, None, True)
+
+    def _answer_raw(self, context: RequestContext, answer: bytes) -> None:
         self._reactors.reply(context.token, len(answer).to_bytes(4, "big") + answer)
 
     # ---- a login --------------------------------------------------------------------------------
@@ -178,6 +187,22 @@ class AuthenticationApi:
         except AuthenticationFailed as failed:
             self._log_failure(context, login, failed)
             raise
+        return self._stepped(context, caller, login, answer)
+
+    async def _step_elsewhere(self, context: RequestContext, caller: _Caller, login: Login,
+                              token: bytes) -> tuple[bytes, int]:
+        """As _step(), in a thread."""
+        # What comes meanwhile finds no login to go on with.
+        caller.login, caller.is_busy = None, True
+        try:
+            answer = await asyncio.to_thread(login.step, token)
+        except AuthenticationFailed as failed:
+            self._log_failure(context, login, failed)
+            raise
+        finally:
+            caller.is_busy = False
+        if self._callers.get(context.connection) is not caller:
+            raise AuthenticationFailed(reason="the connection has ended")
         return self._stepped(context, caller, login, answer)
 
     def _stepped(self, context: RequestContext, caller: _Caller, login: Login,

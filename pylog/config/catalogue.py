@@ -795,7 +795,8 @@ BROKER = (
 )
 
 # pylog's own. The flush: Kafka's answer means page cache only, and a power cut then loses
-# acknowledged records. The walk and the size limit: bench/ shows what each costs.
+# acknowledged records. The walk and the size limit: bench/ shows what each costs, and
+# `python -m bench.fanout` what gathering saves and how much later it makes an answer.
 # control.*: Kafka bounds the frame alone (socket.request.max.bytes), and there a request of 260 KB
 # can make an answer of 7.9 GB. What is reasonable stays below: a million partitions, about what one
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
@@ -817,6 +818,8 @@ OWN = (
      "Longest answer other than Fetch's; where one would be longer the connection is closed."),
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),
+    ("fetch.gather.max.ms", "int", 5, "0..1000", "low", "", "live",
+     "How long a busy broker lets short answers to many readers wait for more; 0: not at all."),
     ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
      "Free space below which produce gets error 56 and all else goes on; -1: 2 %, at most 1 GiB."),
     ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",

@@ -224,8 +224,7 @@ class ControllerMember(MemberMetadata):
             self.tail.push(await in_thread(self.tail.fold, batch))
         image = self.tail.newest
         if not self.tail.in_transaction and self._log.snapshot_is_due(image.offset):
-            await in_thread(self._log.save_own_snapshot, snapshots.records_of(image),
-                            image.offset, image.epoch)
+            await in_thread(self._log.shorten, image)
 
     async def begin_anew(self) -> None:
         """Puts the snapshot that the copy begins with in the place of what the tail has."""

@@ -4,7 +4,8 @@ Owns: nothing outside memory; times are passed in, in ns.
 Called by: metadata.brokers, metadata.members.
 Invariants: (1) a broker is known here while it is registered; (2) a session lasts from the last
   heartbeat for the session timeout, and ends with a verdict (`end`); (3) a broker may stop once
-  every active one has seen the records that took its leadership away.
+  every active one has seen the records that took its leadership away; (4) a heartbeat whose
+  connection has ended since is no sign of life: its broker may have gone with it.
 Source: Kafka's BrokerHeartbeatManager; KIP-631.
 """
 
@@ -15,7 +16,7 @@ NEVER = -1
 
 class _Broker:
     __slots__ = ("epoch", "contact_ns", "metadata_offset", "stop_offset", "registered_offset",
-                 "connection")
+                 "connection", "ended")
 
     def __init__(self, epoch: int, contact_ns: int):
         self.epoch = epoch
@@ -23,7 +24,8 @@ class _Broker:
         self.metadata_offset = NEVER
         self.stop_offset = NEVER         # Of the records that moved its leadership (3).
         self.registered_offset = epoch   # Of the newest record of its registration.
-        self.connection = 0              # On which the newest heartbeat came.
+        self.connection = 0              # On which the newest heartbeat came,
+        self.ended = 0                   # and the newest one that ended.
 
 
 class Heartbeats:
@@ -68,8 +70,20 @@ class Heartbeats:
         known = self._brokers.get(broker_id)
         return known is not None and metadata_offset >= known.registered_offset
 
+    def came(self, broker_id: int, connection: int) -> None:
+        """A heartbeat of the broker, which touch() is to follow, came on that connection; 0 is none
+        of the network's."""
+        known = self._brokers[broker_id]
+        if connection != known.ended:
+            known.connection = connection
+
+    def counts(self, broker_id: int, connection: int) -> bool:
+        """Whether a heartbeat that came on that connection says that its broker lives (4)."""
+        return connection == 0 or self._brokers[broker_id].ended != connection
+
     def touch(self, broker_id: int, metadata_offset: int, connection: int, now_ns: int) -> None:
-        """A heartbeat of the broker came on that connection; 0 is none of the network's."""
+        """A heartbeat of the broker that came on that connection is taken."""
+        assert self.counts(broker_id, connection), (broker_id, connection)
         known = self._brokers[broker_id]
         known.contact_ns, known.metadata_offset = now_ns, metadata_offset
         known.connection = connection
@@ -100,10 +114,11 @@ class Heartbeats:
         if known is not None:
             known.contact_ns = NEVER
 
-    def on(self, connection: int) -> int | None:
-        """The broker whose newest heartbeat came on the connection."""
+    def ended(self, connection: int) -> int | None:
+        """A connection is gone. The broker whose newest heartbeat came on it. Keeps (4)."""
         for broker_id, known in self._brokers.items():
             if known.connection == connection:
+                known.ended = connection
                 return broker_id
         return None
 

@@ -87,16 +87,19 @@ class Members(Decider):
             if not self.is_active:
                 raise NotController()
             known = self._known()
-            if not brokers.needs_decision(self._image, known, request):
+            needs_decision = brokers.needs_decision(self._image, known, request)
+            known.came(request.broker_id, connection)
+            if not needs_decision:
                 # Keeps (1).
                 broker = self._image.brokers[request.broker_id]
                 state = brokers.State(broker.fenced, broker.in_controlled_shutdown, False)
             else:
-                state = await self._beat(request)
+                state = await self._beat(request, connection)
+            known = self._known()
+            self._check_connection(request.broker_id, connection)
         except (Refusal, LogError) as error:
             _log_refused(request, "heartbeat", error)
             return response(error_code=_code(error))
-        known = self._known()
         known.touch(request.broker_id, request.current_metadata_offset, connection, _now_ns())
         if state.may_stop:
             # Its next process need not wait for the end of this one's session.
@@ -105,8 +108,18 @@ class Members(Decider):
             error_code=ErrorCode.NONE, is_fenced=state.is_fenced, should_shut_down=state.may_stop,
             is_caught_up=known.is_caught_up(request.broker_id, request.current_metadata_offset))
 
-    async def _beat(self, request):
+    def _check_connection(self, broker_id: int, connection: int) -> None:
+        """Raises Refusal, which nobody hears: the connection has ended."""
+        broker = self._image.brokers.get(broker_id)
+        if broker is None or not self._known().counts(broker_id, connection):
+            if broker is not None and not broker.fenced and self.is_active:
+                # Its own heartbeat may have unfenced it meanwhile.
+                self._begin_to_judge(broker_id)
+            raise Refusal(ErrorCode.NETWORK_EXCEPTION, "its connection has ended")
+
+    async def _beat(self, request, connection: int):
         async with self._deciding:
+            self._check_connection(request.broker_id, connection)
             before = self._image.offset
             state, offset = await self._decided_in_turn(
                 lambda: brokers.beat(self._rules(), self._known(), request))
@@ -246,7 +259,7 @@ class Members(Decider):
 
     def connection_closed(self, connection: int) -> None:
         """A connection that heartbeats came on is gone: is its broker? Keeps (2)."""
-        broker_id = self._known().on(connection)
+        broker_id = self._known().ended(connection)
         if broker_id is None or not self.is_active or self._image.brokers[broker_id].fenced:
             return
         self._begin_to_judge(broker_id)

@@ -9,13 +9,18 @@ Invariants: (1) bytes are kept as they came: offsets, epochs and control records
 Source: KIP-595 (observers), KIP-630 (snapshots).
 """
 
+import logging
 import os
 
+from pylog._native.log import LogError
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
 from pylog.metadata import snapshots
+from pylog.metadata.image import Image
 from pylog.metadata.local import CONFIG, TOPIC, LocalLog
 from pylog.metadata.store import METADATA_LOG_ID
+
+log = logging.getLogger("pylog.metadata")
 
 
 class ObservedLog(LocalLog):
@@ -24,6 +29,7 @@ class ObservedLog(LocalLog):
     def __init__(self, directory, checkpoint, now_ms, **limits):
         super().__init__(directory, checkpoint, now_ms, **limits)
         self._directory = directory
+        self._try_offset = 0         # before which no own snapshot is tried again
         self._log.become_follower(self._epoch)
         if self.snapshot_end > self._log.end_offset:
             # The crash came between a snapshot and the log that begins there.
@@ -80,6 +86,18 @@ class ObservedLog(LocalLog):
         self._snapshot = snapshots.newest(self._folder)
         self._snapshot_ms = self._now_ms()
         self._begin_at(end_offset)
+
+    def snapshot_is_due(self, offset: int) -> bool:
+        return offset >= self._try_offset and super().snapshot_is_due(offset)
+
+    def shorten(self, image: Image) -> None:
+        """save_own_snapshot() of the newest image; what fails is tried again some records later.
+        """
+        try:
+            self.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        except (LogError, OSError) as error:
+            self._try_offset = image.offset + self.records_between_snapshots
+            log.error("a snapshot could not be written", extra={"reason": str(error)})
 
     def save_own_snapshot(self, records: list, offset: int, epoch: int) -> None:
         """Saves the state after all records up to `offset`, which are committed; the log here

@@ -16,7 +16,6 @@ import asyncio
 import logging
 
 from pylog._native.log import LogError
-from pylog.metadata import snapshots
 from pylog.metadata.image import MetadataError
 from pylog.metadata.store import METADATA_LOG_ID
 from pylog.metadata.threads import in_thread
@@ -175,8 +174,7 @@ class Observer:
             self._tail.push(await in_thread(self._tail.fold, batch))
         image = self._tail.newest
         if not self._tail.in_transaction and self._log.snapshot_is_due(image.offset):
-            await in_thread(lambda: self._log.save_own_snapshot(
-                snapshots.records_of(image), image.offset, image.epoch))
+            await in_thread(self._log.shorten, image)
 
     def _kept(self, records, high_watermark: int) -> list:
         """Keeps bytes; what is committed with them, as MetadataBatches. Blocks."""

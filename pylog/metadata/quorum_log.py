@@ -123,12 +123,19 @@ class QuorumLog(ObservedLog):
         return expected_end + len(new) - 1
 
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        term = self._current_term()
         super().snapshot(records, offset, epoch)
-        assert self._snapshot is not None and self._term is not None, offset
+        assert self._snapshot is not None, offset
         with open(self._snapshot[0], "rb") as file:
-            self._quorum.save_snapshot(self._term, offset + 1, epoch, file.read())
+            self._quorum.save_snapshot(term, offset + 1, epoch, file.read())
 
     def trim(self, offset: int) -> None:
+        term = self._current_term()
         super().trim(offset)
-        assert self._term is not None, offset
-        self._quorum.trim(self._term, offset)
+        self._quorum.trim(term, offset)
+
+    def _current_term(self) -> Term:
+        """Raises Conflict: it may end at any time, while a decision is under way."""
+        if self._term is None:
+            raise Conflict("the term is over")
+        return self._term

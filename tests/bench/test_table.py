@@ -1,6 +1,6 @@
 """The verdicts of bench.vs."""
 
-from bench.table import Goal, Row, number, render, verdict
+from bench.table import Goal, Row, is_steady, number, render, verdict
 
 
 def _row(*goals: Goal) -> Row:
@@ -32,7 +32,7 @@ def test_no_verdict_is_given_without_the_figure_it_compares_with():
 def test_a_row_without_any_figure_is_left_out_of_the_table():
     samples = {"e2e": {"kafka": {"p99_us": [900.0, 1000.0, 5000.0]},
                        "pylog": {"p99_us": [300.0]}}}
-    lines = render(samples, "4.3.1").splitlines()
+    lines = render(samples, "4.3.1", {}).splitlines()
     assert len(lines) == 3
     assert "| 1,000 | 300 | 0.30× |" in lines[2]
     assert lines[2].endswith("| pass |")
@@ -41,3 +41,22 @@ def test_a_row_without_any_figure_is_left_out_of_the_table():
 def test_numbers_are_printed_with_three_digits():
     assert [number(value) for value in (None, 0.12345, 12.345, 123456.7)] == [
         "—", "0.123", "12.3", "123,457"]
+
+
+def _samples(*ours: float) -> dict:
+    return {"one-record": {"kafka": {"cpu_s_per_million_requests": [10.0] * len(ours)},
+                           "pylog": {"cpu_s_per_million_requests": list(ours)}}}
+
+
+def test_a_load_is_steady_once_three_rounds_agree():
+    assert not is_steady(_samples(1.0, 1.0)["one-record"])
+    assert is_steady(_samples(1.0, 1.0, 1.02)["one-record"])
+    assert not is_steady(_samples(1.0, 1.2, 1.4)["one-record"])
+    assert is_steady({"pylog": {"p99_us": [1.0]}})
+
+
+def test_a_ratio_is_shown_with_its_spread_and_beside_that_of_another_placement():
+    row = render(_samples(1.0, 1.1, 1.2), "4.3.1", _samples(2.0)).splitlines()[2]
+    assert "| 0.11× | 9.1% (not steady) | 0.20× |" in row
+    row = render(_samples(1.0, 1.0, 1.0), "4.3.1", {}).splitlines()[2]
+    assert "| 0.10× | 0.0% | — |" in row

@@ -39,13 +39,15 @@ def main(argv: list[str]) -> int:
                         "count: the power may go everywhere")
     parser.add_argument("--kafka", action="store_true", help="two brokers of Apache Kafka's and "
                         "one brokerd, under a controller of Kafka's")
+    parser.add_argument("--rolling", action="store_true", help="nothing but clean restarts, one "
+                        "machine after the other: whatever a client is refused is a problem")
     options = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     faults = [name for name in options.faults.split(",") if name] or [
         name for name in (sorted(WITH_KAFKA) if options.kafka else FAULTS)
         if options.durable or name not in DURABLE]
     print(f"--seed {seed}" + " --durable" * options.durable
-          + " --kafka" * options.kafka, flush=True)
+          + " --kafka" * options.kafka + " --rolling" * options.rolling, flush=True)
     enter()
     root = Path(tempfile.mkdtemp(prefix="pylog-chaos-"))
     found = run(root, seed, options, faults)
@@ -67,8 +69,9 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
     found = []
     try:
         with machines:
-            soak = Soak(machines, seed, say=lambda line: print(line, flush=True))
-            found += soak.run(options.seconds, faults)
+            soak = Soak(machines, seed, lambda line: print(line, flush=True), options.rolling)
+            found += soak.roll(options.seconds) if options.rolling else \
+                soak.run(options.seconds, faults)
             print(soak.told(), flush=True)
     except Exception as failure:
         traceback.print_exc()

@@ -40,7 +40,8 @@ class Maker(Client):
         """Whether it was acknowledged."""
         try:
             call()
-        except KafkaError:
+        except KafkaError as error:
+            self.refused("a topic's change", error)
             return False
         self.went_on()
         return True

@@ -22,7 +22,7 @@ from tests.durability.disk import environment, shim
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 DISK_BYTES = 512 << 20
-START_S = 90.0
+START_S = 240.0
 SETTINGS = {
     "broker.session.timeout.ms": 2000, "broker.heartbeat.interval.ms": 300,
     "default.replication.factor": 3, "min.insync.replicas": 2, "num.network.threads": 1,

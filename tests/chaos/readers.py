@@ -103,7 +103,8 @@ class OwnMember(Member):
                 try:
                     consumer.commit({TopicPartition(*part): end for part, end in ends.items()},
                                     COMMIT_S)
-                except KafkaError:
+                except KafkaError as error:
+                    self.refused("a commit", error)
                     continue
                 self.committed(ends)
                 self._ask(consumer)
@@ -114,7 +115,8 @@ class OwnMember(Member):
         asked_s = time.monotonic()
         try:
             found = consumer.committed(consumer.assignment(), COMMIT_S)
-        except KafkaError:
+        except KafkaError as error:
+            self.refused("a look at positions", error)
             return
         self.told({tuple(part): entry.offset for part, entry in found.items()
                    if entry is not None}, asked_s)
@@ -141,7 +143,8 @@ class LibrdkafkaMember(Member):
             answers = consumer.commit(offsets=[
                 confluent_kafka.TopicPartition(*part, end) for part, end in ends.items()],
                 asynchronous=False)
-        except confluent_kafka.KafkaException:
+        except confluent_kafka.KafkaException as error:
+            self.refused("a commit", error)
             return
         self.committed({(row.topic, row.partition): ends[row.topic, row.partition]
                         for row in answers if row.error is None})

@@ -24,6 +24,13 @@ def test_nothing_is_lost_or_doubled_while_machines_die_hang_and_are_cut_off(rand
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_client_is_refused_anything_while_all_are_restarted_in_turn(random_source):
+    done = soak("--rolling", "--seconds", "1", "--seed", str(random_source.randrange(1 << 32)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(1200)
 def test_kafkas_brokers_and_ours_replace_each_other_under_load(random_source):

@@ -44,7 +44,8 @@ class Transactor(Client):
                 if producer is None:
                     producer = self.begun()
                 self._transaction(producer)
-            except ERRORS:
+            except ERRORS as error:
+                self.refused("a transaction", error)
                 producer = self._given_up(producer)
             self.stopping.wait(self.chance.expovariate(self._rate))
         if producer is not None:
@@ -160,7 +161,8 @@ class Copier(Client):
                 try:
                     producer = producer or self._begun()
                     self._copy(consumer, producer)
-                except KafkaError:
+                except KafkaError as error:
+                    self.refused("a copy", error)
                     producer = self._given_up(producer)
                     self._go_back(consumer)
             if producer is not None:

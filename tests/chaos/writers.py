@@ -41,6 +41,7 @@ class Client(threading.Thread):
         self.progress = 0
         self.pause_s = 0.0
         self.chance = random.Random(name)
+        self.failures: list[str] = []        # What it was refused, or not answered in time.
         self._last_s = time.monotonic()
 
     def run(self) -> None:
@@ -58,6 +59,10 @@ class Client(threading.Thread):
         self.pause_s = max(self.pause_s, now_s - self._last_s)
         self._last_s = now_s
         self.progress += 1
+
+    def refused(self, what, error) -> None:
+        """Something was not done, as the client says itself after all its tries."""
+        self.failures.append(f"{what}: {error!r}")
 
     def reset(self) -> float:
         """The longest pause until now, the one under way included; the next begins here."""
@@ -86,7 +91,6 @@ class Sender(Client):
         self._topic, self._partitions = topic, partitions
         self._rate = rate
         self._in_flight = threading.Semaphore(IN_FLIGHT_MAX)
-        self.failures: list[str] = []
 
     def values(self):
         """The next (value, place), each when it is due."""
@@ -108,14 +112,14 @@ class Sender(Client):
     def failed(self, value: Value, error) -> None:
         """It may be there or not. Keeps (1)."""
         self._in_flight.release()
-        self.failures.append(f"{value.number}: {error}")
+        self.refused(value.number, error)
 
 
 class OwnSender(Sender):
     """With pylog's client."""
 
     def work(self) -> None:
-        with Producer({**self.settings, "delivery.timeout.ms": DELIVERY_MS}) as producer:
+        with Producer({"delivery.timeout.ms": DELIVERY_MS, **self.settings}) as producer:
             for value, place in self.values():
                 producer.send(place.topic, told(value), partition=place.partition) \
                     .add_done_callback(lambda done, value=value: self._done(value, done))
@@ -133,7 +137,7 @@ class LibrdkafkaSender(Sender):
 
     def work(self) -> None:
         producer = confluent_kafka.Producer({
-            "message.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
+            "delivery.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
             "topic.metadata.refresh.interval.ms": 5000, "socket.timeout.ms": 10_000,
             **self.settings})
         polling = threading.Thread(target=self._poll, args=(producer,), daemon=True)

@@ -1,6 +1,7 @@
 import asyncio
 import random
 import socket
+import threading
 
 from pylog.config import Settings
 from pylog.metadata import controller
@@ -9,6 +10,7 @@ from pylog.metadata.image import Image
 from pylog.metadata.quorum import QuorumLost
 from pylog.metadata.tail import Tail
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from tests.metadata.memory import MemoryLog, NoLogs
 
 
@@ -75,3 +77,73 @@ def test_a_quorum_that_is_away_is_not_asked_for_a_silent_broker_again_and_again(
 
     asyncio.run(run())
     assert "Traceback" not in caplog.text
+
+
+class Held(MemoryLog):
+    """Appends wait for `goes_on` once that is there."""
+
+    goes_on: threading.Event | None = None
+
+    def append(self, records, epoch, expected_end):
+        if self.goes_on is not None:
+            assert self.goes_on.wait(20)
+        return super().append(records, epoch, expected_end)
+
+
+def heartbeat(broker_id: int, epoch: int):
+    return messages.BrokerHeartbeatRequest(
+        broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=1000)
+
+
+def a_controller(log, *brokers_):
+    """Of brokers whose sessions do not end."""
+    log.append([*controller.bootstrap(Image()), *brokers_], log.elect(3), 0)
+    tail = Tail(Image())
+    tail.replay(log.read(0))
+    return ActiveController(
+        log, tail, NoLogs(), Settings({"broker.session.timeout.ms": "600000"}), random.Random(7),
+        1, "c"), tail
+
+
+def test_a_broker_that_goes_while_its_heartbeat_is_decided_does_not_stay_unfenced():
+    async def run():
+        with socket.create_server(("127.0.0.1", 0)) as dead:
+            port = dead.getsockname()[1]
+        log, gone = Held(), registered(2, port)
+        gone.fenced = True
+        decider, tail = a_controller(log, gone)
+        await decider.begin(log.elect(1))
+        log.goes_on = threading.Event()
+        beating = asyncio.ensure_future(decider.heartbeat(heartbeat(2, 2), 7))
+        await asyncio.sleep(0.05)
+        decider.connection_closed(7)
+        log.goes_on.set()
+        assert (await beating).error_code == ErrorCode.NETWORK_EXCEPTION
+        assert not tail.newest.brokers[2].fenced
+        async with asyncio.timeout(20):
+            while not tail.newest.brokers[2].fenced:
+                await asyncio.sleep(0.01)
+        decider.resign()
+    asyncio.run(run())
+
+
+def test_a_heartbeat_that_is_heard_after_its_connection_has_ended_is_no_sign_of_life():
+    async def run():
+        with socket.create_server(("127.0.0.1", 0)) as dead:
+            port = dead.getsockname()[1]
+        log = MemoryLog()
+        decider, tail = a_controller(log, registered(2, port))
+        await decider.begin(log.elect(1))
+        assert not (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
+        decider.connection_closed(7)
+        assert (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
+        async with asyncio.timeout(20):
+            while not tail.newest.brokers[2].fenced:
+                await asyncio.sleep(0.01)
+        # It is not let in again by what it said before.
+        assert (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
+        assert tail.newest.brokers[2].fenced
+        assert not (await decider.heartbeat(heartbeat(2, 2), 8)).error_code
+        assert not tail.newest.brokers[2].fenced
+        decider.resign()
+    asyncio.run(run())

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 
 import pytest
 
 from pylog._native.log import LogDir
 from pylog.config import Settings
+from pylog.metadata import snapshots
 from pylog.metadata.image import Image, apply
 from pylog.metadata.log import MetadataLog
 from pylog.metadata.observed import ObservedLog
@@ -187,6 +189,31 @@ def test_an_observer_saves_a_snapshot_of_what_is_long_or_old(tmp_path):
                 await following.saves(32)
 
     asyncio.run(go())
+
+
+def test_an_observer_goes_on_without_room_for_a_snapshot(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(MetadataLog, "records_between_snapshots", 10)
+    write, tries = snapshots.write, []
+
+    def without_room(*arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+    monkeypatch.setattr(snapshots, "write", without_room)
+
+    async def go():
+        async with ModelController() as model:
+            async with Following(tmp_path, model) as following:
+                for number in range(25):
+                    model.write(topic(number))
+                    await following.reaches(number)
+                await following.saves(20)
+            # Not with each record.
+            assert len(tries) == 2
+
+    asyncio.run(go())
+    assert "a snapshot could not be written" in caplog.text
 
 
 def test_a_snapshot_in_the_place_of_an_older_image_takes_away_what_it_lacks(tmp_path):

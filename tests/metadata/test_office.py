@@ -306,6 +306,17 @@ def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
+def test_a_term_that_ends_amid_a_snapshot_is_a_conflict(tmp_path, servers, prefix):
+    async def scenario(nodes):
+        log = (await until(lambda: active(nodes))).log
+        log.end_term()
+        for call in (lambda: log.snapshot([], log.end_offset - 1, 1), lambda: log.trim(0)):
+            with pytest.raises(Conflict):
+                call()
+
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
 def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))

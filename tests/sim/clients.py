@@ -15,7 +15,7 @@ from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from tests.sim.loop import Process
-from tests.sim.nodes import BROKER_PORT, CONTROLLER_PORT
+from tests.sim.serving import BROKER_PORT, CONTROLLER_PORT
 from tests.sim.wire import Consume, Produce
 
 HOST = "c"
@@ -38,22 +38,25 @@ class Client(Process):
                  if node.alive and node.process.membership is not None]
         return self.world.random.choice(known) if known else None
 
-    def partition(self):
-        """(topic, index, its state as some broker has it) of some partition; None without one."""
+    def partition(self, names: str = "t"):
+        """(topic, index, its state as some broker has it) of some partition; None without one.
+        names: what its topic's begins with."""
         image = self.image()
-        if image is None or not image.topics:
+        known = [] if image is None else sorted(
+            name for name in image.topics if name.startswith(names))
+        if not known:
             return None
-        topic = image.topics[self.world.random.choice(sorted(image.topics))]
+        topic = image.topics[self.world.random.choice(known)]
         index = self.world.random.randrange(len(topic.partitions))
         return topic, index, topic.partitions[index]
 
-    async def ask(self, node_id, port, message):
+    async def ask(self, node_id, port, message, version=0):
         """The answer. Raises PeerError."""
         peer = self._peers.get((node_id, port))
         if peer is None or peer.failure is not None:
             peer = self._peers[node_id, port] = await Peer.connect(
                 f"n{node_id}", port, "c", ANSWER_S)
-        return await peer.call(message, 0, ANSWER_S)
+        return await peer.call(message, version, ANSWER_S)
 
 
 class Producer(Client):
@@ -72,18 +75,19 @@ class Producer(Client):
             if chosen is not None:
                 await self._send((chosen[0].id, chosen[1]), chosen[2].leader)
 
-    def _payload(self, key):
+    def _payload(self, key, count: int):
         if not self._idempotent:
-            return -1, self.world.next_number()
+            return -1, [self.world.next_number() for _ in range(count)][0]
         known = self._ids.get(key)
         if known is None:
             known = self._ids[key] = [self.world.next_number(), 0]
         return tuple(known)
 
     async def _send(self, key, leader) -> None:
-        payload = self._payload(key)
+        count = self.world.random.choice((1, 1, 2, 4))
+        payload = self._payload(key, count)
         for _ in range(20 if self._idempotent else 1):
-            if leader != NO_LEADER and await self._sent(key, leader, payload):
+            if leader != NO_LEADER and await self._sent(key, leader, payload, count):
                 return
             await asyncio.sleep(self.world.random.uniform(0.05, 0.3))
             image = self.image()
@@ -94,10 +98,10 @@ class Producer(Client):
         # Keeps (2): a new producer knows nothing of what became of it.
         self._ids.pop(key, None)
 
-    async def _sent(self, key, leader, payload) -> bool:
+    async def _sent(self, key, leader, payload, count) -> bool:
         try:
             error, offset = await self.ask(leader, BROKER_PORT, Produce(
-                *key, payload, self._acks, ANSWER_S / 2))
+                *key, payload, count, self._acks, ANSWER_S / 2))
         except PeerError:
             return False
         if error == OUT_OF_SEQUENCE:
@@ -106,9 +110,11 @@ class Producer(Client):
         if error and error != DUPLICATE:
             return False
         if not error and self._acks == -1:
-            self.world.watcher.acknowledged(key, offset, payload)
+            for number in range(count):
+                self.world.watcher.acknowledged(
+                    key, offset + number, (payload[0], payload[1] + number))
         if self._idempotent and key in self._ids:
-            self._ids[key][1] += 1
+            self._ids[key][1] += count
         return True
 
 
@@ -166,26 +172,25 @@ class Admin(Client):
                 return found
         return None
 
-    def create(self, partition_count, factor):
+    def create(self, partition_count, factor, name=None):
         new = messages.CreateTopicsRequest
         self._made += 1
         request = new(topics=[new.CreatableTopic(
-            name=f"t{self._made}", num_partitions=partition_count, replication_factor=factor)],
-            timeout_ms=1000)
+            name=name or f"t{self._made}", num_partitions=partition_count,
+            replication_factor=factor)], timeout_ms=1000)
         return lambda controller: controller.create_topics(request)
 
     def _create(self):
         image = self.image()
-        if image is None or len(image.topics) >= 4:
+        if image is None or sum(name[0] == "t" for name in image.topics) >= 4:
             return None
         return self.create(self.world.random.randint(1, 3), self.world.random.randint(1, 3))
 
     def _delete(self):
-        image = self.image()
-        if image is None or len(image.topics) < 3:
+        image, chosen = self.image(), self.partition()
+        if chosen is None or len(image.topics) < 3:
             return None
-        topic = image.topics[self.world.random.choice(sorted(image.topics))]
-        return lambda controller: controller.delete_topics([(None, topic.id)])
+        return lambda controller: controller.delete_topics([(None, chosen[0].id)])
 
     def _grow(self):
         chosen = self.partition()
@@ -204,7 +209,7 @@ class Admin(Client):
         return lambda controller: controller.alter_reassignments(request)
 
     def _move(self):
-        chosen = self.partition()
+        chosen = self.partition("")
         if chosen is None:
             return None
         ids = [node.id for node in self.world.brokers]
@@ -212,11 +217,11 @@ class Admin(Client):
             ids, self.world.random.randint(1, len(ids))))
 
     def _call_off(self):
-        chosen = self.partition()
+        chosen = self.partition("")
         return None if chosen is None else self._reassignment(chosen, None)
 
     def _elect(self):
-        chosen = self.partition()
+        chosen = self.partition("")
         if chosen is None:
             return None
         election = UNCLEAN if self.world.unclean and self.world.random.random() < 0.3 \

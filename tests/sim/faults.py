@@ -19,7 +19,8 @@ class Faults:
         # Each seed has a temper of its own.
         kinds = (self._kill, self._cut_power, self._stop, self._halt, self._cut, self._isolate,
                  self._reset, self._slow_network, self._lose_quorum, self._lose_answers,
-                 self._slow_disk, self._allocate, self._vanish)
+                 self._slow_disk, self._allocate, self._vanish, self._fill_disk,
+                 self._fail_directory, self._set_clock)
         self._kinds = [(kind, self._random.choice((0, 1, 1, 3))) for kind in kinds]
 
     def next(self) -> None:
@@ -36,7 +37,10 @@ class Faults:
         world.network.heal()
         world.etcd.leaderless_until = 0.0
         for node in world.nodes.values():
-            node.flush_s, node.unsure = 0.002, 0.0
+            node.flush_s, node.unsure, node.clock_ms = 0.002, 0.0, 0
+            node.disk.is_full = False
+            if node.alive and any(directory.offline for directory in node.disk.directories):
+                node.kill()
             if node.alive:
                 world.loop.go_on(node.process)
                 if node.process.etcd is not None:
@@ -148,6 +152,28 @@ class Faults:
         node = self._node()
         node.flush_s = self._random.uniform(0.05, 1.0)
         self._later(0.5, 4.0, setattr, node, "flush_s", 0.002)
+
+    def _fill_disk(self) -> None:
+        node = self._node()
+        node.disk.is_full = True
+        self._later(0.3, 5.0, setattr, node.disk, "is_full", False)
+
+    def _fail_directory(self) -> None:
+        """A disk forgets what it had not taken, as one without power does."""
+        world = self._world
+        node = self._random.choice(world.brokers) if world.flush_first else world.weak
+        if node.alive and node.process.membership is not None:
+            node.fail_directory(self._random.choice((0, 1, 1, 1)))
+            self._later(2.0, 8.0, self._repair, node)
+
+    def _repair(self, node) -> None:
+        if node.alive and any(directory.offline for directory in node.disk.directories):
+            node.kill()
+        self._start(node)
+
+    def _set_clock(self) -> None:
+        self._node().clock_ms = self._random.randint(
+            -self._world.clock_ms, self._world.clock_ms)
 
     # ---- requests -------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """A twin of the native fetchers, and of what a leader answers to them.
 
 Owns: the requests under way to leaders.
-Called by: tests.sim.nodes, which puts it in the place of pylog._native.fetcher.
+Called by: tests.sim.serving; tests.sim.wire, which puts it in the place of
+  pylog._native.fetcher.
 Invariants: (1) states, notices and pauses are those of csrc/replica/followed.c; (2) one request is
   under way on a connection; (3) the answers are those of csrc/serve/fetch.c.
 Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replica.c.
@@ -11,13 +12,15 @@ import asyncio
 from collections import namedtuple
 
 from pylog._native import fetcher
-from pylog._native.log import LogError
+from pylog._native.log import LogError, Shortage, StorageError
+from tests.sim.logs import STORAGE_CODE
 from tests.sim.loop import OWNER
 
 REFUSED, DIVERGED, OUT_OF_RANGE = fetcher.REFUSED, fetcher.DIVERGED, fetcher.OUT_OF_RANGE
 FAILED, LOST, THREADS_MAX = fetcher.FAILED, fetcher.LOST, fetcher.THREADS_MAX
 BACKOFF_S, STOPS_MAX, STOPS_S = 0.05, 4, 1.0
-RECORDS_MAX = 20             # Of one partition in an answer.
+RECORDS_MAX = 20             # Of one partition in an answer, but for the rest of the last batch.
+OFFLINE, SHORT = -102, -109  # As csrc/log/log.h has them.
 
 Notice = namedtuple("Notice", (
     "kind", "token", "code", "epoch", "end_offset", "leader_id", "leader_epoch"),
@@ -176,7 +179,10 @@ class Fetchers:
     def _flush(self, link, asked) -> None:
         link.flushing = False
         for followed in asked:
-            followed.log.flush()
+            if followed.log.log_dir.offline:
+                self._stop(followed, Notice(FAILED, followed.token, OFFLINE))
+            else:
+                followed.log.flush()
         self._ask(link.leader_id)
 
     # ---- answers --------------------------------------------------------------------------------
@@ -191,19 +197,28 @@ class Fetchers:
         if row.error == 1:
             self._stop(followed, Notice(OUT_OF_RANGE, followed.token))
         elif row.error:
-            self._back_off(followed)
-            if row.error != followed.refused_code:
-                followed.refused_code = row.error
-                self.post(Notice(REFUSED, followed.token, row.error))
+            self._refuse(followed, row.error)
         elif row.diverging is not None:
             self._stop(followed, Notice(DIVERGED, followed.token, 0, *row.diverging))
         else:
             log = followed.log
             if log.closed or log.is_leader:
                 return
-            log.append_as_follower(row.records)
-            log.advance_high_watermark(row.high_watermark)
-            followed.backoff_s, followed.refused_code = 0.0, 0
+            try:
+                log.append_as_follower(row.records)
+            except Shortage:
+                self._refuse(followed, SHORT)
+            except StorageError:
+                self._stop(followed, Notice(FAILED, followed.token, OFFLINE))
+            else:
+                log.advance_high_watermark(row.high_watermark)
+                followed.backoff_s, followed.refused_code = 0.0, 0
+
+    def _refuse(self, followed, code) -> None:
+        self._back_off(followed)
+        if code != followed.refused_code:
+            followed.refused_code = code
+            self.post(Notice(REFUSED, followed.token, code))
 
     def _stop(self, followed, notice) -> None:
         followed.state, followed.stopped_at = "waiting", followed.place()
@@ -253,6 +268,8 @@ def enter(log, ask, request, now_ns) -> tuple:
 
 def read(log, ask) -> Row:
     """Keeps (3)."""
+    if log.log_dir.offline:
+        return Row(STORAGE_CODE)
     error, diverging = check_epochs(log, ask)
     if error:
         return Row(error)
@@ -260,5 +277,7 @@ def read(log, ask) -> Row:
         return Row(0, diverging)
     if ask.offset > log.end_offset:
         return Row(1)
-    records = log.files.records[ask.offset:ask.offset + RECORDS_MAX]
-    return Row(0, None, records, log.high_watermark)
+    known, end = log.files.records, ask.offset + RECORDS_MAX
+    if end < len(known):
+        end += known[end - 1].left
+    return Row(0, None, known[ask.offset:end], log.high_watermark)

@@ -10,30 +10,43 @@ Source: csrc/log.
 from collections import namedtuple
 
 from pylog._native import batch
-from pylog._native.log import LogError, NotLeader, OffsetOutOfRange
+from pylog._native.log import LogError, NotLeader, OffsetOutOfRange, Shortage, StorageError
+from tests.sim.loop import Wrong
+from tests.sim.producers import Part, Producers, parts_of, placed
 
 NS = 1_000_000_000
-NOT_REPLICA_CODE, NOT_LEADER_CODE = 75, 6
+NOT_REPLICA_CODE, NOT_LEADER_CODE, STORAGE_CODE = 75, 6, 56
+BROKEN, FULL = 5, 28         # As errno has them.
 
-Record = namedtuple("Record", ("epoch", "payload"))
-# payload: (producer id or -1, sequence number).
+Record = namedtuple("Record", ("epoch", "payload", "left"), defaults=(0,))
+Record.__doc__ = """payload: (producer id or -1, sequence number), or a Part. left: how many records
+of the same batch follow it."""
 
 
 class Files:
     """What a disk holds of a partition: records, epochs [(epoch, start offset)], and what a start
-    trusts."""
+    trusts. place: the number of its log directory."""
 
-    def __init__(self):
+    def __init__(self, place: int = 0):
+        self.place = place
         self.records: list = []
         self.epochs: list = []
         self.flushed = 0
         self.high_watermark = 0      # As of the newest checkpoint.
 
     def lose(self, end: int) -> None:
-        """The power went: what was not flushed is gone from `end` on."""
-        del self.records[max(end, self.flushed):]
-        cut_epochs(self.epochs, len(self.records))
-        self.high_watermark = min(self.high_watermark, len(self.records))
+        """The power went: what was not flushed is gone from `end` on. A batch that is torn there is
+        no batch to the next start."""
+        end = max(end, self.flushed)
+        while end > self.flushed and self.records[end - 1].left:
+            end -= 1
+        self.cut(end)
+
+    def cut(self, end: int) -> None:
+        del self.records[end:]
+        cut_epochs(self.epochs, end)
+        self.flushed = min(self.flushed, end)
+        self.high_watermark = min(self.high_watermark, end)
 
 
 def cut_epochs(epochs: list, end: int) -> None:
@@ -79,19 +92,26 @@ class Remote:
 
 
 class Directory:
-    """A log directory that works."""
+    """A log directory. disk: has is_full."""
 
-    offline = False
+    def __init__(self, disk):
+        self.offline = False
+        self._disk = disk
+
+    def check_room(self) -> None:
+        """Raises Shortage."""
+        if self._disk.is_full:
+            raise Shortage(FULL, STORAGE_CODE, "no room")
 
 
 class ModelLog:
     """files: what is there of it. seen: is told of what happens to it (watcher.Seen). now_ns: the
     virtual clock. settings: lag_ns, min_isr, flush_first."""
 
-    def __init__(self, files: Files, key, seen, now_ns, settings):
+    def __init__(self, files: Files, key, seen, now_ns, settings, directory):
         self.files, self.key = files, key
         self.topic, self.partition = key
-        self.log_dir = Directory()
+        self.log_dir = directory
         self._seen, self._now_ns, self._settings = seen, now_ns, settings
         self.is_leader = self.closed = self.alone = False
         self.leader_epoch = self.partition_epoch = -1
@@ -102,7 +122,9 @@ class ModelLog:
         self.high_watermark = files.high_watermark
         self.remotes: dict | None = None
         self.waiters: list = []
+        self.durable_waits: list = []    # (offset, future)
         self.producers: dict = {}
+        self.written_by = Producers()
         for offset, record in enumerate(files.records):
             self._note(offset, record)
 
@@ -129,10 +151,21 @@ class ModelLog:
         return found
 
     def flush(self) -> None:
+        """Raises StorageError."""
         if not self.closed:
+            self._check_disk()
             self.files.flushed = self.end_offset
             self._move()
             self.wake()
+
+    @property
+    def failed(self) -> int:
+        """Why it cannot serve as leader; 0: it can."""
+        return BROKEN if self.log_dir.offline or self.closed else 0 if self.is_leader else -1
+
+    def _check_disk(self) -> None:
+        if self.log_dir.offline:
+            raise StorageError(BROKEN, STORAGE_CODE, "its directory failed")
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -202,6 +235,7 @@ class ModelLog:
     def follower_at(self, broker_id, broker_epoch, offset, start_offset, now_ns) -> bool:
         """Raises LogError."""
         self._usable()
+        self._check_disk()
         if not self.is_leader:
             raise NotLeader(0, NOT_LEADER_CODE, "it follows")
         other = (self.remotes or {}).get(broker_id)
@@ -267,11 +301,10 @@ class ModelLog:
 
     # ---- records --------------------------------------------------------------------------------
 
-    def append(self, payload) -> int:
-        """As the leader; the offset. A sequence number that is there already has its old one."""
-        self._usable()
-        if not self.is_leader:
-            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+    def produce(self, payload, count: int = 1) -> int:
+        """A batch of a client's, as the leader; its first offset. payload: of the first record, the
+        others' have the numbers after it. A sequence that is there already has its old place."""
+        self._writable()
         producer, sequence = payload
         known = self.producers.get(producer)
         if producer >= 0 and known is not None and sequence <= known[0]:
@@ -281,26 +314,85 @@ class ModelLog:
             raise LogError(0, 46, "a duplicate of what is not known any more")
         if producer >= 0 and sequence != (known[0] + 1 if known else 0):
             raise LogError(0, 45, "out of sequence")
-        self._append(Record(self.leader_epoch, payload))
+        return self._lead([(producer, sequence + number) for number in range(count)])
+
+    def _writable(self) -> None:
+        self._usable()
+        self._check_disk()
+        if not self.is_leader:
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+        self.log_dir.check_room()
+
+    def _lead(self, payloads: list) -> int:
+        """One batch; its first offset."""
+        base = self.end_offset
+        for number, payload in enumerate(payloads):
+            self._append(Record(self.leader_epoch, payload, len(payloads) - 1 - number))
         self._move()
         if self.alone and self.remotes is None:
             self._raise(self.end_offset)
         self.wake()
-        return self.end_offset - 1
+        return base
 
     def append_as_follower(self, records: list) -> None:
+        """Raises LogError: of whole batches before it some may be there."""
         self._usable()
-        for record in records:
+        self._check_disk()
+        for number, record in enumerate(records):
             assert record.epoch <= self.leader_epoch, (record, self.leader_epoch)
+            if not number or not records[number - 1].left:
+                self.log_dir.check_room()
             self._append(record)
+        assert not records or not records[-1].left, (self.key, records[-1])
 
     def _append(self, record: Record) -> None:
+        before = self.files.records[-1] if self.files.records else None
+        if before is not None and before.left and before.left != record.left + 1:
+            raise Wrong(f"{record} follows {before}: a batch is not whole")
         assign_epoch(self.files.epochs, record.epoch, self.end_offset)
         self.files.records.append(record)
         self._note(self.end_offset - 1, record)
         self._seen.appended(self, self.end_offset - 1, record)
 
+    def append(self, data, now_ms: int, *, leader_epoch: int = -1, trusted=False) -> tuple:
+        """A batch of this broker's own; (its first offset, its last)."""
+        self._writable()
+        if leader_epoch not in (-1, self.leader_epoch):
+            raise NotLeader(0, NOT_LEADER_CODE, "it leads in another epoch")
+        base = self._lead(parts_of(bytes(data)))
+        return base, self.end_offset - 1
+
+    def append_in_transaction(self, data: bytes, guard) -> None:
+        """A batch of a client's. guard: of producers.Producers. Raises LogError."""
+        self._writable()
+        parts = parts_of(data)
+        if self.written_by.check(parts[0].header, guard):
+            self._lead(parts)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches that came as bytes."""
+        found, size, records = [], 0, self.files.records
+        while offset < len(records) and size < bytes_max:
+            record = records[offset]
+            base = offset - record.payload.index
+            found.append(placed(record.payload, base, record.epoch))
+            size += len(found[-1])
+            offset += record.left + 1
+        return b"".join(found)
+
+    def is_durable(self, offset: int) -> bool:
+        """Whether acks=all may be answered for a record."""
+        return self.high_watermark > offset and (
+            self.in_sync_count > 1 or self.flushed_offset > offset)
+
+    def flush_if_well(self) -> None:
+        if not self.log_dir.offline:
+            self.flush()
+
     def _note(self, offset: int, record: Record) -> None:
+        if isinstance(record.payload, Part):
+            self.written_by.note(offset, record.payload)
+            return
         producer, sequence = record.payload
         if producer >= 0:
             self.producers[producer] = sequence, offset
@@ -309,14 +401,13 @@ class ModelLog:
         self._usable()
         if leader_epoch >= 0 and (self.is_leader or self.leader_epoch != leader_epoch):
             raise NotLeader(0, NOT_LEADER_CODE, "it follows another")
+        self._check_disk()
         files = self.files
-        self._seen.truncated(self, offset)
-        del files.records[offset:]
-        cut_epochs(files.epochs, self.end_offset)
-        files.flushed = min(files.flushed, offset)
-        files.high_watermark = min(files.high_watermark, offset)
+        files.cut(min(offset, self.end_offset))
+        if files.records and files.records[-1].left:
+            raise Wrong(f"{self.key} is truncated to {offset}, amid a batch")
         self.high_watermark = min(self.high_watermark, self.end_offset)
-        self.producers = {}
+        self.producers, self.written_by = {}, Producers()
         for at, record in enumerate(files.records):
             self._note(at, record)
 
@@ -326,9 +417,19 @@ class ModelLog:
     # ---- life -----------------------------------------------------------------------------------
 
     def wake(self) -> None:
+        if self.durable_waits:
+            self._wake_durable()
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if not waiter.done():
+                waiter.set_result(None)
+
+    def _wake_durable(self) -> None:
+        waits, self.durable_waits = self.durable_waits, []
+        for offset, waiter in waits:
+            if not (self.failed or self.is_durable(offset)):
+                self.durable_waits.append((offset, waiter))
+            elif not waiter.done():
                 waiter.set_result(None)
 
     def close(self) -> None:
@@ -345,25 +446,45 @@ Kept = namedtuple("Kept", ("base", "end", "epoch", "data"))
 
 
 class MetadataFiles:
-    """A copy of the metadata log on a disk."""
+    """A copy of the metadata log on a disk. start: where it begins, after a snapshot."""
 
     def __init__(self):
         self.batches: list = []
-        self.high_watermark = 0
+        self.start = self.high_watermark = 0
 
     @property
     def end(self) -> int:
-        return self.batches[-1].end if self.batches else 0
+        return self.batches[-1].end if self.batches else self.start
+
+    def lose(self, batch_count: int) -> None:
+        """The power went: the last batches are gone."""
+        del self.batches[max(0, len(self.batches) - batch_count):]
+        self.high_watermark = min(self.high_watermark, self.end)
+
+    def begin_at(self, offset: int) -> None:
+        """Nothing is left of it but where it begins."""
+        self.batches.clear()
+        self.start = self.high_watermark = offset
 
 
 class MetadataCopy:
-    """As the native log of `__cluster_metadata-0`. seen: (base offset, bytes) of what is kept."""
+    """As the native log of `__cluster_metadata-0`. seen: (base offset, bytes) of what is kept.
+    directory: see Directory."""
 
-    start_offset = size_bytes = 0
-
-    def __init__(self, files: MetadataFiles, seen):
-        self._files, self._seen = files, seen
+    def __init__(self, files: MetadataFiles, seen, directory):
+        self._files, self._seen, self._directory = files, seen, directory
         self.high_watermark = min(files.high_watermark, files.end)
+
+    def close(self, now_ms: int) -> None:
+        """Its files stay."""
+
+    @property
+    def start_offset(self) -> int:
+        return self._files.start
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(kept.data) for kept in self._files.batches)
 
     @property
     def end_offset(self) -> int:
@@ -393,6 +514,7 @@ class MetadataCopy:
             if end <= self.end_offset:
                 continue
             assert header.base_offset == self.end_offset, (header.base_offset, self.end_offset)
+            self._directory.check_room()
             whole = bytes(view[position:position + 12 + header.batch_length])
             self._seen(header.base_offset, whole)
             self._files.batches.append(Kept(header.base_offset, end, header.leader_epoch, whole))
@@ -404,6 +526,13 @@ class MetadataCopy:
     def truncate(self, offset: int) -> None:
         while self._files.batches and self._files.batches[-1].end > offset:
             self._files.batches.pop()
+
+    def move_start(self, offset: int, now_ms: int) -> int:
+        """Drops what is before the batch that holds the offset."""
+        files = self._files
+        while files.batches and files.batches[0].end <= offset:
+            files.start = files.batches.pop(0).end
+        return files.start
 
     def read(self, offset: int, bytes_max: int) -> bytes:
         batches, low, high = self._files.batches, 0, len(self._files.batches)
@@ -420,9 +549,3 @@ class MetadataCopy:
             found.append(kept.data)
             size += len(kept.data)
         return b"".join(found)
-
-    def lose(self, batch_count: int) -> None:
-        """The power went: the last batches are gone."""
-        if batch_count:
-            del self._files.batches[-batch_count:]
-        self._files.high_watermark = min(self._files.high_watermark, self._files.end)

@@ -6,16 +6,20 @@ Invariants: (1) a plant changes one decision of pylog, or what stands for a nati
 Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966), and like ones.
 """
 
-from pylog.metadata import decider, image, isr
+from pylog.coordinator import transaction_service
+from pylog.coordinator.journal import Journal
+from pylog.metadata import decider, image, isr, members, snapshots
 from pylog.metadata.heartbeats import Heartbeats
 from pylog.metadata.keys import Unknown, Unreachable
 from pylog.metadata.partition_change import PartitionChange
 from pylog.metadata.quorum import Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
-from pylog.replication import leadership, truncation
+from pylog.protocol import messages
+from pylog.replication import leadership, membership, truncation
 from pylog.replication import isr as leader_isr
 from tests.sim import fetchers
-from tests.sim.logs import ModelLog
+from tests.sim.logs import Files, ModelLog
+from tests.sim.loop import OWNER
 from tests.sim.world import World
 
 
@@ -31,8 +35,6 @@ def high_watermark_below_the_minimum(patch):
         self.in_sync_count_min = 1
         move(self)
     patch.setattr(ModelLog, "_move", eager)
-
-
 
 
 def fenced_brokers_join(patch):
@@ -68,7 +70,6 @@ def any_replica_is_elected(patch):
     patch.setattr(PartitionChange, "_is_complete", lambda self, broker_id: True)
 
 
-
 def the_silent_are_not_fenced(patch):
     patch.setattr(Heartbeats, "silent", lambda self, image, now_ns: [])
 
@@ -96,8 +97,6 @@ def stale_proposals_are_accepted(patch):
         found = fault(image, topic, wanted, members, broker_id)
         return 0 if found == 95 else found
     patch.setattr(isr, "_fault", lenient)
-
-
 
 
 def an_unknown_append_is_taken_for_none(patch):
@@ -142,11 +141,49 @@ def the_copy_comes_before_the_quorum(patch):
     patch.setattr(QuorumLog, "append", append)
 
 
-
-
 def decisions_overlap(patch):
     async def enter(self):
         return None
     patch.setattr(decider._Turn, "__aenter__", enter)
     patch.setattr(decider._Turn, "__aexit__", lambda self, *_: enter(self))
     patch.setattr(decider._Turn, "locked", lambda self: True)
+
+
+def torn_batches_are_kept(patch):
+    patch.setattr(Files, "lose", lambda self, end: self.cut(max(end, self.flushed)))
+
+
+def failed_disks_are_not_told(patch):
+    told = membership.heartbeat
+    patch.setattr(membership, "heartbeat", lambda wanted, *, node_id, offline_directories: told(
+        wanted, node_id=node_id, offline_directories=()))
+
+
+def a_replica_without_room_is_given_up(patch):
+    refuse = fetchers.Fetchers._refuse
+
+    def give_up(self, followed, code):
+        refuse(self, followed, code)
+        if code == fetchers.SHORT:
+            followed.state = "left"
+    patch.setattr(fetchers.Fetchers, "_refuse", give_up)
+
+
+def snapshots_forget_producer_ids(patch):
+    records_of = snapshots.records_of
+    patch.setattr(snapshots, "records_of", lambda image: [
+        record for record in records_of(image)
+        if type(record) is not messages.ProducerIdsRecord])
+
+
+def sessions_go_by_the_wall_clock(patch):
+    patch.setattr(members, "_now_ns", lambda: OWNER.get().now_ms() * 1_000_000)
+
+
+def coordinators_answer_before_their_records_are_durable(patch):
+    patch.setattr(Journal, "after", lambda self, token, message: (
+        self.append_now(), token.answer(message)))
+
+
+def markers_are_sent_once(patch):
+    patch.setattr(transaction_service, "SETTLED", frozenset(range(-1, 200)))

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import Log, LogDir, LogError
-from tests.sim.logs import Files, ModelLog
+from tests.sim.logs import Directory, Files, ModelLog, Record
 
 NOW = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -31,7 +31,8 @@ class Pair:
         self.native = Log.open(directory, "t", number, TOPIC_ID, {
             "min.insync.replicas": min_isr, "replica.lag.time.max.ms": 3_600_000}, now_ms=NOW)
         self.model = ModelLog(Files(), ("t", number), Unseen(), self.now_ns, SimpleNamespace(
-            lag_ns=3_600_000_000_000, min_isr=min_isr, flush_first=False))
+            lag_ns=3_600_000_000_000, min_isr=min_isr, flush_first=False),
+            Directory(SimpleNamespace(is_full=False)))
         self.epoch = self.partition_epoch = 0
 
     @staticmethod
@@ -58,7 +59,7 @@ class Pair:
         if self.native.is_leader:
             for _ in range(choose.randint(1, 3)):
                 self.native.append(batch.build([(None, b"x", NOW, [])]), NOW)
-                self.model.append((-1, 0))
+                self.model.produce((-1, 0))
 
     def _copy(self, choose):
         if self.native.is_leader or not self.native.leader_epoch >= 0:
@@ -68,7 +69,7 @@ class Pair:
             return
         self.native.append_as_follower(batch.build(
             [(None, b"x", NOW, [])], base_offset=self.native.end_offset, leader_epoch=epoch), NOW)
-        self.model.append_as_follower([SimpleNamespace(epoch=epoch, payload=(-1, 0))])
+        self.model.append_as_follower([Record(epoch, (-1, 0))])
 
     def _fetch(self, choose):
         self.both("follower_at", choose.choice((*OTHERS, 9)), choose.choice((5, 6, 6, 7, -1)),

@@ -47,6 +47,13 @@ PLANTS = [
     (plants.elections_without_a_new_epoch, 0),
     (plants.an_unknown_append_is_taken_for_none, 0),
     (plants.the_copy_comes_before_the_quorum, 3),
+    (plants.torn_batches_are_kept, 4),
+    (plants.failed_disks_are_not_told, 0),
+    (plants.a_replica_without_room_is_given_up, 8),
+    (plants.snapshots_forget_producer_ids, 4),
+    (plants.sessions_go_by_the_wall_clock, 5),
+    (plants.coordinators_answer_before_their_records_are_durable, 6),
+    (plants.markers_are_sent_once, 17),
 ]
 
 

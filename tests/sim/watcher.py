@@ -18,6 +18,7 @@ from pylog.metadata.image import NO_LEADER, Image
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
 from tests.sim.loop import Wrong
+from tests.sim.producers import Part
 
 
 class Watcher:
@@ -53,8 +54,13 @@ class Watcher:
             raise Wrong(f"{_text(key)}: {leader} and {node.id} lead in epoch {epoch}")
         if epoch < self._unclean[key]:
             return
-        if (key, epoch) in self._may_lose or key in node.disk.lost:
+        state = self._state(key)
+        # Who learns late of what is over is nobody that others count on.
+        is_over = state is not None and state.leader_epoch > epoch
+        if (key, epoch) in self._may_lose or key in node.disk.lost and not is_over:
             self._forgive(key, node, log)
+        if is_over:
+            return
         self._check_holds(key, node, f"leader of epoch {epoch}")
 
     def _check_holds(self, key, node, what: str) -> None:
@@ -216,6 +222,12 @@ class Watcher:
 
     # ---- at the end -----------------------------------------------------------------------------
 
+    def records_of(self, name: str) -> list:
+        """What the leader of each partition of a topic holds."""
+        topic = self.image.topics[name]
+        return [self._world.nodes[state.leader].disk.partitions[topic.id, index].records
+                for index, state in enumerate(topic.partitions)]
+
     def check_failover(self, gone: int) -> None:
         """Nothing is led by a broker that has been gone for a while, unless it alone was in sync.
         """
@@ -228,6 +240,18 @@ class Watcher:
                 if state.leader == gone or others and (
                         set(state.isr) != others or state.leader not in others):
                     raise Wrong(f"{_text((topic.id, index))} does without {gone}: {state}")
+
+    def check_without_disk(self, node, place: int) -> None:
+        """Nothing is led on a disk that has been gone for a while, nor in sync there, unless it
+        alone was."""
+        image = self.image
+        for key, files in node.disk.partitions.items():
+            topic = image.topics_by_id.get(key[0])
+            if topic is None or files.place != place:
+                continue
+            state = topic.partitions[key[1]]
+            if state.leader == node.id or node.id in state.isr and len(state.isr) > 1:
+                raise Wrong(f"{_text(key)} does not do without a disk of {node.id}: {state}")
 
     def check_rest(self) -> None:
         """Everybody is well, and nothing is under way."""
@@ -262,7 +286,8 @@ class Watcher:
         for offset, payload in self.acked[key].items():
             if leader[offset].payload != payload:
                 raise Wrong(f"{name}: {payload} was acknowledged at {offset} and is gone")
-        known = [record.payload for record in leader if record.payload[0] >= 0]
+        known = [record.payload for record in leader
+                 if not isinstance(record.payload, Part) and record.payload[0] >= 0]
         if len(set(known)) < len(known):
             raise Wrong(f"{name}: an idempotent producer's records are there twice")
 
@@ -284,9 +309,6 @@ class Seen:
 
     def appended(self, log, offset, record):
         self._watcher.appended(self._node, log, offset, record)
-
-    def truncated(self, log, offset):
-        pass
 
     def metadata(self, base, data):
         self._watcher.metadata(self._node, base, data)

@@ -1,25 +1,30 @@
 """What goes over simulated connections instead of bytes, and pylog's parts that see the difference.
 
 Owns: what is replaced in pylog while a simulation runs.
-Called by: tests.sim.world, tests.sim.nodes.
+Called by: tests.sim.world, tests.sim.serving.
 Invariants: (1) what is replaced is native, blocks, or turns messages into bytes and back; nothing
   that decides; (2) a seed brings the same in every process.
 Source: none.
 """
 
+import errno
 from collections import namedtuple
 from contextlib import contextmanager
 from unittest import mock
 
+from pylog.coordinator import journal, markers, runtime
 from pylog.log import partitions
 from pylog.metadata import image, snapshots
 from pylog.peer.connection import Peer
 from pylog.replication import fetching
-from tests.sim import fetchers
+from tests.sim import coordinators, fetchers
 from tests.sim.logs import MetadataCopy
 
 Asked = namedtuple("Asked", ("number", "message", "version"))
-Produce = namedtuple("Produce", ("topic_id", "index", "payload", "acks", "wait_s"))
+Produce = namedtuple("Produce", ("topic_id", "index", "payload", "count", "acks", "wait_s"))
+Transactional = namedtuple("Transactional", (
+    "topic_id", "index", "data", "transactional_id", "wait_s"))
+ENSURE = "the internal topics"
 Consume = namedtuple("Consume", ("topic_id", "index", "offset"))
 
 
@@ -43,12 +48,16 @@ async def _newest(self, key, version):
     return version
 
 
-def _open_log(directory, *_):
-    return MetadataCopy(directory.disk.metadata, directory.watcher.metadata)
+def _open_log(directory, topic, index, topic_id, config, known, *_):
+    disk = directory.disk
+    (disk.folder / f"{topic}-{index}").mkdir(exist_ok=True)
+    if known.log_start_offset >= 0:
+        disk.metadata.begin_at(known.log_start_offset)
+    return MetadataCopy(disk.metadata, directory.watcher.metadata, disk.directories[0])
 
 
 _decoded: dict = {}
-_real_decoded = snapshots.decoded
+_real_decoded, _real_write = snapshots.decoded, snapshots.write
 
 
 def _decoded_once(data, header):
@@ -68,13 +77,22 @@ def _in_order(items=()):
 
 
 @contextmanager
-def replaced():
-    """Keeps (1)."""
+def replaced(is_full):
+    """is_full: (folder) -> whether its disk is. Keeps (1)."""
+    def write(folder, *arguments):
+        if is_full(folder):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        _real_write(folder, *arguments)
+
     with mock.patch.multiple(Peer, call=_call, newest=_newest,
                              data_received=lambda self, answer: self._answered(answer)), \
             mock.patch.object(partitions, "open_log", _open_log), \
             mock.patch.object(snapshots, "decoded", _decoded_once), \
-            mock.patch.object(snapshots, "newest", lambda folder: None), \
+            mock.patch.object(snapshots, "write", write), \
             mock.patch.object(fetching, "fetcher", fetchers), \
+            mock.patch.object(runtime, "FlushWaits", coordinators.FlushWaits), \
+            mock.patch.object(markers, "FlushWaits", coordinators.FlushWaits), \
+            mock.patch.object(markers, "producer_of", coordinators.producer_of), \
+            mock.patch.object(journal, "producer_of", coordinators.producer_of), \
             mock.patch.object(image, "frozenset", _in_order, create=True):
         yield

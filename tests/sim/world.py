@@ -10,22 +10,27 @@ Source: FoundationDB's and TigerBeetle's simulations.
 import logging
 import random
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 from pylog.config import Settings
-from pylog.metadata import controller, decider
+from pylog.metadata import controller, decider, quorum
 from pylog.metadata.controller_member import ControllerMember
 from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.observed import ObservedLog
 from pylog.metadata.quorum import Quorum
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
-from tests.sim import wire
+from tests.sim import transactors, wire
+from tests.sim.faults import Faults
 from tests.sim.clients import HOST, Admin, Client, Consumer, Producer
 from tests.sim.keys import Store
 from tests.sim.loop import OWNER, Loop, Wrong
 from tests.sim.network import Network
-from tests.sim.nodes import CONTROLLER_PORT, Node
+from tests.sim.nodes import Node
+from tests.sim.serving import CONTROLLER_PORT
+from tests.sim.transactors import Ledger
 from tests.sim.watcher import Watcher
 
 CHAOS_SECONDS = 15.0
@@ -50,6 +55,15 @@ class World:
         self.keeps_eligible = choose.random() < 0.8
         self.unclean = choose.random() < 0.15
         self.flush_first = choose.random() < 0.5
+        # How many records of metadata are in no snapshot at most.
+        self.records_between_snapshots = choose.choice((10, 40, 40, 20_000))
+        # Whether groups and transactions are there, to whom nothing that is lost is forgiven.
+        self.coordinates = choose.random() < 0.2
+        # How wrong clocks may be. A transaction is over by the clock of whoever coordinates it.
+        self.clock_ms = 3_600_000
+        if self.coordinates:
+            self.unclean, self.flush_first, self.clock_ms = False, True, 3000
+        self.ledger = Ledger()
         self.log_settings = SimpleNamespace(
             min_isr=choose.choice((1, 2, 2)), flush_first=self.flush_first,
             lag_ns=choose.choice((1, 3)) * 1_000_000_000)
@@ -91,6 +105,8 @@ class World:
             "unclean.leader.election.enable": str(self.unclean).lower(),
             "replica.flush.before.fetch.enable": str(self.flush_first).lower(),
             "leader.imbalance.check.interval.seconds": "5",
+            "controller.quorum.fetch.snapshot.max.bytes": "2048",
+            "offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2",
         })
 
     def next_number(self) -> int:
@@ -111,8 +127,14 @@ class World:
     def run(self) -> None:
         """Raises Wrong, AssertionError, and whatever pylog raises and nobody expects."""
         with ExitStack() as stack:
+            for node in self.nodes.values():
+                stack.callback(node.disk.scrap)
             stack.callback(self.loop.close)
-            stack.enter_context(wire.replaced())
+            stack.enter_context(wire.replaced(self._is_full))
+            for kind in (QuorumLog, ObservedLog):
+                stack.enter_context(mock.patch.object(
+                    kind, "records_between_snapshots", self.records_between_snapshots))
+            stack.enter_context(mock.patch.object(quorum, "CHUNK_BYTES", 1024))
             if not self.keeps_eligible:
                 stack.enter_context(mock.patch.object(
                     controller, "bootstrap_cluster", _without_eligible))
@@ -124,6 +146,10 @@ class World:
             if self.random.random() < 0.25:
                 self._fail_over()
                 self._heal()
+
+    def _is_full(self, folder: str) -> bool:
+        return any(node.disk.is_full and Path(folder).parent == node.disk.folder
+                   for node in self.nodes.values())
 
     def in_name_of(self, process, coroutine):
         token = OWNER.set(process)
@@ -150,9 +176,18 @@ class World:
         self.loop.run_for(0.5)
         self.clients: list[Client] = [Consumer(self, 1)] + [
             Producer(self, number, self.random.choice((1, -1, -1)), self.random.random() < 0.5)
-            for number in range(2, 6)]
+            for number in range(2, 4 if self.coordinates else 6)]
+        if self.coordinates:
+            self._begin_to_coordinate()
         for client in [self.admin, *self.clients]:
             self.in_name_of(client, client.run())
+
+    def _begin_to_coordinate(self) -> None:
+        self.in_name_of(self.admin, self.admin.decided(self.admin.create(
+            transactors.PARTITIONS, 3, transactors.TOPIC)))
+        self._until(lambda: transactors.TOPIC in self.watcher.image.topics, 10.0)
+        self.clients += [transactors.Transactor(self, 6), transactors.Transactor(self, 7),
+                         transactors.Committer(self, 8)]
 
     def _all_serve(self) -> bool:
         image = self.watcher.image
@@ -167,8 +202,6 @@ class World:
             self.loop.run_for(0.2)
 
     def _chaos(self) -> None:
-        from tests.sim.faults import Faults
-
         faults, often = Faults(self), self.random.choice((0.5, 1.0, 1.0, 2.0, 4.0))
         end = self.loop.time() + CHAOS_SECONDS
         while self.loop.time() < end:
@@ -187,14 +220,26 @@ class World:
                 if not node.alive:
                     node.start()
             try:
-                return self.watcher.check_rest()
+                self.watcher.check_rest()
+                if self.coordinates:
+                    self.ledger.check(self.watcher.records_of(transactors.TOPIC))
+                return
             except (Wrong, KeyError, AttributeError) as wrong:
                 failure = wrong
         raise Wrong(f"not well after {HEAL_SECONDS} s: {failure!r}")
 
     def _fail_over(self) -> None:
-        """A broker goes without a word, and nothing else is wrong."""
+        """A broker goes without a word, or one of its disks, and nothing else is wrong, but for
+        clocks, by which nothing goes."""
         node = self.random.choice(self.brokers)
+        for other in self.nodes.values():
+            other.clock_ms = self.random.randint(-self.clock_ms, self.clock_ms)
+        if self.random.random() < 0.3 and (self.flush_first or node is self.weak):
+            node.fail_directory(1)
+            self.loop.run_for(FAILOVER_SECONDS)
+            self.watcher.check_without_disk(node, 1)
+            node.kill()
+            return
         node.kill(silent=True)
         self.loop.run_for(FAILOVER_SECONDS)
         self.watcher.check_failover(node.id)
@@ -231,7 +276,11 @@ _bootstrap = controller.bootstrap_cluster
 # What pylog says of faults that are no faults of its own.
 EXPECTED = frozenset((
     "metadata could not be appended", "a silent broker is not fenced",
-    "a broker that is gone is not fenced", "leaders are not balanced", "no unclean elections"))
+    "a broker that is gone is not fenced", "leaders are not balanced", "no unclean elections",
+    "the metadata log cannot be written: tried again", "a snapshot could not be written",
+    "what a leader sent cannot be appended", "a replica cannot follow",
+    "a replica cannot be truncated", "the coordinator could not write",
+    "an internal topic could not be created"))
 
 
 class _errors_to(logging.Handler):

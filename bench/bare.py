@@ -1,0 +1,140 @@
+"""Small requests beside bare epoll loops, pinned: `python -m bench.bare`.
+
+Called by: a person.
+Invariants: (1) whoever serves and the client share one processor, or have one each; (2) sides take
+  turns, and rounds go on until the ratio to the loop that groups is steady, or ROUNDS_MAX.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from bench import loads, placement
+from bench.brokers import RELAXED, PylogBroker
+from bench.kafka import KafkaBroker
+from bench.machine import commit_line, machine_line
+from bench.process import BrokerProcess
+from bench.programs import cache_dir, load_client
+
+ROUNDS_MAX = 15
+SHAPES = {"1": (1, 1), "8": (8, 1), "64": (64, 1), "512": (512, 1), "8x5": (8, 5)}
+SIDES = "each,group,pylog"
+TEXT = {"each": "bare epoll: recv, CRC, pwrite, send", "group": "the same, one write a turn"}
+
+
+class BareLoop(BrokerProcess):
+    """csrc/loops.c in the place of a broker."""
+
+    def __init__(self, data_dir: Path, kind: str):
+        super().__init__(data_dir)
+        self.name = kind
+
+    def _start(self) -> None:
+        # Its own output: the port comes by it.
+        self.process = subprocess.Popen(
+            [load_client("loops"), self.name, str(self.data_dir / "file")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def stop(self, wait_s: float = 60.0) -> int | None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.communicate(timeout=wait_s)
+        return super().stop(wait_s)
+
+
+def _side(name: str, folder: Path) -> BrokerProcess:
+    if name == "kafka":
+        return KafkaBroker(folder / name)
+    if name == "pylog":
+        return PylogBroker(folder / name, overrides=RELAXED)
+    return BareLoop(folder / name, name)
+
+
+def _load(broker: BrokerProcess, shape: tuple[int, int], requests: int) -> float:
+    """CPU seconds per million requests of one 100-byte record to one partition."""
+    topic = "bare"
+    figures = loads.raw_produce(broker, topic, 1, *shape, 1, 100, requests=requests)
+    return figures["cpu_s_per_million_requests"]
+
+
+def _steady(found: dict[str, list[float]]) -> bool:
+    if "group" not in found or "pylog" not in found:
+        return len(next(iter(found.values()))) >= placement.ROUNDS_LEAST
+    return placement.is_steady(placement.ratios(found["pylog"], found["group"]))
+
+
+def measure(brokers: dict[str, BrokerProcess], where: placement.Placement, shape: tuple[int, int],
+            requests: int, rounds_max: int) -> dict[str, list[float]]:
+    """Per side, a figure a round. Keeps (1) and (2)."""
+    found: dict[str, list[float]] = {name: [] for name in brokers}
+    with placement.pinned(where):
+        for broker in brokers.values():
+            placement.pin(broker.pid, where.broker)
+            _load(broker, shape, requests // 4)
+        for turn in range(rounds_max):
+            order = list(brokers) if turn % 2 == 0 else list(brokers)[::-1]
+            for name in order:
+                found[name].append(_load(brokers[name], shape, requests))
+            if _steady(found):
+                break
+    return found
+
+
+def _table(where: str, samples: dict[str, dict[str, list[float]]], sides: list[str]) -> str:
+    lines = [f"\n{where}: server CPU s per million one-record requests; load "
+             f"{os.getloadavg()[0]:.1f} at the end\n",
+             "| connections × in flight | " + " | ".join(samples) + " |",
+             "|---|" + "--:|" * len(samples)]
+    for name in sides:
+        cells = [f"{median(found[name]):.2f}" for found in samples.values()]
+        lines.append(f"| {TEXT.get(name, name)} | " + " | ".join(cells) + " |")
+    if {"pylog", "group"} <= set(sides):
+        cells = []
+        for found in samples.values():
+            each = placement.ratios(found["pylog"], found["group"])
+            apart = placement.spread(each)
+            steady = "" if placement.is_steady(each) else ", not steady"
+            cells.append(f"{median(each):.2f} (±{(apart or 0) / 2:.1%} of {len(each)}{steady})")
+        lines.append("| pylog / grouping loop | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    """Prints a table for each placement."""
+    parser = argparse.ArgumentParser(prog="python -m bench.bare")
+    parser.add_argument("--sides", default=SIDES, help=f"of {SIDES},kafka")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--placement", default="same", help="same, apart, free")
+    parser.add_argument("--requests", type=int, default=60_000)
+    parser.add_argument("--rounds-max", type=int, default=ROUNDS_MAX)
+    options = parser.parse_args(argv)
+    sides = options.sides.split(",")
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="bare-", dir=cache_dir()))
+    brokers = {name: _side(name, folder).start() for name in sides}
+    print(f"`python -m bench.bare {' '.join(argv)}`, commit {commit_line()}\n{machine_line()}",
+          flush=True)
+    try:
+        for name in set(sides) & {"pylog", "kafka"}:
+            loads.create_topic(brokers[name], "bare", 1)
+        for where in options.placement.split(","):
+            samples = {
+                shape: measure(brokers, placement.placements()[where], SHAPES[shape],
+                               options.requests, options.rounds_max)
+                for shape in options.shapes.split(",")}
+            print(_table(where, samples, sides), flush=True)
+    finally:
+        for broker in brokers.values():
+            broker.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+/* When short answers wait for more, under a clock of the test's own. Exit 0, or 1 with a line on
+ * stderr. */
+#include "serve/gather.h"
+#include "scenes.h"
+
+enum { BYTES = 10000, MS_MAX = 5 };
+
+/* So many readers are answered in this millisecond. */
+static void answer_all(struct gather *g, uint32_t readers, int64_t now_ms) {
+    for (uint32_t reader = 0; reader < readers; reader++)
+        gather_answered(g, reader, BYTES, now_ms);
+}
+
+static void few_readers_never_wait(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    for (int64_t now_ms = 1000; now_ms < 3000; now_ms++) {
+        for (int i = 0; i < 100; i++) answer_all(&g, GATHER_READERS_MIN - 1, now_ms);
+        CHECK(gather_until(&g, now_ms + 1) == 0);
+    }
+}
+
+static void many_readers_at_a_low_rate_never_wait(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    for (int64_t now_ms = 1000; now_ms < 3000; now_ms += 32) {
+        CHECK(gather_until(&g, now_ms) == 0);
+        answer_all(&g, 64, now_ms);
+    }
+}
+
+static void who_is_woken_together_is_answered_together(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    for (uint32_t reader = 0; reader < 500; reader++) {
+        CHECK(gather_until(&g, 1000) == 0);
+        gather_answered(&g, reader, BYTES, 1000);
+    }
+    CHECK(gather_until(&g, 1001) == 1001 + MS_MAX);
+}
+
+static void all_who_wait_wait_for_the_same_moment_and_no_longer_than_the_limit(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    int64_t now_ms = 1000;
+    for (int turn = 0; turn < 100; turn++) {
+        answer_all(&g, 500, now_ms);
+        int64_t until_ms = gather_until(&g, ++now_ms);
+        CHECK(until_ms > now_ms && until_ms <= now_ms + MS_MAX);
+        for (; now_ms < until_ms; now_ms++) CHECK(gather_until(&g, now_ms) == until_ms);
+    }
+    /* A while after the flood nobody waits. */
+    CHECK(gather_until(&g, now_ms + 4 * MS_MAX) == 0);
+}
+
+static void more_readers_wait_for_longer(void) {
+    int64_t before_ms = 0;
+    for (uint32_t readers = 20; readers <= 60; readers += 20) {
+        struct gather g;
+        gather_init(&g, 1000);
+        answer_all(&g, readers, 1000);
+        int64_t until_ms = gather_until(&g, 1001);
+        CHECK(until_ms > before_ms);
+        before_ms = until_ms;
+    }
+}
+
+static void nobody_waits_where_that_is_the_setting(void) {
+    struct gather g;
+    gather_init(&g, 0);
+    for (int64_t now_ms = 1; now_ms < 100; now_ms++) {
+        answer_all(&g, 500, now_ms);
+        CHECK(gather_until(&g, now_ms) == 0);
+    }
+    CHECK(gather_readers(&g) == 64);
+}
+
+static void readers_that_have_left_do_not_count(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    answer_all(&g, 64, 1000);
+    CHECK(gather_readers(&g) == 64);
+    gather_answered(&g, 1, BYTES, 1000 + 3 * GATHER_WINDOW_MS);
+    CHECK(gather_readers(&g) == 1);
+}
+
+int main(void) {
+    few_readers_never_wait();
+    many_readers_at_a_low_rate_never_wait();
+    who_is_woken_together_is_answered_together();
+    all_who_wait_wait_for_the_same_moment_and_no_longer_than_the_limit();
+    more_readers_wait_for_longer();
+    nobody_waits_where_that_is_the_setting();
+    readers_that_have_left_do_not_count();
+    puts("ok");
+    return 0;
+}

@@ -1,0 +1,122 @@
+"""The coordinators of a simulated broker: pylog's own, on model logs.
+
+Owns: what waits for model logs.
+Called by: tests.sim.nodes, tests.sim.wire.
+Invariants: (1) nothing that decides is a model.
+Source: pylog.broker; csrc/log/flusher (FlushWaits).
+"""
+
+import asyncio
+import itertools
+from types import SimpleNamespace
+
+from pylog.api.offsets_committed import CommittedOffsetsApi
+from pylog.api.transactions import TransactionsApi
+from pylog._native.log import NotLeader, StorageError
+from pylog.coordinator import machine as machines
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.markers import Markers
+from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.verification import Verification
+from pylog.protocol import api
+from tests.sim.logs import NOT_LEADER_CODE, STORAGE_CODE
+from tests.sim.loop import OWNER
+
+
+class FlushWaits:
+    """As pylog._native.flushes.FlushWaits."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self._loop, self._process = asyncio.get_running_loop(), OWNER.get()
+        self._woken: list = []
+
+    def fileno(self) -> int:
+        return id(self)
+
+    def wait_acknowledged(self, slot: int, log, offset: int) -> bool:
+        """Raises LogError."""
+        if log.log_dir.offline:
+            raise StorageError(0, STORAGE_CODE, "its directory failed")
+        if log.failed:
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+        if log.is_durable(offset):
+            return True
+        waiter = self._loop.create_future()
+        waiter.add_done_callback(lambda _: self._wake(slot))
+        log.durable_waits.append((offset, waiter))
+        if log.flushed_offset <= offset:
+            self._loop.call_later(self._process.flush_s(), log.flush_if_well)
+        return False
+
+    def _wake(self, slot: int) -> None:
+        if slot not in self._woken:
+            self._woken.append(slot)
+        self._loop.readable(self.fileno())
+
+    def take(self) -> list:
+        woken, self._woken = self._woken, []
+        return woken
+
+
+def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
+    """As pylog._native.producers.producer_of()."""
+    return log.written_by.of(producer_id).told()
+
+
+class _GroupCoordinator(GroupCoordinator):
+    """Without state.lmdb: a load reads the whole log."""
+
+    def _open(self, topic_id, index, clock):
+        numbers = itertools.count()
+        return lambda: Groups(
+            self._limits, clock, lambda: f"member-{next(numbers)}", events=dict.fromkeys(
+                machines.EVENTS, 0), image=lambda: self._broker.image), None
+
+
+class Coordinators:
+    """Of one process, an internal_topic.Node."""
+
+    credentials = None
+
+    def __init__(self, process):
+        self._process = process
+        self.node_id, self.settings = process.node.id, process.node.settings
+        self.now_ms, self.logs = process.now_ms, process.logs
+        self.groups = _GroupCoordinator(self)
+        self.markers = Markers(self, self.groups)
+        self._brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self._brokers.write)
+        self.verification = Verification(
+            self.transactions, self._brokers, self.settings, self.node_id)
+        transactions = TransactionsApi(
+            self.transactions, self.verification, self.markers, self.groups, process.metadata,
+            self.now_ms)
+        self.handlers = {
+            api.INIT_PRODUCER_ID: transactions.init_producer_id, **transactions.handlers(),
+            **CommittedOffsetsApi(self.groups, process.metadata).handlers()}
+
+    @property
+    def image(self):
+        return self._process.metadata.image
+
+    @property
+    def controller(self):
+        return self._process.membership.controller
+
+    def start(self) -> None:
+        self.groups.start(SimpleNamespace(directory=str(self._process.node.disk.folder)))
+        self.markers.start()
+        self.transactions.start()
+
+    async def stop(self) -> None:
+        self._brokers.close()
+        await self.transactions.stop()
+        await self.groups.stop()
+        self.markers.close()
+
+    async def ensure_topics(self):
+        """FindCoordinator's part."""
+        return [await each.ensure_topic() for each in (self.groups, self.transactions)]
