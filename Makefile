@@ -12,13 +12,14 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
 	ip=iproute2 nft=nftables
+RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -63,7 +64,7 @@ define copied
 	@mkdir -p build/$(1)
 	@find build/$(1) -type f ! -path 'build/$(1)/build/*' ! -name '*.so' ! -path '*/_native/*.c' -delete
 	@git ls-files -coz --exclude-standard | xargs -0 sh -c 'for f; do [ -e "$$f" ] && echo "$$f"; done' - \
-		| xargs cp -p --parents -t build/$(1)
+		| xargs cp -pP --parents -t build/$(1)
 	cd build/$(1) && PYLOG_SANITIZE=$(2) $(CURDIR)/$(PY) setup.py -q build_ext --inplace
 endef
 
@@ -132,6 +133,14 @@ mutants: build $(VENV)/.tested
 # Load, validate and report in one command, on a brokerd of its own.
 trial: build $(VENV)/.tested
 	$(PY) -m spark.trial $(or $(ARGS),--records 1000000)
+
+# The sdist and wheels for this and other Linuxes, in dist/:
+# make wheel ARGS="--target manylinux_2_28_x86_64 --python 3.11".
+wheel: build
+	@.ci/packages $(RELEASE_NEEDS)
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
+		--config-settings editable_mode=compat -e '.[release]'
+	$(PY) -m release.wheels $(ARGS)
 
 clean:
 	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info

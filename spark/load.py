@@ -1,6 +1,6 @@
 """Loads a topic through Spark with records that spark.validate can recompute.
 
-    python -m spark.load --bootstrap localhost:9092 --topic load --create --partitions 6 \
+    python -m pylog.spark.load --bootstrap localhost:9092 --topic load --create --partitions 6 \
         --records 1000000 --sizes uniform:50:150 --keys 1000 --manifest manifest/
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
@@ -22,11 +22,12 @@ from typing import Any
 
 if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    __package__ = "spark"
 
-from spark import cluster, records
-from spark.plan import Outcome, Plan, PlanError, blocks, made_directory, rate_of, record_bytes
-from spark.records import Content, ContentError
-from spark.session import SetupError, session
+from . import cluster, records
+from .plan import Outcome, Plan, PlanError, blocks, made_directory, rate_of, record_bytes
+from .records import Content, ContentError
+from .session import SetupError, session
 
 TABLES_UNDER_WAY_MAX = 8
 TRANSACTION_BLOCKS = 16

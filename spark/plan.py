@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from spark import records
-from spark.records import Content
+from . import records
+from .records import Content
 
 BLOCK_RECORDS = 16_384
 BLOCK_BYTES = 8 << 20

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark import crc
+from . import crc
 
 MAGIC = 0x314C5950
 HEAD = np.dtype([("magic", "<u4"), ("tag", "<u4"), ("generator", "<u4"), ("sequence", "<u8")])

@@ -12,9 +12,9 @@ import html as markup
 import time
 from collections.abc import Iterable
 
-from spark import chart, summary
-from spark.plan import Outcome
-from spark.verdict import MEANING, PART_FAULTS, PartitionRow, Verdict
+from . import chart, summary
+from .plan import Outcome
+from .verdict import MEANING, PART_FAULTS, PartitionRow, Verdict
 
 BARS_MAX = 200
 STYLE = """

@@ -1,6 +1,7 @@
 """Spark sessions for the jobs: Java, jars of the stock connector, this package on every executor.
 
-Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
+Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout, and of the
+  home directory when this was installed from a wheel).
 Called by: spark.load, spark.validate, spark.comparison, the tests.
 Invariants: (1) jars are of exactly the Spark version that is installed; (2) what was resolved once
   needs no network; (3) what is missing on the machine is one line for the user, a Setup error.
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 JAVA_MIN = 17
-POM = Path(__file__).with_name("pom.xml")
+POM = Path(__file__).resolve().with_name("pom.xml")
 CHECKOUT = POM.parent.parent
+# In a wheel the jobs are pylog.spark, and executors have the same wheel.
+IS_INSTALLED = not (CHECKOUT / "setup.py").exists()
 CONNECTOR = "spark-sql-kafka-0-10_2.13"
 
 
@@ -57,7 +60,8 @@ def spark_version() -> str:
 
 
 def cache_dir() -> Path:
-    return Path(os.environ.get("PYLOG_CACHE") or CHECKOUT / ".cache") / "spark"
+    own = Path.home() / ".cache" / "pylog" if IS_INSTALLED else CHECKOUT / ".cache"
+    return Path(os.environ.get("PYLOG_CACHE") or own) / "spark"
 
 
 def connector_jars() -> list[str]:
@@ -105,8 +109,8 @@ def session(name: str, *, master: str = "", connector: bool = True,
 
     # Executors run the driver's Python, and find this checkout there.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    paths = [*([] if IS_INSTALLED else [str(CHECKOUT)]), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, paths)))
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     if master:
         builder = builder.master(master)
@@ -126,7 +130,8 @@ def session(name: str, *, master: str = "", connector: bool = True,
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
-    made.sparkContext.addPyFile(_package())
+    if not IS_INSTALLED:
+        made.sparkContext.addPyFile(_package())
     pylog_spark.register(made)
     return made
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark import records
-from spark.records import Content
+from . import records
+from .records import Content
 
 BLOCK = 1 << 16  # Sequences of one bitmap.
 EXAMPLES_MAX = 5

@@ -1,8 +1,8 @@
 """Reads a loaded topic back through Spark and says with proof whether all is as it was sent.
 
-    python -m spark.validate --bootstrap localhost:9092 --topic load --manifest manifest/ \
+    python -m pylog.spark.validate --bootstrap localhost:9092 --topic load --manifest manifest/ \
         --report report.html --json verdict.json
-    python -m spark.validate ... --stream --checkpoint state/     # goes on after a kill
+    python -m pylog.spark.validate ... --stream --checkpoint state/     # goes on after a kill
 
 Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
 Called by: people; spark.trial, spark.comparison; spark.soak (as a program).
@@ -23,13 +23,14 @@ from typing import Any
 
 if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    __package__ = "spark"
 
-from spark import cluster, load, report, summary
-from spark.plan import Outcome, PlanError, made_directory, read_outcome
-from spark.records import Content, ContentError
-from spark.session import SetupError, session
-from spark.summary import Expected
-from spark.verdict import Verdict, percentiles, verdict
+from . import cluster, load, report, summary
+from .plan import Outcome, PlanError, made_directory, read_outcome
+from .records import Content, ContentError
+from .session import SetupError, session
+from .summary import Expected
+from .verdict import Verdict, percentiles, verdict
 
 ENGINES = ["pylog", "source", "kafka"]
 # The stock connector's defaults read 500 records at a time.

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from spark import records, summary
-from spark.summary import BLOCK, Expected
+from . import records, summary
+from .summary import BLOCK, Expected
 
 RUNS_MAX = 20
 _SUMS = ("records", "bytes", "corrupted", "foreign", "wrong_key", "wrong_header", "disordered")

@@ -24,7 +24,7 @@ from tests import layers
 # Who calls, and is no module.
 OTHERS = {"applications", "benches", "executors", "make", "people", "pytest", "Spark", "tests",
           "users"}
-FOLDERS = ("pylog", "tests", "bench", "spark")
+FOLDERS = ("pylog", "tests", "bench", "spark", "release")
 SUFFIXES = {".py", ".pyx", ".pxd"}
 _HEAD = re.compile(r'"""(.*?)"""', re.DOTALL)
 _LINE = re.compile(r"^Called by:(.*?)(?=^\w[\w -]*:|^\s*$|\Z)", re.DOTALL | re.MULTILINE)

@@ -31,7 +31,7 @@ ORDER = (
 )
 RANKS = {name: rank for rank, names in enumerate(ORDER) for name in names}
 # Folders at the top of the tree, lowest first.
-TREE = ("pylog", "bench", "spark", "tests")
+TREE = ("pylog", "bench", "spark", "release", "tests")
 # Folders of csrc/; `columns` is what only a client needs.
 C_ORDER = (("format",), ("thread",), ("log", "columns"), ("serve",), ("net",), ("replica",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}

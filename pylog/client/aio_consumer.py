@@ -21,6 +21,7 @@ from pylog.client.consumer import (
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
 from pylog.client.listener import listener_of
+from pylog.client.measures import Metrics
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
 )
@@ -158,6 +159,10 @@ class Consumer:
         """The poll that waits, or the next one, raises WakeupError."""
         self._core.woken = True
         self._core.notify()
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
 
     # Subscription
 

@@ -16,6 +16,7 @@ from typing import Any
 from pylog.client import endings
 from pylog.client.deliveries import Delivery, RecordMetadata, TableDelivery
 from pylog.client.errors import LostRecords
+from pylog.client.measures import Metrics
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
@@ -82,10 +83,17 @@ class Producer:
             asyncio.run_coroutine_threadsafe(
                 self._core.wait_for(what, topic, partition, left_s), loop).result()
 
-        sender = TableSender(self._core, topic, batch_bytes, wait_for)
         columns = {"key": key, "value": value, "partition": partition, "timestamp": timestamp,
                    "headers": headers}
-        return await asyncio.to_thread(sender.send, data, columns)
+
+        def work() -> TableDelivery:
+            return TableSender(self._core, topic, batch_bytes, wait_for).send(data, columns)
+
+        return await asyncio.to_thread(work)
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
 
     async def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
         """Sends what waits and returns when all of it has an outcome.

@@ -23,6 +23,8 @@ from pylog.client.errors import (
     ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     NoBrokersError, error, raise_for,
 )
+from pylog.client.measures import Metrics, Traffic, age_s, report
+from pylog.client.notices import Notices
 from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in, with_leader
 from pylog.client.settings import Settings, servers
 from pylog.protocol import messages
@@ -66,11 +68,13 @@ class Cluster:
 
     def __init__(self, settings: Settings):
         self.settings = settings
+        self.notices = Notices(f"{settings.role} {settings['client.id']}")
         self.metadata = Metadata()
         self.interest: set[str] = set()
         self.wants_all_topics = False
         self.may_create_topics = settings.values.get("allow.auto.create.topics", True)
         self.pool = BufferPool()
+        self.traffic = Traffic()
         self.closed = False
         # Called with the new picture after each change of metadata, on the event loop.
         self.watchers: list[Callable[[Metadata], None]] = []
@@ -83,17 +87,33 @@ class Cluster:
         self._refreshed_s = 0.0
         self._wanted: asyncio.Event = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     async def start(self) -> Cluster:
         """Begins to keep the metadata fresh. The first request connects."""
+        if self.settings.idle:
+            self.notices.inform("settings of other clients, without effect here: %s",
+                                ", ".join(self.settings.idle))
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep_fresh())
         return self
 
+    def report(self, metrics: Callable[[], Metrics]) -> None:
+        """Has stats_cb called with what `metrics` gives, every statistics.interval.ms."""
+        interval_s, function = self.settings.seconds("statistics.interval.ms"), self.settings[
+            "stats_cb"]
+        if interval_s > 0 and function is not None:
+            self._reporting = asyncio.create_task(report(interval_s, function, metrics))
+
+    def traffic_rows(self) -> dict[str, float]:
+        """What the connections and the metadata add to a client's metrics."""
+        return {**self.traffic.rows(), "metadata-age": age_s(self._refreshed_s)}
+
     async def close(self) -> None:
         """Closes every connection; requests under way fail."""
         self.closed = True
-        tasks = [task for task in (self._keeper, self._refreshing, *self._opening.values()) if task]
+        tasks = [task for task in (self._keeper, self._refreshing, self._reporting,
+                                   *self._opening.values()) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,6 +188,7 @@ class Cluster:
 
     def _take_in(self, answer: Any, asked_all: bool) -> None:
         self._show(taken_in(self.metadata, answer, asked_all))
+        self._notice_topics()
         for node_id, channel in list(self._connections):
             node = self.metadata.nodes.get(node_id)
             connection = self._connections[node_id, channel]
@@ -176,6 +197,15 @@ class Cluster:
                 connection.close()  # The broker has moved.
             elif node_id >= 0 and node is None and connection.is_silent:
                 connection.close()  # The others count it as gone: no answer will come.
+
+    def _notice_topics(self) -> None:
+        for name in self.interest:
+            topic = self.metadata.topics.get(name)
+            if topic is None or topic.error_code:
+                code = topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self.notices.warn_if_it_stays(("topic", name), "topic %s: %s", name, error(code))
+            else:
+                self.notices.over(("topic", name), "topic %s is there", name)
 
     def _show(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -292,15 +322,24 @@ class Cluster:
         if pause_s > 0:
             await asyncio.sleep(pause_s)  # Keeps (2).
         try:
-            made = await Connection.open(host, port, self.settings, self.pool)
+            made = await Connection.open(host, port, self.settings, self.pool, self.traffic)
         except KafkaError as failure:
             road.not_before_s = time.monotonic() + road.backoff.next()
             if failure.stale_metadata and self.metadata.version:
                 self.request_refresh()
+            say = self.notices.warn if failure.retriable else self.notices.fail
+            say(("reach", host, port), "no connection to %s", failure)
             raise
-        made.on_silence = self.request_refresh
+        made.on_silence = lambda: self._fell_silent(made)
         road.backoff.reset()
+        self.notices.over(("reach", host, port), "connected to %s:%d again", host, port)
         return made
+
+    def _fell_silent(self, connection: Connection) -> None:
+        self.notices.warn(("silent", connection.host, connection.port),
+                          "%s:%d has not answered for %g s", connection.host, connection.port,
+                          SILENCE_S)
+        self.request_refresh()
 
     async def any_connection(self) -> Connection:
         """A connection to whichever broker can be reached first. Raises NoBrokersError."""

@@ -28,6 +28,7 @@ from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     UnsupportedByBrokerError, error,
 )
+from pylog.client.measures import Traffic
 from pylog.client.send_buffer import SendBuffer
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
@@ -44,6 +45,7 @@ LOW_WATER_BYTES_MIN = 131_072
 POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
+HTTP = int.from_bytes(b"HTTP", "big")
 CERTIFICATE_SECONDS = 5.0
 # Few requests take longer, but for those that wait for the other members of a group.
 SILENCE_S = 2.0
@@ -123,7 +125,7 @@ class Frame:
 class _Request:
     """A request under way."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "raw", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "future", "raw", "sent_s", "timer", "version")
 
     def __init__(self, api_key: int, version: int, correlation_id: int, raw: bool, future: Any):
         self.api_key = api_key
@@ -131,14 +133,17 @@ class _Request:
         self.correlation_id = correlation_id
         self.raw = raw
         self.future = future
+        self.sent_s = 0.0
         self.timer: asyncio.TimerHandle | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
     """One connection; `await Connection.open(...)` makes one that is ready for requests."""
 
-    def __init__(self, host: str, port: int, settings: Settings, pool: BufferPool):
+    def __init__(self, host: str, port: int, settings: Settings, pool: BufferPool,
+                 traffic: Traffic | None = None):
         self.host, self.port = host, port
+        self.traffic = traffic or Traffic()
         self.settings = settings
         self.pool = pool
         self.loop = asyncio.get_running_loop()
@@ -170,10 +175,11 @@ class Connection(asyncio.BufferedProtocol):
         self._send_buffer: SendBuffer | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, settings: Settings, pool: BufferPool) -> Connection:
+    async def open(cls, host: str, port: int, settings: Settings, pool: BufferPool,
+                   traffic: Traffic | None = None) -> Connection:
         """Connects, agrees on versions and logs in. Raises KafkaConnectionError and the like."""
         wait_s = settings.seconds("socket.connection.setup.timeout.ms")
-        made = cls(host, port, settings, pool)
+        made = cls(host, port, settings, pool, traffic)
         try:
             async with asyncio.timeout(wait_s):
                 await made._connect()
@@ -196,6 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             made.close()
             raise
         if made.failure is not None:
+            made.traffic.refused_logins += isinstance(made.failure, AuthenticationError)
             raise made.failure
         return made
 
@@ -288,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             return request.future
         self._under_way.append(request)
         self._write(pieces)
+        request.sent_s = self.used_s
         return request.future
 
     def send_only(self, message: Any, *, version: int | None = None) -> None:
@@ -306,6 +314,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         self.used_s = time.monotonic()
+        self.traffic.requests += 1
+        self.traffic.bytes_out += sum(map(len, pieces))
         if self._send_buffer is None:
             self.transport.writelines(pieces)
         else:
@@ -338,6 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._send_buffer is not None:
             self._send_buffer.close()
         if self.transport is not None:
+            self.traffic.closed += 1
             self.transport.abort()
         if self._writable is not None:
             self._writable.set()
@@ -367,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         for request, pieces in held or ():
             if request is not None:
                 self._under_way.append(request)
+                request.sent_s = time.monotonic()
             self._write(pieces)
         if lifetime_ms > 0 and self.failure is None:
             wait_s = lifetime_ms / 1000 * random.uniform(*SESSION_SHARES)
@@ -401,7 +413,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not request.future.done():
             request.future.set_exception(KafkaTimeoutError(
-                f"{self.host}:{self.port}: no answer to api key {request.api_key} in {wait_s} s"))
+                f"{self.host}:{self.port}: no answer to {_named(request.api_key)} in "
+                f"{wait_s:g} s"))
         # What comes later on this connection is worth nothing: all of it waits behind this one.
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: the broker does not answer"))
 
@@ -409,6 +422,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.traffic.opened += 1
         # Under TLS the socket's bytes are not the frame's.
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
@@ -475,6 +489,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.fail(KafkaConnectionError(
                     f"{self.host}:{self.port} speaks TLS: set security.protocol=SSL"))
                 return
+            if size == HTTP:
+                self.fail(KafkaConnectionError(
+                    f"{self.host}:{self.port} speaks HTTP: it is not a broker's port"))
+                return
             if not 4 <= size <= FRAME_BYTES_MAX:
                 self.fail(KafkaConnectionError(
                     f"{self.host}:{self.port}: a frame of {size} bytes: no Kafka broker?"))
@@ -507,6 +525,7 @@ class Connection(asyncio.BufferedProtocol):
         self.answered = True
         self.is_silent = False
         request = self._under_way.popleft()
+        self.traffic.answered(time.monotonic() - request.sent_s, len(view))
         if request.timer is not None:
             request.timer.cancel()
         try:
@@ -544,6 +563,12 @@ class Connection(asyncio.BufferedProtocol):
             if code == ErrorCode.UNSUPPORTED_VERSION:
                 version = 0
         return codec.decode_response(request.api_key, version, view, body)
+
+
+def _named(api_key: int) -> str:
+    """What a request is called."""
+    return next((name for name, key in vars(api).items() if key == api_key and name.isupper()),
+                f"api key {api_key}")
 
 
 async def _distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:

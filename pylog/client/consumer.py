@@ -19,6 +19,7 @@ from pylog.client.consuming import Consuming
 from pylog.client.driver import Desk, Driver
 from pylog.client.errors import ClosedError
 from pylog.client.listener import listener_of
+from pylog.client.measures import Metrics
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
 )
@@ -110,6 +111,14 @@ class Consumer:
         return arrow.numpy_batch(found, self._core.subscription.known, columns, value_dtype,
                                  key_dtype)
 
+    def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
+                     headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
+                     ) -> tuple[Columns, list[TopicPartition]] | None:
+        """Native columns, without pyarrow and NumPy, and whose their sources are; None after
+        `timeout` seconds without a record. Raises KafkaError."""
+        found = self._columns(timeout, max_records, headers, max_bytes)
+        return None if found is None else (found, self._core.subscription.known)
+
     def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
                  ) -> Columns | None:
         collector = self._core.collector
@@ -156,6 +165,10 @@ class Consumer:
         """From another thread: the poll that waits, or the next one, raises WakeupError."""
         self._core.woken = True
         self._driver.post(self._core.notify)
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
 
     # Subscription
 

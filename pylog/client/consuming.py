@@ -24,6 +24,7 @@ from pylog.client.errors import (
     RebalanceNeededError, RetriableError, WakeupError,
 )
 from pylog.client.fetcher import Fetcher
+from pylog.client.measures import Metrics
 from pylog.client.membership import ClassicMembership
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
@@ -79,13 +80,34 @@ class Consuming:
         self._committing: set[asyncio.Task[None]] = set()
         self._commit_turn = asyncio.Lock()
         self._commits = 0
+        self._rebalances = 0
         self._committed_by: dict[TopicPartition, int] = {}
 
     async def start(self) -> Consuming:
         bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
         self.cluster.watchers.append(self._metadata_changed)
         await self.cluster.start()
+        self.cluster.report(self.metrics)
         return self
+
+    def metrics(self) -> Metrics:
+        """Totals by Kafka's names: of fetches and their topics, of the group, of connections."""
+        counts, states = self.collector.counts, list(self.subscription.states.values())
+        lags = [max(0, state.high_watermark - state.position) for state in states
+                if state.position is not None and state.high_watermark >= 0]
+        own: dict[str, float] = {
+            "records-consumed-total": counts.records, "bytes-consumed-total": counts.bytes,
+            "records-lag-max": max(lags, default=-1), "records-lag": sum(lags),
+            "fetch-queued-bytes": self.queue.queued_bytes}
+        group: dict[str, float] = {
+            "assigned-partitions": len(states), "rebalance-total": self._rebalances,
+            "commit-total": self._commits}
+        return {"consumer-metrics": self.cluster.traffic_rows(),
+                "consumer-fetch-manager-metrics": own, "consumer-coordinator-metrics": group,
+                **{name: {key: row[key] for key in ("records-consumed-total",
+                                                    "bytes-consumed-total")}
+                   for name, row in counts.by_topic("consumer-fetch-manager-metrics", (
+                       "records-consumed-total", "bytes-consumed-total", "")).items()}}
 
     def notify(self) -> None:
         """Something arrived or wants attention."""
@@ -220,6 +242,8 @@ class Consuming:
                 or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or policy == "none"):
             self.loop.call_soon_threadsafe(self.fetcher.poke)
             raise failure
+        self.cluster.notices.warn(("reset", state.tp), "%s: %s; reading goes on by "
+                                  "auto.offset.reset=%s", state.tp, failure, policy)
         state.forget_position(policy)
         self.dirty = True
         self._notify()
@@ -228,6 +252,13 @@ class Consuming:
 
     async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (3)."""
+        shown = ", ".join(map(str, partitions)) or "nothing"
+        self._rebalances += what == "assigned"
+        if what == "lost":
+            self.cluster.notices.warn("lost", "group %s: lost without notice: %s",
+                                      self.settings["group.id"], shown)
+        else:
+            self.cluster.notices.inform("group %s: %s: %s", self.settings["group.id"], what, shown)
         listener = self.subscription.listener
         found = getattr(listener, f"on_partitions_{what}", None)
         if found is None and what == "lost":
@@ -448,6 +479,8 @@ class Consuming:
                 given = await self.commit(offsets)
             except KafkaError as refused:
                 failure = refused
+                self.cluster.notices.warn(("commit", type(refused)),
+                                          "offsets were not committed: %s", refused)
             if callback is not None:
                 callback(given, failure)
 

@@ -21,7 +21,8 @@ from pylog.client.subscription import PartitionState
 class CompletedFetch:
     """The fetched bytes of one partition, or the error that its fetch ended with."""
 
-    __slots__ = ("aborted", "data", "epoch", "error", "fetched", "frame", "start", "state")
+    __slots__ = ("aborted", "bytes_left", "data", "epoch", "error", "fetched", "frame", "start",
+                 "state")
 
     def __init__(self, state: PartitionState, data: Any, aborted: list[tuple[int, int]],
                  frame: Frame | None, error: Exception | None = None):
@@ -29,6 +30,7 @@ class CompletedFetch:
         self.epoch = state.epoch
         self.start = state.fetch_position
         self.data = data
+        self.bytes_left = len(data)  # Not handed out yet.
         self.aborted = aborted
         self.frame = frame
         self.error = error

@@ -15,6 +15,7 @@ from typing import Any
 
 from pylog._native.columns import ColumnReader, Columns, Fetched, Record, RecordsError, records
 from pylog.client.errors import KafkaError, SerializationError, error
+from pylog.client.measures import Records
 from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 
 Deserializer = Callable[[bytes], Any] | None
@@ -30,6 +31,7 @@ class FetchCollector:
         self.failed = failed
         self.key = key
         self.value = value
+        self.counts = Records()
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:
@@ -59,12 +61,13 @@ class FetchCollector:
                 good, failure = self._deserialize(found)
                 if failure is not None:
                     self._go_back(item, found[good].offset)
+                    self.counts.batch(state.topic, good, 0)
                     if not (out or good):
                         # An exception keeps the locals; the buffer must not live as long.
                         fetched = None
                         raise _refused(item, failure) from failure
                     return out + found[:good]
-            self._advance(item, fetched)
+            self._advance(item, fetched, len(found))
             out = out + found if out else found
         return out
 
@@ -110,7 +113,7 @@ class FetchCollector:
                 self.failed(item)
                 continue
             try:
-                reader.read(fetched, records_max - reader.count)
+                count = reader.read(fetched, records_max - reader.count)
                 if reader.full and not reader.count:
                     return self._alone(item, headers)
             except RecordsError as broken:
@@ -118,7 +121,7 @@ class FetchCollector:
                     break
                 fetched = None
                 raise _corrupt(item, broken) from None
-            self._advance(item, fetched)
+            self._advance(item, fetched, count)
             if reader.full:
                 break
         return reader.finish() if reader.count else None
@@ -129,12 +132,15 @@ class FetchCollector:
         # Not in a local: an exception keeps those, and the buffer must not live as long.
         assert item.fetched is not None
         reader.read(item.fetched, 1)
-        self._advance(item, item.fetched)
+        self._advance(item, item.fetched, 1)
         return reader.finish()
 
-    def _advance(self, item: CompletedFetch, fetched: Fetched) -> None:
+    def _advance(self, item: CompletedFetch, fetched: Fetched, count: int) -> None:
         """Keeps (1)."""
         state = item.state
+        left = fetched.bytes_left
+        self.counts.batch(state.topic, count, max(0, item.bytes_left - left))
+        item.bytes_left = left
         if item.epoch == state.epoch:
             state.position = fetched.next_offset
             if fetched.leader_epoch >= 0:

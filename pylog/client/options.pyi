@@ -45,6 +45,8 @@ class ProducerOptions(TypedDict, total=False):
     ssl_key_password: str | None
     ssl_endpoint_identification_algorithm: Literal["https", ""]
     ssl_context: Any
+    statistics_interval_ms: int
+    stats_cb: Any
     interceptor_classes: Any
     key_serializer: Any
     value_serializer: Any
@@ -111,6 +113,8 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "ssl.key.password": str | None,
     "ssl.endpoint.identification.algorithm": Literal["https", ""],
     "ssl.context": Any,
+    "statistics.interval.ms": int,
+    "stats_cb": Any,
     "interceptor.classes": Any,
     "key.serializer": Any,
     "value.serializer": Any,
@@ -179,6 +183,8 @@ class ConsumerOptions(TypedDict, total=False):
     ssl_key_password: str | None
     ssl_endpoint_identification_algorithm: Literal["https", ""]
     ssl_context: Any
+    statistics_interval_ms: int
+    stats_cb: Any
     interceptor_classes: Any
     allow_auto_create_topics: bool
     group_id: str | None
@@ -192,7 +198,7 @@ class ConsumerOptions(TypedDict, total=False):
     partition_assignment_strategy: Any
     enable_auto_commit: bool
     auto_commit_interval_ms: int
-    auto_offset_reset: Literal["earliest", "latest", "none"]
+    auto_offset_reset: str
     isolation_level: Literal["read_uncommitted", "read_committed"]
     check_crcs: bool
     exclude_internal_topics: bool
@@ -247,6 +253,8 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "ssl.key.password": str | None,
     "ssl.endpoint.identification.algorithm": Literal["https", ""],
     "ssl.context": Any,
+    "statistics.interval.ms": int,
+    "stats_cb": Any,
     "interceptor.classes": Any,
     "allow.auto.create.topics": bool,
     "group.id": str | None,
@@ -260,7 +268,7 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "partition.assignment.strategy": Any,
     "enable.auto.commit": bool,
     "auto.commit.interval.ms": int,
-    "auto.offset.reset": Literal["earliest", "latest", "none"],
+    "auto.offset.reset": str,
     "isolation.level": Literal["read_uncommitted", "read_committed"],
     "check.crcs": bool,
     "exclude.internal.topics": bool,

@@ -10,10 +10,12 @@ Source: Kafka's ListOffsets and OffsetForLeaderEpoch; KIP-79, KIP-320 (truncatio
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pylog.client import durations
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError, NoOffsetForPartitionError, error
 from pylog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
@@ -111,7 +113,8 @@ async def reset(cluster: Cluster, states: list[PartitionState], isolation: int) 
         if state.reset in (None, "none"):
             raise NoOffsetForPartitionError(
                 f"{state.tp} has no committed offset, and auto.offset.reset is none")
-        times[state.tp] = TIMES.get(state.reset, state.reset)
+        times[state.tp] = _time_of(state.reset)
+
     def found(tp: TopicPartition, result: Any) -> None:
         state, epoch = asked[tp]
         if state.epoch == epoch and result is not None:  # No seek came between.
@@ -122,6 +125,13 @@ async def reset(cluster: Cluster, states: list[PartitionState], isolation: int) 
     later = {tp: LATEST for tp, result in listed.items() if result is None}
     if later:
         await list_offsets(cluster, later, isolation, found=found)
+
+
+def _time_of(reset: Any) -> Any:
+    """What ListOffsets is asked for: an end, or ms since 1970."""
+    if str(reset).startswith(durations.BY_DURATION):
+        return durations.before(reset, time.time_ns() // 1_000_000)
+    return TIMES.get(reset, reset)
 
 
 async def validate(cluster: Cluster, states: list[PartitionState]) -> list[PartitionState]:

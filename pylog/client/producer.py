@@ -20,6 +20,7 @@ from pylog.client import endings
 from pylog.client.deliveries import Delivery, TableDelivery
 from pylog.client.driver import Driver
 from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
+from pylog.client.measures import Metrics
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pylog.client.options import ProducerOptions
+    from pylog.client.tables import TableSender
 
 CLOSE_S = 30.0
 
@@ -103,6 +105,17 @@ class Producer(Intake):
         sender = TableSender(self._core, topic, batch_bytes, self._wait_for)
         return sender.send(data, {"key": key, "value": value, "partition": partition,
                                   "timestamp": timestamp, "headers": headers})
+
+    def rows(self, topic: str) -> TableSender:
+        """Sends rows that are native columns already (pylog._native.builder), with `write`."""
+        from pylog.client.tables import TableSender
+
+        self._core.check()
+        return TableSender(self._core, topic, None, self._wait_for)
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
 
     # Waiting, ending
 

@@ -24,6 +24,7 @@ from pylog.client.errors import (
     BufferFullError, ClosedError, ConfigError, FatalError, ForkedError, IllegalStateError,
     KafkaError, KafkaTimeoutError, SerializationError, error,
 )
+from pylog.client.measures import Metrics
 from pylog.client.partitioners import Default, Sticky, partitioner
 from pylog.client.sender import Sender
 from pylog.client.settings import CODECS, Settings
@@ -88,7 +89,24 @@ class Producing:
             self.partitioner.stalled = self.sender.stalled
         self._task = asyncio.create_task(self.sender.run())
         self._task.add_done_callback(self._ended)
+        self.cluster.report(self.metrics)
         return self
+
+    def metrics(self) -> Metrics:
+        """Totals by Kafka's names, of the producer and of each topic."""
+        counts, used = self.sender.counts, self.accumulator.bytes_used
+        room = self.settings["buffer.memory"]
+        own = {
+            **self.cluster.traffic_rows(),
+            "record-send-total": counts.records, "record-error-total": counts.errors,
+            "record-retry-total": counts.retries, "byte-total": counts.bytes,
+            "batch-size-avg": counts.bytes / counts.batches if counts.batches else 0.0,
+            "records-per-batch-avg": counts.records / counts.batches if counts.batches else 0.0,
+            "requests-in-flight": self.sender.in_flight.total(),
+            "buffer-total-bytes": room, "buffer-available-bytes": max(0, room - used),
+        }
+        return {"producer-metrics": own, **counts.by_topic("producer-topic-metrics", (
+            "record-send-total", "byte-total", "record-error-total"))}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A mistake of ours must not leave the application waiting."""

@@ -24,6 +24,7 @@ from pylog.client.accumulator import SEQUENCE_MASK, Accumulator, Queue
 from pylog.client.cluster import Backoff, Cluster
 from pylog.client.deliveries import Pending
 from pylog.client.errors import FatalError, KafkaError, KafkaTimeoutError, error
+from pylog.client.measures import Records
 from pylog.client.settings import Settings
 from pylog.client.transactions import Identity
 from pylog.protocol import messages
@@ -55,6 +56,7 @@ class Sender:
         self.availability_s = settings.seconds("partitioner.availability.timeout.ms")
         self.in_flight: collections.Counter[int] = collections.Counter()
         self.failure: KafkaError | None = None
+        self.counts = Records()
         self._took_s: dict[int, float] = {}  # When a broker last was sent something.
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._draining: dict[int, asyncio.Task[None]] = {}
@@ -297,6 +299,7 @@ class Sender:
         pending.queue.in_flight.remove(pending)
         pending.queue.is_known = True
         pending.queue.acknowledged = max(pending.queue.acknowledged, pending.number)
+        self.counts.batch(pending.topic, pending.count, pending.bytes)
         self.accumulator.complete(pending, base_offset, append_time)
 
     # Failures.
@@ -316,6 +319,7 @@ class Sender:
             return
         pauses = Backoff(self.settings.seconds("retry.backoff.ms"),
                          self.settings.seconds("retry.backoff.max.ms"))
+        self.counts.retries += pending.count
         pauses.failures = pending.attempts - 1
         pending.retry_at_s = time.monotonic() + pauses.next()
         queue.put_back(pending)
@@ -346,6 +350,10 @@ class Sender:
                 self.identity.note_failure(failure)
             elif pending.base_sequence >= 0:
                 pending.queue.needs_new_epoch = True  # Keeps (4).
+        self.cluster.notices.warn(
+            ("lost", pending.topic, type(failure)), "%d records for %s-%d are lost: %s",
+            pending.count, pending.topic, pending.partition, failure)
+        self.counts.lost(pending.topic, pending.count)
         self.accumulator.complete(pending, error=failure)
 
     # Sequences.

@@ -3,17 +3,17 @@
 Owns: the table.
 Called by: the constructors of all client classes; tools.
 Invariants: (1) a name is Kafka's (or librdkafka's where Kafka has none, or begins with `pylog.`);
-  (2) an unknown name is refused with the nearest one that is known; (3) values are checked once,
+  (2) an unknown name is refused with the one that was probably meant; (3) values are checked once,
   at construction, and do not change afterwards.
 Source: Kafka 4.3's ProducerConfig, ConsumerConfig, AdminClientConfig; librdkafka's CONFIGURATION.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pylog.client import durations, spellings
 from pylog.client.errors import ConfigError
 
 ALL, CONSUMER, PRODUCER, ADMIN = "all", "consumer", "producer", "admin"
@@ -82,6 +82,8 @@ TABLE = (
     _row("ssl.key.password", ALL, str, None),
     _row("ssl.endpoint.identification.algorithm", ALL, str, "https", "https", ""),
     _row("ssl.context", ALL, object, None),
+    _row("statistics.interval.ms", f"{PRODUCER} {CONSUMER}", int, 0, 0, INT32_MAX),
+    _row("stats_cb", f"{PRODUCER} {CONSUMER}", object, None),
     _row("interceptor.classes", ALL, list, ()),
     _row("allow.auto.create.topics", CONSUMER, bool, True),
     _row("group.id", CONSUMER, str, None),
@@ -95,7 +97,8 @@ TABLE = (
     _row("partition.assignment.strategy", CONSUMER, list, ("range", "cooperative-sticky")),
     _row("enable.auto.commit", CONSUMER, bool, True),
     _row("auto.commit.interval.ms", CONSUMER, int, 5_000, 0, INT32_MAX),
-    _row("auto.offset.reset", CONSUMER, str, "latest", "earliest", "latest", "none"),
+    _row("auto.offset.reset", CONSUMER, str, "latest", "earliest", "latest", "none",
+         "by_duration:<duration>"),
     _row("isolation.level", CONSUMER, str, "read_uncommitted",
          "read_uncommitted", "read_committed"),
     _row("check.crcs", CONSUMER, bool, True),
@@ -135,13 +138,6 @@ TABLE = (
 )
 ROWS = {row.name: row for row in TABLE}
 assert len(ROWS) == len(TABLE), "a name stands twice"
-# What users of other clients write.
-ALIASES = {
-    "compression.codec": "compression.type", "request.required.acks": "acks",
-    "oauth.cb": "oauth_cb",
-    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
-    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
-}
 
 
 class Settings:
@@ -153,15 +149,19 @@ class Settings:
         self.values = {row.name: row.default for row in TABLE
                        if role in row.roles or ALL in row.roles}
         self.given: set[str] = set()
+        # Names that other clients have, and that change nothing here.
+        self.idle: list[str] = []
         self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
         self.tokens: Any = None                   # Of client.login: a TokenSource.
-        both = [*(given or {}).items(), *[(_dotted(name), value) for name, value in more.items()]]
-        for name, value in both:
-            row = self._row(ALIASES.get(name, name))
-            if row.name in self.given:
-                raise ConfigError(f"{row.name} is given twice")
+        words = {_dotted(name): value for name, value in more.items()}
+        twice = words.keys() & (given or {}).keys()
+        if twice:
+            raise ConfigError(f"{min(twice)} is given twice")
+        found, self.idle = spellings.translated({**(given or {}), **words})
+        for name, value in found.items():
+            row = self._row(name)
             self.given.add(row.name)
-            self.values[row.name] = _checked(row, value)
+            self.values[row.name] = _checked(row, spellings.plain_value(name, value))
         if not self.values["bootstrap.servers"]:
             raise ConfigError("bootstrap.servers is missing")
         servers(self.values["bootstrap.servers"])
@@ -196,8 +196,8 @@ class Settings:
         if name in self.values:
             return ROWS[name]
         # Keeps (2).
-        near = difflib.get_close_matches(name, self.values, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = spellings.nearest(name, self.values)
+        hint = f"; did you mean {near!r}?" if near else ""
         if name in ROWS:
             hint = f": it is one of the {' and '.join(ROWS[name].roles)}"
         raise ConfigError(f"{name!r} is no setting of the {self.role}{hint}")
@@ -227,9 +227,21 @@ def _checked(row: Setting, value: Any) -> Any:
         low, high = row.values
         if not low <= made <= high:
             raise ConfigError(f"{row.name}={made}: allowed are {low} to {high}")
-    elif row.values and made not in row.values:
+    elif row.values and made not in row.values and not _is_duration(row, made):
         raise ConfigError(f"{row.name}={made!r}: allowed are {', '.join(map(str, row.values))}")
     return made
+
+
+def _is_duration(row: Setting, value: Any) -> bool:
+    """KIP-1106: by_duration:PT1H. Raises ConfigError for no duration."""
+    kind, sign, text = str(value).partition(":")
+    if row.name != "auto.offset.reset" or not sign or kind != "by_duration":
+        return False
+    try:
+        durations.milliseconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{row.name}={value}: {error}") from None
+    return True
 
 
 def _integer(row: Setting, value: Any) -> int:

@@ -1,7 +1,8 @@
 """Tables on their way to a topic: columns found, cast where Kafka knows only bytes, scattered.
 
 Owns: the batches of one send_arrow until they are handed to the accumulator.
-Called by: client.producer, client.aio_producer, on a thread that may block.
+Called by: client.producer, client.aio_producer, tools.streams through client.producer; on a thread
+  that may block.
 Invariants: (1) rows keep their order within a partition, over all chunks; (2) at most
   CLOSED_BYTES_MAX of closed batches wait outside of buffer.memory; (3) columns of bytes or strings
   are not copied before they are written into their batch.
@@ -39,28 +40,59 @@ class TableSender:
         self.batch_bytes = max(min(wanted, room), 1)
         self.pendings: list[Pending] = []
         self.count = 0
+        self.code = native_code(core.partitioner)
+        self._partitions, self._available = self._where()
+        random.shuffle(self._available)
+        self._writer = BatchWriter(
+            len(self._partitions), self.batch_bytes, core.codec, core.level, self._available,
+            MURMUR2 if self.code is None else self.code, core.request_bytes_max,
+            core.accumulator.pool)
 
     def send(self, data: Any, roles: dict[str, Any]) -> TableDelivery:
         """Hands all rows over. Raises KafkaError, TypeError, RowError."""
-        partitions, available = self._partitions()
-        chosen = self.core.partitioner
-        code = native_code(chosen)
-        random.shuffle(available)
-        writer = BatchWriter(
-            len(partitions), self.batch_bytes, self.core.codec, self.core.level, available,
-            MURMUR2 if code is None else code, self.core.request_bytes_max,
-            self.core.accumulator.pool)
         now = time.time_ns() // 1_000_000
         for batch in chunks(data, roles):
             columns = found_columns(batch, roles)
-            if code is None and columns["partition"] is None:
-                columns["partition"] = self._ask(columns, batch.num_rows, partitions, available)
-            self._write(writer, columns, batch.num_rows, now)
-        writer.flush()
-        self._hand_over(writer.take())
+            if self.code is None and columns["partition"] is None:
+                columns["partition"] = self._ask(columns, batch.num_rows)
+            self.write(
+                batch.num_rows, key=native_column(columns["key"]),
+                value=native_column(columns["value"]), now=now,
+                timestamps=native_timestamps(columns["timestamp"], now),
+                partitions=native_partitions(columns["partition"]),
+                headers=native_headers(columns["headers"]))
+        self.flush()
         return TableDelivery(self.pendings, self.count)
 
-    def _partitions(self) -> tuple[list[int], list[int]]:
+    def write(self, count: int, **given: Any) -> None:
+        """Rows as BatchWriter takes them; what fills a batch is handed over. Raises KafkaError,
+        RowError."""
+        row = 0
+        try:
+            while row < count:
+                row = self._writer.write(row, count, closed_bytes_max=CLOSED_BYTES_MAX, **given)
+                self._hand_over(self._writer.take())
+        except ValueError:
+            self.flush()
+            raise
+        self.count += count
+
+    def flush(self) -> None:
+        """Hands over what has not filled a batch."""
+        self._writer.flush()
+        self._hand_over(self._writer.take())
+
+    def take_done(self) -> list[Pending]:
+        """The batches at the front that have their outcome; they are forgotten here."""
+        count = 0
+        while count < len(self.pendings) and self.pendings[count].done:
+            count += 1
+        found = self.pendings[:count]
+        del self.pendings[:count]
+        return found
+
+    def _where(self) -> tuple[list[int], list[int]]:
+        """(all partitions, those that take records now)."""
         end_s = time.monotonic() + self.core.block_s
         self.wait_for("metadata", self.topic, None, end_s)
         metadata = self.core.cluster.metadata
@@ -72,31 +104,14 @@ class TableSender:
         available = [p for p in partitions if metadata.leader(self.topic, p) >= 0] or partitions
         return partitions, [p for p in available if p not in stalled] or [*available]
 
-    def _ask(self, columns: dict[str, Any], count: int, partitions: list[int],
-             available: list[int]) -> Any:
+    def _ask(self, columns: dict[str, Any], count: int) -> Any:
         """Row by row, a partitioner that only Python knows."""
         import pyarrow as pa
 
         keys = [None] * count if columns["key"] is None else columns["key"].to_pylist()
         choose = self.core.partitioner.choose
         return pa.array([choose(self.topic, key.encode() if isinstance(key, str) else key,
-                                partitions, available, 1) for key in keys], pa.int32())
-
-    def _write(self, writer: BatchWriter, columns: dict[str, Any], count: int, now: int) -> None:
-        given = {"key": native_column(columns["key"]), "value": native_column(columns["value"]),
-                 "timestamps": native_timestamps(columns["timestamp"], now), "now": now,
-                 "partitions": native_partitions(columns["partition"]),
-                 "headers": native_headers(columns["headers"])}
-        row = 0
-        try:
-            while row < count:
-                row = writer.write(row, count, closed_bytes_max=CLOSED_BYTES_MAX, **given)
-                self._hand_over(writer.take())
-        except ValueError:
-            writer.flush()
-            self._hand_over(writer.take())
-            raise
-        self.count += count
+                                self._partitions, self._available, 1) for key in keys], pa.int32())
 
     def _hand_over(self, batches: list[Batch]) -> None:
         accumulator = self.core.accumulator

@@ -174,6 +174,10 @@ class Members(Decider):
     async def unregister(self, request):
         """Decides an UnregisterBrokerRequest. Returns its response."""
         def decision():
+            if request.broker_id == self._known().local_id:
+                raise Refusal(ErrorCode.INVALID_REQUEST,
+                              f"Broker {request.broker_id} is its own controller, and the only "
+                              "broker")
             records = yield from brokers.unregistered(self._rules(), request.broker_id)
             return records, None
 

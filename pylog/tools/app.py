@@ -134,6 +134,8 @@ def main(argv: list[str]) -> int:
         return _fail(error, error.exit_code)
     except Exception as error:
         return _failed(error)
+    finally:
+        session.hush()
 
 
 def _failed(error: Exception) -> int:

@@ -9,8 +9,10 @@ Source: kcat and Kafka's console consumer, for what people need.
 
 from __future__ import annotations
 
+import bisect
 import re
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -24,6 +26,7 @@ from pylog.tools.shapes import FORMATS, Shape
 
 POLL_S = 0.25
 BATCH = 10_000
+COLUMN_ROWS = 100_000
 
 
 @click.command(cls=Tool)
@@ -53,11 +56,17 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
                                "is beginning or end, for where it has none")
     parts = session.run(lambda cluster: _parts(cluster, topics, asked["partitions"]))
     shape = Shape(session.out, kind, keys, headers, registry)
+    if asked["follow"] or asked["group"]:
+        session.speak()
     reader = Reader(session, parts, asked)
     with reader.consumer:
         reader.begin(topics)
-        for found in reader.batches():
-            shape.print(found)
+        by_columns = shape.takes_columns and reader.until_ms is None
+        for found in reader.columns(shape.needs_headers) if by_columns else reader.batches():
+            if by_columns:
+                shape.print_columns(*found)
+            else:
+                shape.print(found)
             if asked["group"]:
                 session.out.out.flush()  # Keeps (2): printed first.
                 reader.consumer.commit()
@@ -149,19 +158,39 @@ class Reader:
         self.stops = self._at(when, last) if not self.asked["follow"] else {}
         self.until_ms = when
 
-    def batches(self) -> Any:
+    def batches(self) -> Iterator[list[Any]]:
         """Lists of records up to the end. Keeps (1)."""
+        def take(waiting: set[TopicPartition]) -> tuple[list[Any], int]:
+            found = self._wanted(self.consumer.poll(POLL_S, min(BATCH, self.left or BATCH)),
+                                 waiting)
+            return found, len(found)
+
+        return self._rounds(take)
+
+    def columns(self, headers: bool) -> Iterator[Any]:
+        """The same as (native columns, [(first row, row behind the last, partition)])."""
+        def take(waiting: set[TopicPartition]) -> tuple[Any, int]:
+            found = self.consumer.poll_columns(POLL_S, min(COLUMN_ROWS, self.left or COLUMN_ROWS),
+                                               headers)
+            if found is None:
+                return None, 0
+            stretches = self._stretches(*found, waiting)
+            return (found[0], stretches), sum(stop - start for start, stop, _ in stretches)
+
+        return self._rounds(take)
+
+    def _rounds(self, take: Callable[[set[TopicPartition]], tuple[Any, int]]) -> Iterator[Any]:
+        """What take(partitions that are not at their end) gives with a count above 0."""
         waiting = {part for part, stop in self.stops.items() if not self._passed(part, stop)}
         if self.stops and not waiting and not self.asked["follow"]:
             return
         begun = time.monotonic()
         while self.left is None or self.left > 0:
-            found = self.consumer.poll(POLL_S, min(BATCH, self.left or BATCH))
-            found = self._wanted(found, waiting)
-            if found:
+            found, count = take(waiting)
+            if count:
                 begun = time.monotonic()
                 if self.left is not None:
-                    self.left -= len(found)
+                    self.left -= count
                 yield found
             elif not self.asked["follow"]:
                 waiting = {part for part in waiting if not self._passed(part, self.stops[part])}
@@ -169,6 +198,22 @@ class Reader:
                     return  # What is left belongs to other members.
             if self.stops and not waiting or self.is_late:
                 return
+
+    def _stretches(self, columns: Any, sources: list[TopicPartition],
+                   waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:
+        """The rows before the stops; partitions that reached theirs wait no more."""
+        offsets, found, at = memoryview(columns.offsets).cast("q"), [], 0
+        for source, count in columns.runs:
+            part, end = sources[source], at + count
+            stop = self.stops.get(part)
+            if stop is not None and offsets[end - 1] >= stop - 1:
+                waiting.discard(part)
+                if not self.asked["group"]:
+                    end = bisect.bisect_left(offsets, stop, at, end)
+            if end > at:
+                found.append((at, end, part))
+            at += count
+        return found
 
     def _passed(self, part: TopicPartition, stop: int) -> bool:
         if self.asked["group"] and part not in self.consumer.assignment():

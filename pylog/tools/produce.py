@@ -22,7 +22,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.descriptions import NewTopic
-from pylog.tools import inquiry
+from pylog.tools import inquiry, streams
 from pylog.tools.command import TOPIC, Tool, pairs
 from pylog.tools.moments import moment
 from pylog.tools.printer import size, span
@@ -31,6 +31,9 @@ from pylog.tools.session import Session, ToolError
 FORMATS = ("lines", "raw", "json", "records", "avro")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RATE_STEP_S = 0.01
+# Settings under which each record passes through Python.
+ONE_BY_ONE = ("partitioner.class", "partitioner.ignore.keys", "interceptor.classes",
+              "key.serializer", "value.serializer")
 PARTITIONS_MAX = 10_000  # A topic of more is not made by accident.
 
 
@@ -83,12 +86,18 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
         lambda admin: _ready(admin, topic, create, partitions)))
     if asked["partition"] is not None:
         target.check(asked["partition"])
-    own = {"compression_type": compression, "acks": acks}
-    given = target.within(_given(session, topic, files or (sys.stdin.buffer,), asked))
-    if count is not None:
-        given = itertools.islice(given, count)
-    found = _send(session, topic, given, rate, {k: v for k, v in own.items() if v is not None},
-                  sum(_size(file) for file in files))
+    own = {name: value for name, value in (("compression_type", compression), ("acks", acks))
+           if value is not None}
+    settings = session.settings_of("producer", **own)
+    read, total = files or (sys.stdin.buffer,), sum(_size(file) for file in files)
+    session.speak()
+    if _are_plain(asked, rate, settings):
+        found = _send_lines(session, topic, read, _plan(session, asked, count), settings, total)
+    else:
+        given = target.within(_given(session, topic, read, asked))
+        if count is not None:
+            given = itertools.islice(given, count)
+        found = _send(session, topic, given, rate, settings, total)
     each = "  ".join(f"{number}: {row['records']}" for number, row in found["partitions"].items())
     session.out.result(found, f"{found['records']} records to {topic}, {size(found['bytes'])} in "
                        f"{span(found['seconds'])}" + (f"  (partition {each})" if each else ""))
@@ -242,7 +251,7 @@ class Outcome:
 
     def __init__(self) -> None:
         self.acknowledged = 0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.partitions: dict[int, list[int]] = {}
 
     def __call__(self, metadata: Any, error: Exception | None) -> None:
@@ -257,14 +266,13 @@ class Outcome:
 
 
 def _send(session: Session, topic: str, given: Iterator[Given], rate: float | None,
-          own: dict[str, Any], total: int) -> dict[str, Any]:
+          settings: dict[str, Any], total: int) -> dict[str, Any]:
     """Keeps (1)."""
     from pylog.client import Producer
 
     outcome = Outcome()
     count = byte_count = 0
     begun = time.monotonic()
-    settings = session.settings_of("producer", **own)
     with Producer(settings) as producer, session.out.progress("send", total or None,
                                                               "bytes") as done:
         for record in given:
@@ -280,11 +288,42 @@ def _send(session: Session, topic: str, given: Iterator[Given], rate: float | No
             if rate is not None:
                 _pace(begun, count, rate)
         producer.flush(session.timeout_s if outcome.error is None else 0)
+    return _reported(topic, outcome, count, byte_count, time.monotonic() - begun)
+
+
+def _are_plain(asked: dict[str, Any], rate: float | None, settings: dict[str, Any]) -> bool:
+    """Whether nothing has to be done to single records: then lines go as columns."""
+    return (asked["kind"] == "lines" and asked["key"] is None and not asked["headers"]
+            and rate is None and not any(name in settings for name in ONE_BY_ONE))
+
+
+def _plan(session: Session, asked: dict[str, Any], count: int | None) -> streams.Plan:
+    stamp = asked["timestamp"]
+    return streams.Plan((asked["key_separator"] or "").encode(), asked["tombstones"],
+                        asked["partition"], moment(stamp, session.now_ms()) if stamp else None,
+                        count)
+
+
+def _send_lines(session: Session, topic: str, files: tuple[BinaryIO, ...], plan: streams.Plan,
+                settings: dict[str, Any], total: int) -> dict[str, Any]:
+    """Keeps (1)."""
+    from pylog.client import Producer
+
+    begun = time.monotonic()
+    with Producer(settings) as producer, session.out.progress("send", total or None,
+                                                              "bytes") as done:
+        sent = streams.send(producer, topic, files, plan, done, session.timeout_s)
+    return _reported(topic, sent, sent.count, sent.bytes, time.monotonic() - begun)
+
+
+def _reported(topic: str, outcome: Outcome | streams.Sent, count: int, byte_count: int,
+              seconds: float) -> dict[str, Any]:
+    """What the command prints. Raises ToolError when a record failed."""
     if outcome.error is not None:
         raise ToolError(f"{outcome.acknowledged} of {count} records were acknowledged; then: "
                         f"{outcome.error}")
     return {"topic": topic, "records": count, "bytes": byte_count,
-            "seconds": round(time.monotonic() - begun, 6), "partitions": {
+            "seconds": round(seconds, 6), "partitions": {
                 number: {"records": row[0], "first_offset": row[1], "last_offset": row[2]}
                 for number, row in sorted(outcome.partitions.items())}}
 

@@ -35,6 +35,7 @@ class Session:
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self._printer: Printer | None = None
+        self._speaker: Any = None
 
     @property
     def out(self) -> Printer:
@@ -51,6 +52,26 @@ class Session:
     @property
     def bootstrap(self) -> str:
         return str(self.client_values().get("bootstrap.servers", ""))
+
+    def speak(self) -> None:
+        """Has the client's warnings shown as lines of this command, from now to its end."""
+        import logging
+        import sys
+
+        class Speaker(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                print(f"pylog: {record.getMessage()}", file=sys.stderr, flush=True)
+
+        self._speaker = Speaker(logging.WARNING)
+        logging.getLogger("pylog.client").addHandler(self._speaker)
+
+    def hush(self) -> None:
+        """The command has ended: an error is one line then."""
+        if self._speaker is not None:
+            import logging
+
+            logging.getLogger("pylog.client").removeHandler(self._speaker)
+            self._speaker = None
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -81,16 +102,28 @@ class Session:
     def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
         """Settings for a client object of a role; `more` with underscores are the command's own,
         which what was given overrules. Keeps (2)."""
-        from pylog.client.settings import ALIASES, ALL, ROWS
+        import logging
 
+        from pylog.client.errors import ConfigError
+        from pylog.client.settings import ALL, ROWS
+        from pylog.client.spellings import translated
+
+        # What goes wrong is told by the command, in one line, unless it goes on (`speak`).
+        logger = logging.getLogger("pylog.client")
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
         wait_ms = int(self.timeout_s * 1000)
         values = {"client.id": "pylog-tool", "default.api.timeout.ms": wait_ms,
                   "socket.connection.setup.timeout.ms": min(10_000, wait_ms),
                   **{name.replace("_", "."): value for name, value in more.items()}}
-        for key, value in self.client_values().items():
-            row = ROWS.get(ALIASES.get(key, key))
+        try:
+            given, _ = translated(self.client_values())
+        except ConfigError as error:
+            raise ToolError(str(error)) from None
+        for key, value in given.items():
+            row = ROWS.get(key)
             if row is None or role in row.roles or ALL in row.roles:
-                values[ALIASES.get(key, key)] = value
+                values[key] = value
         return values
 
     def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:

@@ -33,6 +33,10 @@ class Shape:
             self.decode = _avro(registry)
         self._meanings: dict[str, Any] = {}
         self._has_title = False
+        # What native code prints: values as they are, with their keys, and JSON of these.
+        self.takes_columns = kind == "raw" and (out.as_json or not headers)
+        self.needs_headers = out.as_json or headers
+        self._heads: dict[Any, bytes] = {}
 
     def print(self, found: list[Any]) -> None:
         """A batch of records."""
@@ -46,6 +50,27 @@ class Shape:
         else:
             self._write(b"".join([self._raw(record) for record in found]))
         self.out.out.flush()
+
+    def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
+        """Rows [start, stop) of a partition each. Keeps (1)."""
+        from pylog._native import lines
+
+        if self.out.as_json:
+            text = lines.documents(columns, [(start, stop, self._head(part))
+                                             for start, stop, part in stretches])
+        else:
+            text = lines.raw(columns, [(start, stop) for start, stop, _ in stretches], self.keys)
+        self._write(memoryview(text))
+        self.out.out.flush()
+
+    def _head(self, part: Any) -> bytes:
+        """A document's beginning, up to the offset: what `row` and json.dumps would make."""
+        found = self._heads.get(part)
+        if found is None:
+            topic = json.dumps(part.topic, ensure_ascii=False)
+            found = self._heads[part] = (f'{{"topic": {topic}, "partition": {part.partition}, '
+                                         '"offset": ').encode()
+        return found
 
     def row(self, record: Any) -> dict[str, Any]:
         """A record with keys that stay."""
@@ -82,11 +107,11 @@ class Shape:
             parts.append(record.key or b"")
         return b"\t".join([*parts, record.value or b""]) + b"\n"
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         """Keeps (1)."""
         binary = getattr(self.out.out, "buffer", None)
         if binary is None:
-            self.out.out.write(data.decode("utf-8", "replace"))
+            self.out.out.write(bytes(data).decode("utf-8", "replace"))
         else:
             self.out.out.flush()
             binary.write(data)

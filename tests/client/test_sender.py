@@ -8,6 +8,7 @@ from pylog._native import batch as native
 
 from pylog.client.accumulator import Accumulator
 from pylog.client.errors import KafkaConnectionError, KafkaTimeoutError, error
+from pylog.client.notices import Notices
 from pylog.client.sender import Sender
 from pylog.client.settings import PRODUCER, Settings
 from pylog.client.transactions import Identity
@@ -25,6 +26,7 @@ class World:
         self.acquainted = acquainted and idempotent
         self.settings = Settings(PRODUCER, bootstrap_servers="x:1", retry_backoff_ms=1,
                                  retry_backoff_max_ms=2, **more)
+        self.notices = Notices("producer test")
         self.requests: list = []
         self.refreshes = 0
         self.metadata = types.SimpleNamespace(

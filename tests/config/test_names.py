@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pylog.client import settings as client
+from pylog.client import spellings
 from pylog.config import catalogue, groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +16,9 @@ DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
 KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_names(),
          *groups.names(),
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,
-         *client.ROWS, *client.ALIASES}
+         *client.ROWS}
+# Of other clients: their parts say nothing of what looks like a setting of ours.
+THEIRS = {*spellings.ALIASES, *spellings.UNITS, *spellings.WITHOUT_EFFECT}
 # What ends like a setting and is something else.
 OTHERS = {
     "metadata.version": "a feature", "transaction.version": "a feature",
@@ -27,6 +30,8 @@ OTHERS = {
     "schema.registry.basic.auth.user.info": "an option of the Spark source",
     "rlmm.config": "a prefix of a plug-in's settings", "rsm.config": "a prefix too",
     "memory.max": "a file of cgroups",
+    "messaging.client.id": "OpenTelemetry's", "messaging.destination.name": "OpenTelemetry's",
+    "messaging.system": "OpenTelemetry's",
     "spark.python.unix.domain.socket.enabled": "Spark's own",
 }
 FIRST = {".".join(name.split(".")[:2]) for name in KNOWN if name.count(".") > 1}
@@ -39,8 +44,8 @@ def is_known(name: str) -> bool:
     """Whether it is a setting, or the beginning or the end of some."""
     # The Spark source takes Kafka's settings with this prefix.
     name = name.removeprefix("kafka.")
-    return name in KNOWN or any(other.endswith(f".{name}") or other.startswith(f"{name}.")
-                                for other in KNOWN)
+    return name in KNOWN or name in THEIRS or any(
+        other.endswith(f".{name}") or other.startswith(f"{name}.") for other in KNOWN)
 
 
 def is_module(name: str) -> bool:

@@ -1,0 +1,30 @@
+"""Durations as ISO 8601 writes them, for `auto.offset.reset=by_duration:PT1H`.
+
+Owns: nothing.
+Called by: client.settings, client.positions.
+Invariants: (1) what Java's Duration.parse takes is taken, but for negative ones.
+Source: KIP-1106; ISO 8601.
+"""
+
+from __future__ import annotations
+
+import re
+
+BY_DURATION = "by_duration"
+_TEXT = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{1,9}))?S)?)?",
+                   re.IGNORECASE)
+
+
+def milliseconds(text: str) -> int:
+    """Of `P3D`, `PT1H30M`, `PT0.5S`. Raises ValueError."""
+    found = _TEXT.fullmatch(text.strip())
+    if found is None or not any(found.groups()) or text.upper().endswith("T"):
+        raise ValueError(f"{text!r} is no duration; PT1H is an hour, P7D a week")
+    days, hours, minutes, seconds, rest = found.groups()
+    whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60
+    return (whole + int(seconds or 0)) * 1000 + int(f"{rest or 0:0<3}"[:3])
+
+
+def before(policy: str, now_ms: int) -> int:
+    """The time that `by_duration:<duration>` means."""
+    return now_ms - milliseconds(policy.partition(":")[2])

@@ -1,0 +1,85 @@
+"""Proves a wheel in a root that has Python and nothing else: no compiler, no headers, no libraries.
+
+    python -m release.bare dist/pylog_broker-*-cp311-*manylinux*x86_64.whl
+
+Owns: build/bare/, a Debian of its own for each suite.
+Called by: people; tests/release.
+Invariants: (1) what is installed comes from files that were fetched before: inside there is no
+  network; (2) every codec is written and read, TLS is loaded, a broker starts and stops.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from release.debian import mirror, run
+from release.wheels import PYTHONS, ROOT
+
+ROOTS = ROOT / "build" / "bare"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+WAY = f"""set -e
+! command -v cc gcc clang make >/dev/null
+rm -rf /venv /data
+python3 -m venv /venv
+/venv/bin/pip install -q --no-index --find-links /wheels pylog-broker
+export PATH=/venv/bin:$PATH
+brokerd --version
+brokerd --override log.dirs=/data --override listeners=PLAINTEXT://127.0.0.1:19092 >/log 2>&1 &
+broker=$!
+for codec in {' '.join(CODECS)}; do
+    seq 1000 | pylog -b 127.0.0.1:19092 produce $codec --create -z $codec
+    pylog -b 127.0.0.1:19092 consume $codec | cmp - /numbers
+done
+kill $broker
+wait $broker
+echo bare: all of it works
+"""
+
+
+def main(argv: list[str]) -> int:
+    for name in argv:
+        proven(Path(name).resolve())
+    return 0
+
+
+def proven(wheel: Path) -> str:
+    """What the way through the bare root printed."""
+    python = re.search(r"-cp3(\d+)-", wheel.name)
+    assert python is not None, wheel
+    root = bare_root(PYTHONS[f"3.{python[1]}"])
+    wheels = root / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    run([sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:",
+         "--python-version", f"3.{python[1]}", "--implementation", "cp", "--dest", str(wheels),
+         "--platform", wheel.stem.rpartition("-")[2], "--platform", "manylinux2014_x86_64",
+         "--platform", "manylinux_2_27_x86_64", "--platform", "manylinux_2_24_x86_64",
+         str(wheel)])
+    (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
+    done = subprocess.run(["chroot", str(root), "/bin/sh", "-c", WAY], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+    print(done.stdout, flush=True)
+    if done.returncode:
+        raise SystemExit(f"{wheel.name}: exit {done.returncode} in the bare root")
+    return done.stdout
+
+
+def bare_root(suite: str) -> Path:
+    """A Debian with Python, made by debootstrap the first time."""
+    made = ROOTS / suite
+    if not made.exists():
+        partial = made.with_name(f"{suite}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        ROOTS.mkdir(parents=True, exist_ok=True)
+        run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", suite,
+             str(partial), mirror()])
+        partial.rename(made)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

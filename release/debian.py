@@ -1,0 +1,99 @@
+"""Packages of a Debian, for any architecture, unpacked below a folder; nothing is installed.
+
+Owns: a package manager's state of its own for each suite and architecture, and what it unpacks.
+Called by: release.libraries, release.wheels.
+Invariants: (1) this machine's own packages and lists are not touched; (2) what is there already is
+  not fetched again.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+LISTED = Path("/etc/apt/sources.list.d/debian.sources")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+MIRROR = "http://deb.debian.org/debian"
+
+
+class Debian:
+    """One suite for one architecture (Debian's words for it: bookworm, arm64)."""
+
+    def __init__(self, folder: Path, suite: str, architecture: str):
+        self.folder = folder / f"{suite}-{architecture}"
+        self.suite, self.architecture = suite, architecture
+        self.files = self.folder / "files"
+
+    def unpacked(self, package: str) -> Path:
+        """The root that holds the files of `package`, and of all that were asked for before."""
+        mark = self.folder / "unpacked" / package
+        if not mark.exists():
+            fetched = self._fetched("download", package)
+            self.files.mkdir(exist_ok=True)
+            for found in fetched.glob("*.deb"):
+                run(["dpkg-deb", "-x", str(found), str(self.files)])
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+        return self.files
+
+    def source(self, package: str) -> Path:
+        """The source tree of `package`, with Debian's patches."""
+        fetched = self._fetched("source", package)
+        found = [path for path in fetched.iterdir() if path.is_dir()]
+        assert len(found) == 1, found
+        return found[0]
+
+    def _fetched(self, verb: str, package: str) -> Path:
+        """What apt-get makes of `verb package`, in a folder of its own."""
+        target = self.folder / verb / package
+        if target.exists():
+            return target
+        self._begin()
+        partial = target.with_name(f"{package}.partial")
+        run(["rm", "-rf", str(partial)])
+        partial.mkdir(parents=True)
+        run([*self._apt(), verb, package], partial)
+        partial.rename(target)
+        return target
+
+    def _begin(self) -> None:
+        """The lists of packages, the first time."""
+        listed = self.folder / "sources.list"
+        if listed.exists():
+            return
+        for name in ("lists/partial", "cache/archives/partial"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "status").touch()
+        line = f"[signed-by={KEYRING}] {mirror()} {self.suite} main\n"
+        partial = self.folder / "sources.partial"
+        partial.write_text(f"deb {line}deb-src {line}")
+        run([*self._apt(partial), "update", "-qq"])
+        partial.rename(listed)
+
+    def _apt(self, listed: Path | None = None) -> list[str]:
+        """Keeps (1)."""
+        own = {
+            "Dir::Etc::SourceList": listed or self.folder / "sources.list",
+            "Dir::Etc::SourceParts": "-", "Dir::State": self.folder,
+            "Dir::State::status": self.folder / "status", "Dir::Cache": self.folder / "cache",
+            "APT::Architecture": self.architecture, "APT::Architectures": self.architecture,
+            "APT::Sandbox::User": "root", "Acquire::Languages": "none",
+        }
+        return ["apt-get", "-q", *[f"-o{key}={value}" for key, value in own.items()]]
+
+
+def mirror() -> str:
+    """Where this machine has its packages from."""
+    found = re.search(r"^URIs:\s*(\S+)", LISTED.read_text(), re.M) if LISTED.exists() else None
+    return found[1] if found else MIRROR
+
+
+def run(command: list[str], folder: Path | None = None, **more: str) -> None:
+    """Runs a command; shows what it said and ends this program when it fails."""
+    import os
+
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **more}, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise SystemExit(f"{done.stdout[-8000:]}\n{' '.join(command)}: exit {done.returncode}")

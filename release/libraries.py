@@ -1,0 +1,159 @@
+"""The C libraries that wheels carry inside, as static archives for a target.
+
+Owns: a folder for each target, with include/ and lib/.
+Called by: release.wheels.
+Invariants: (1) all of them are Debian stable's, with its patches: an update of security is an
+  update of Debian; (2) its archives go by glibc's names: for musl all of it is built from source;
+  (3) a folder is whole or not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from release.debian import Debian, run
+from release.targets import Target
+
+SUITE = "bookworm"
+# package: the archives in it.
+PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"],
+            "libssl-dev": ["libssl.a", "libcrypto.a"]}
+FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+# What a server and a client of TLS do without; brokerd asks for nothing below TLS 1.2.
+OPENSSL_WITHOUT = """aria async bf blake2 camellia cast cmp cms comp ct dtls engine gost idea legacy
+    md4 mdc2 module ocb rc2 rc4 rc5 rmd160 seed shared siphash sm2 sm3 sm4 srp srtp ssl3 tests tls1
+    tls1_1 ts ui-console whirlpool""".split()
+
+
+def libraries(cache: Path, target: Target, jobs: int) -> Path:
+    """The folder with include/, lib/ and what an extension exports; made if it is not there."""
+    made = cache / "libraries" / target.tag
+    if made.exists():
+        return made
+    partial = made.with_name(f"{target.tag}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for name in ("include", "lib"):
+        (partial / name).mkdir(parents=True)
+    debian = Debian(cache, SUITE, target.architecture)
+    _snappy(debian.source("snappy"), partial, target)
+    _isal(_copied(debian.source("libisal"), partial), partial, target, jobs)
+    if target.is_musl:
+        for package, build in _BUILDS.items():
+            build(_copied(debian.source(package), partial), partial, target, jobs)
+    else:
+        _taken(debian, partial, target)
+    shutil.rmtree(partial / "build")
+    (partial / "exports.map").write_text("{ global: PyInit_*; local: *; };\n")
+    partial.rename(made)  # Keeps (3).
+    return made
+
+
+def _taken(debian: Debian, made: Path, target: Target) -> None:
+    """Debian's archives and headers as they are."""
+    for package, archives in PACKAGES.items():
+        files = debian.unpacked(package)
+        for name in archives:
+            shutil.copy(files / "usr/lib" / target.gnu / name, made / "lib")
+    shutil.copytree(files / "usr/include", made / "include", dirs_exist_ok=True)
+    own = made / "include" / target.gnu
+    shutil.copytree(own, made / "include", dirs_exist_ok=True)
+    shutil.rmtree(own)
+
+
+def _copied(source: Path, made: Path) -> Path:
+    """A tree to build in; sources are shared by targets."""
+    return Path(shutil.copytree(source, made / "build" / source.name))
+
+
+def _archive(sources: list[Path], flags: list[str], archive: Path, target: Target,
+             compiler: str = "cc") -> None:
+    """Compiles files and puts them into one archive."""
+    folder = archive.with_suffix(".objects")
+    folder.mkdir()
+    objects = [folder / f"{number}-{source.stem}.o" for number, source in enumerate(sources)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda pair: run([*target.tool(compiler), *FLAGS, *flags, "-c",
+                                        str(pair[0]), "-o", str(pair[1])]),
+                      zip(sources, objects)))
+    run([*target.tool("ar"), "rcs", str(archive), *map(str, objects)])
+    shutil.rmtree(folder)
+
+
+def _snappy(source: Path, made: Path, target: Target) -> None:
+    """For every target: Debian's own archive wants the C++ library that gcc has."""
+    public = made / "build-snappy"
+    public.mkdir()
+    text = (source / "snappy-stubs-public.h.in").read_text()
+    for name, value in (("HAVE_SYS_UIO_H_01", "1"), ("PROJECT_VERSION_MAJOR", "1"),
+                        ("PROJECT_VERSION_MINOR", "1"), ("PROJECT_VERSION_PATCH", "0")):
+        text = text.replace("${" + name + "}", value)
+    (public / "snappy-stubs-public.h").write_text(text)
+    names = ("snappy", "snappy-c", "snappy-sinksource", "snappy-stubs-internal")
+    _archive([source / f"{name}.cc" for name in names],
+             ["-std=c++11", "-fno-exceptions", "-fno-rtti", "-DNDEBUG", "-DHAVE_BUILTIN_EXPECT=1",
+              "-DHAVE_BUILTIN_CTZ=1", f"-I{public}", f"-I{source}"],
+             made / "lib" / "libsnappy.a", target, "c++")
+    shutil.copy(source / "snappy-c.h", made / "include")
+    shutil.rmtree(public)
+
+
+def _lz4(source: Path, made: Path, target: Target, jobs: int) -> None:
+    _archive(sorted((source / "lib").glob("*.c")), ["-DXXH_NAMESPACE=LZ4_"],
+             made / "lib" / "liblz4.a", target)
+    _headers((source / "lib").glob("*.h"), made)
+
+
+def _zstd(source: Path, made: Path, target: Target, jobs: int) -> None:
+    folder = source / "lib"
+    sources = [path for part in ("common", "compress", "decompress")
+               for path in sorted((folder / part).glob("*.c"))]
+    _archive(sources, ["-DZSTD_DISABLE_ASM=1", "-DXXH_NAMESPACE=ZSTD_", f"-I{folder}"],
+             made / "lib" / "libzstd.a", target)
+    _headers(folder.glob("*.h"), made)
+
+
+def _zlib(source: Path, made: Path, target: Target, jobs: int) -> None:
+    _archive(sorted(source.glob("*.c")), ["-DHAVE_UNISTD_H", "-DHAVE_HIDDEN"],
+             made / "lib" / "libz.a", target)
+    _headers([source / "zlib.h", source / "zconf.h"], made)
+
+
+def _isal(source: Path, made: Path, target: Target, jobs: int) -> None:
+    """For every target: Debian has no archive of it."""
+    command = ["make", "-f", "Makefile.unx", "lib", f"-j{jobs}", "units=crc igzip",
+               f"host_cpu={target.machine}", f"arch={_isal_arch(target)}",
+               "CFLAGS_=-fPIC -O2 -D_GNU_SOURCE"]
+    tools = target.environment()
+    run([*command, *[f"{name}={tools[name]}" for name in ("CC", "AR")],
+         *([f"AS={tools['CC']}"] if target.machine == "aarch64" else [])], source)
+    shutil.copy(source / "bin" / "isa-l.a", made / "lib" / "libisal.a")
+    (made / "include" / "isa-l").mkdir()
+    for path in (source / "include").glob("*.h"):
+        shutil.copy(path, made / "include" / "isa-l")
+
+
+def _isal_arch(target: Target) -> str:
+    return "" if target.machine == "x86_64" else target.machine
+
+
+def _openssl(source: Path, made: Path, target: Target, jobs: int) -> None:
+    without = [f"no-{name}" for name in OPENSSL_WITHOUT]
+    run(["perl", "Configure", target.openssl, "--prefix=/usr", "--openssldir=/etc/ssl",
+         "--libdir=lib", "enable-ktls", "-fPIC", *without], source, **target.environment())
+    run(["make", f"-j{jobs}", "build_libs"], source)
+    for name in ("libssl.a", "libcrypto.a"):
+        shutil.copy(source / name, made / "lib")
+    shutil.copytree(source / "include" / "openssl", made / "include" / "openssl")
+
+
+def _headers(found: Iterable[Path], made: Path) -> None:
+    for path in found:
+        shutil.copy(path, made / "include")
+
+
+_BUILDS: dict[str, Callable[[Path, Path, Target, int], None]] = {
+    "lz4": _lz4, "libzstd": _zstd, "zlib": _zlib, "openssl": _openssl}

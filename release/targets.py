@@ -1,0 +1,61 @@
+"""What wheels are built for: the C libraries of other machines, and the compiler that knows them.
+
+Owns: the table of targets.
+Called by: release.libraries, release.wheels, tests/release.
+Invariants: (1) a target is named by the platform tag of its wheels (PEP 600, PEP 656).
+Source: zig's `cc`, a Clang with the headers and stubs of every glibc and of musl.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """zig: what the compiler calls it. architecture: Debian's name. openssl: OpenSSL's name.
+
+    gnu: what Debian and Python call the machine with glibc.
+    """
+
+    tag: str
+    zig: str
+    architecture: str
+    openssl: str
+    gnu: str
+
+    @property
+    def is_musl(self) -> bool:
+        return self.tag.startswith("musllinux")
+
+    @property
+    def machine(self) -> str:
+        return self.gnu.partition("-")[0]
+
+    def tool(self, name: str) -> list[str]:
+        """A command of the compiler: cc, c++, ar, ranlib."""
+        import ziglang
+
+        command = [str(Path(ziglang.__file__).with_name("zig")), name]
+        if name in ("ar", "ranlib"):
+            return command
+        # Zig looks for undefined behaviour by default; the runtime that this needs is not there.
+        return [*command, "-target", self.zig, "-fno-sanitize=undefined", "-w"]
+
+    def environment(self) -> dict[str, str]:
+        """For makefiles and configure scripts."""
+        return {variable: shlex.join(self.tool(name)) for variable, name in (
+            ("CC", "cc"), ("CXX", "c++"), ("AR", "ar"), ("RANLIB", "ranlib"))}
+
+
+TARGETS = {target.tag: target for target in (
+    Target("manylinux_2_28_x86_64", "x86_64-linux-gnu.2.28", "amd64", "linux-x86_64",
+           "x86_64-linux-gnu"),
+    Target("musllinux_1_2_x86_64", "x86_64-linux-musl", "amd64", "linux-x86_64",
+           "x86_64-linux-gnu"),
+    Target("manylinux_2_28_aarch64", "aarch64-linux-gnu.2.28", "arm64", "linux-aarch64",
+           "aarch64-linux-gnu"),
+    Target("musllinux_1_2_aarch64", "aarch64-linux-musl", "arm64", "linux-aarch64",
+           "aarch64-linux-gnu"),
+)}

@@ -1,0 +1,122 @@
+"""Builds wheels for Linuxes that have neither a compiler nor our libraries: `make wheel`.
+
+    python -m release.wheels                              every target, every Python
+    python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
+
+Owns: dist/, and build/wheels/ with everything that is fetched and compiled on the way.
+Called by: `make wheel`; release.bare and tests/release.
+Invariants: (1) a wheel needs nothing but its platform's C library, which auditwheel confirms;
+  (2) what is built is the sdist's content, not the checkout's; (3) headers of Python are those of
+  the version that the wheel is for.
+Source: PEP 425 and 427 (wheels), PEP 600 (manylinux), PEP 656 (musllinux).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from release.debian import Debian, run
+from release.libraries import libraries
+from release.targets import TARGETS, Target
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / "build" / "wheels"
+DIST = ROOT / "dist"
+# Of which Debian the headers of a Python are.
+PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    DIST.mkdir(exist_ok=True)
+    tree = unpacked(sdist(DIST))
+    for tag in options.target or TARGETS:
+        for python in options.python or PYTHONS:
+            made = wheel(tree, TARGETS[tag], python, options.jobs)
+            audit(made, TARGETS[tag])
+            print(f"{made.relative_to(ROOT)}  {made.stat().st_size / 1e6:.1f} MB", flush=True)
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m release.wheels")
+    add = parser.add_argument
+    add("--target", action="append", choices=list(TARGETS), help="may be repeated; all by default")
+    add("--python", action="append", choices=list(PYTHONS), help="may be repeated; all by default")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile")
+    return parser
+
+
+def sdist(folder: Path) -> Path:
+    """The source distribution, made in `folder`."""
+    info = CACHE / "sdist"
+    info.mkdir(parents=True, exist_ok=True)
+    run([sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(info), "sdist",
+         "--dist-dir", str(folder)], ROOT)
+    return max(folder.glob("pylog_broker-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+
+
+def unpacked(archive: Path) -> Path:
+    """The tree of an sdist. Keeps (2). Files that have not changed keep their time, and with them
+    what was compiled."""
+    tree, fresh = CACHE / "tree", CACHE / "fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    with tarfile.open(archive) as opened:
+        opened.extractall(fresh, filter="data")
+    top = next(fresh.iterdir())
+    for path in sorted(top.rglob("*")):
+        known = tree / path.relative_to(top)
+        if path.is_file() and known.is_file() and known.read_bytes() == path.read_bytes():
+            shutil.copystat(known, path)
+        if path.suffix == ".pyx" and known.with_suffix(".c").exists():
+            shutil.copy2(known.with_suffix(".c"), path.with_suffix(".c"))
+    shutil.rmtree(tree, ignore_errors=True)
+    top.rename(tree)
+    return tree
+
+
+def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
+    """The wheel in dist/."""
+    base = CACHE / f"{target.tag}-{python}"
+    short = f"cp{python.replace('.', '')}"
+    # The package may have lost a file since the last time.
+    for old in base.glob("lib*"):
+        shutil.rmtree(old)
+    made = base / "dist"
+    shutil.rmtree(made, ignore_errors=True)
+    libc = "musl" if target.is_musl else "gnu"
+    run([sys.executable, "setup.py", "-q", "build", "--build-base", str(base), "bdist_wheel",
+         "--bdist-dir", str(base / "bdist"), "--plat-name", target.tag, "--dist-dir", str(made)],
+        tree, **target.environment(), PYLOG_LIBRARIES=str(libraries(CACHE, target, jobs)),
+        PYLOG_PYTHON_INCLUDE=python_include(target, python),
+        JOBS=str(jobs),
+        SETUPTOOLS_EXT_SUFFIX=f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so")
+    run([sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", short, "--abi-tag",
+         short, "--platform-tag", target.tag, str(next(made.glob("*.whl")))])
+    return Path(shutil.move(str(next(made.glob("*.whl"))), DIST / next(made.glob("*.whl")).name))
+
+
+def python_include(target: Target, python: str) -> str:
+    """Folders of headers, by colons. Keeps (3)."""
+    debian = Debian(CACHE, PYTHONS[python], target.architecture)
+    include = debian.unpacked(f"libpython{python}-dev") / "usr" / "include"
+    return f"{include / f'python{python}'}:{include}"
+
+
+def audit(made: Path, target: Target) -> None:
+    """Keeps (1)."""
+    done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(made)],
+                          capture_output=True, text=True)
+    words = " ".join(done.stdout.split())
+    if done.returncode or f'"{target.tag}"' not in words:
+        raise SystemExit(f"{made.name} is no {target.tag}: {done.stdout}{done.stderr}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What is packed, and that a wheel works where there is nothing but Python."""
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from release import targets, wheels
+from release.targets import TARGETS
+from tests.brokers import REPOSITORY
+
+NEEDED_OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
+                   "ld-linux-x86-64.so.2"}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> set[str]:
+    """The names in the sdist, below its own folder."""
+    with tarfile.open(wheels.sdist(tmp_path_factory.mktemp("sdist"))) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def tracked(*patterns: str) -> set[str]:
+    done = subprocess.run(["git", "ls-files", *patterns], cwd=REPOSITORY, check=True,
+                          capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_the_sdist_holds_all_that_is_compiled_and_run(packed):
+    sources = tracked("csrc/*/*.[ch]", "pylog/*.py", "pylog/*.py[xi]", "pylog/*.pxd",
+                      "pylog/*.msg", "pylog/py.typed")
+    assert sources - packed == set()
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= packed
+
+
+def test_the_sdist_holds_nothing_that_was_built_and_no_tests(packed):
+    strangers = [name for name in packed if name.startswith(("tests/", "bench/", "build/"))
+                 or name.endswith((".so", ".o", ".pyc"))
+                 or name.startswith("pylog/_native/") and name.endswith(".c")]
+    assert strangers == []
+
+
+def test_sparks_jobs_are_packed_but_for_those_that_need_the_checkout(packed):
+    jobs = {name.rpartition("/")[2] for name in packed if name.startswith("pylog/spark/")}
+    assert {"load.py", "validate.py", "pom.xml"} <= jobs
+    assert not jobs & {"trial.py", "soak.py", "comparison.py"}
+
+
+def test_sparks_jobs_say_what_they_take_by_either_name():
+    for name in ("spark.load", "pylog.spark.load", "pylog.spark.validate"):
+        done = subprocess.run([sys.executable, "-m", name, "--help"], cwd=REPOSITORY,
+                              capture_output=True, text=True)
+        assert done.returncode == 0 and "--bootstrap" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("tag", TARGETS)
+def test_a_target_names_its_machine_and_its_library_in_every_place(tag):
+    target = TARGETS[tag]
+    assert target.tag == tag and tag.endswith(target.machine)
+    assert target.zig.startswith(target.machine) and target.openssl.startswith("linux-")
+    assert target.is_musl == ("musl" in target.zig)
+    assert target.is_musl or tag.startswith("manylinux_2_28") == target.zig.endswith("gnu.2.28")
+
+
+def test_every_command_of_the_compiler_says_what_it_is_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ziglang", type(targets)("ziglang"))
+    sys.modules["ziglang"].__file__ = "/somewhere/ziglang/__init__.py"
+    target = TARGETS["musllinux_1_2_aarch64"]
+    assert target.tool("cc")[:4] == ["/somewhere/ziglang/zig", "cc", "-target",
+                                     "aarch64-linux-musl"]
+    assert target.tool("ar") == ["/somewhere/ziglang/zig", "ar"]
+    assert set(target.environment()) == {"CC", "CXX", "AR", "RANLIB"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_wheel_needs_no_library_and_works_in_a_bare_root(tmp_path):
+    pytest.importorskip("ziglang")
+    from release import bare
+
+    target = TARGETS["manylinux_2_28_x86_64"]
+    made = wheels.wheel(wheels.unpacked(wheels.sdist(tmp_path)), target, "3.11", 2)
+    wheels.audit(made, target)
+    with zipfile.ZipFile(made) as archive:
+        extensions = [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(tmp_path / "wheel")
+    assert len(extensions) == len(tracked("pylog/_native/*.pyx"))
+    for name in extensions:
+        done = subprocess.run(["readelf", "-dW", str(tmp_path / "wheel" / name)], check=True,
+                              capture_output=True, text=True)
+        needed = {line.rpartition("[")[2].rstrip("]") for line in done.stdout.splitlines()
+                  if "(NEEDED)" in line}
+        assert needed <= NEEDED_OF_GLIBC, (name, needed)
+    assert "all of it works" in bare.proven(made)
