@@ -1,4 +1,5 @@
-"""DescribeCluster (60): the brokers; DescribeTopicPartitions (75): the paged view of topics.
+"""DescribeCluster (60): the brokers; UnregisterBroker (64): one that is gone for good;
+DescribeTopicPartitions (75): the paged view of topics.
 
 Owns: nothing.
 Called by: dispatch, through api.handlers; api.metadata for addresses.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.config import Settings
+    from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 ENDPOINT_BROKERS = 1
@@ -65,11 +67,12 @@ class Addresses:
 
 
 class ClusterApi:
-    """DescribeCluster and DescribeTopicPartitions, from the image in force."""
+    """Descriptions from the image in force. controller: decides on brokers."""
 
     def __init__(self, addresses: Addresses, metadata: MetadataService, settings: Settings,
-                 node_id: int):
+                 node_id: int, controller: ActiveController):
         self._addresses = addresses
+        self._controller = controller
         self._metadata = metadata
         self._settings = settings
         self._node_id = node_id
@@ -78,7 +81,15 @@ class ClusterApi:
         return {
             api.DESCRIBE_CLUSTER: self.describe_cluster,
             api.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+            api.UNREGISTER_BROKER: self.unregister_broker,
         }
+
+    async def unregister_broker(self, context: RequestContext, request: Message) -> Message:
+        """Forgets a broker; one that runs registers anew (KIP-631).
+
+        BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for the only broker, which is its own controller.
+        """
+        return await self._controller.unregister(request)
 
     def describe_cluster(self, context: RequestContext, request: Message) -> Message:
         """The cluster's id, its brokers and, asked for, what the client may do (KIP-700).

@@ -86,13 +86,15 @@ class ControllersApi:
     def describe_cluster(self, context: RequestContext, request: Message) -> Message:
         """The cluster's id and its controllers (KIP-919).
 
-        MISMATCHED_ENDPOINT_TYPE: brokers' endpoints; UNSUPPORTED_ENDPOINT_TYPE: any other.
+        MISMATCHED_ENDPOINT_TYPE (in version 0 INVALID_REQUEST): brokers' endpoints;
+        UNSUPPORTED_ENDPOINT_TYPE: any other.
         """
         response = messages.DescribeClusterResponse
         kind = request.endpoint_type
         if kind == cluster.ENDPOINT_BROKERS:
             return response(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message=(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if context.api_version
+                else ErrorCode.INVALID_REQUEST, error_message=(
                     "The request was sent to an endpoint of type CONTROLLER, but we wanted an "
                     "endpoint of type BROKER"))
         if kind != cluster.ENDPOINT_CONTROLLERS:

@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: dispatch, through api.handlers.
 Invariants: (1) a directory that failed is shown as offline, without its partitions.
-Source: KIP-113, KIP-827 (space); answers as Kafka 4.3's.
+Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); answers as Kafka 4.3's.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ class LogDirsApi:
             for topics in _by_topic(rows):
                 yield response(results=[response.DescribeLogDirsResult(
                     error_code=ErrorCode.NONE, log_dir=path, total_bytes=space[0],
-                    usable_bytes=space[1], topics=topics)])
+                    usable_bytes=space[1], topics=topics,
+                    is_cordoned=self._logs.disks.is_cordoned(number))])
 
     async def alter_replica_log_dirs(self, context: RequestContext, request: Message) -> Message:
         """Begins to move replicas to other log directories of this broker (KIP-113).
 
-        LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR (offline, or a coordinator's partition),
-        UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
+        LOG_DIR_NOT_FOUND, INVALID_REPLICA_ASSIGNMENT (cordoned), KAFKA_STORAGE_ERROR (offline, or a
+        coordinator's partition), UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
         """
         response = messages.AlterReplicaLogDirsResponse
         paths = {path: (number, offline)
@@ -98,6 +99,8 @@ class LogDirsApi:
         if path not in paths:
             return ErrorCode.LOG_DIR_NOT_FOUND
         number, offline = paths[path]
+        if self._logs.disks.is_cordoned(number):
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
         if offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._metadata.image.partition(name, index) is None:

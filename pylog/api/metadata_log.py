@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 WITH_IDS = 13            # Versions of Fetch that name topics by their ids.
+FETCH_WITH_ENDPOINTS, SNAPSHOT_WITH_ENDPOINTS = 16, 1
 BYTES_MAX = 8 << 20      # of one answer
 WAIT_MS_MAX = 60_000
 OBSERVERS_MAX = 1000
@@ -96,7 +97,7 @@ class MetadataLogApi:
         answer = response(error_code=ErrorCode.NONE, session_id=0, responses=[
             response.FetchableTopicResponse(
                 topic=topic.topic, topic_id=topic.topic_id, partitions=[row])])
-        if row.current_leader.leader_id >= 0:
+        if row.current_leader.leader_id >= 0 and context.api_version >= FETCH_WITH_ENDPOINTS:
             answer.node_endpoints = [response.NodeEndpoint(
                 node_id=row.current_leader.leader_id, host=context.local_host,
                 port=context.local_port)]
@@ -109,10 +110,9 @@ class MetadataLogApi:
         if len(topics) != 1 or len(topics[0].partitions) != 1 \
                 or topics[0].partitions[0].partition != 0:
             return ErrorCode.INVALID_REQUEST
-        if version >= WITH_IDS:
-            return ErrorCode.NONE if bytes(topics[0].topic_id) == METADATA_LOG_ID \
-                else ErrorCode.UNKNOWN_TOPIC_ID
-        return ErrorCode.NONE if topics[0].topic == TOPIC else ErrorCode.INVALID_REQUEST
+        is_it = bytes(topics[0].topic_id) == METADATA_LOG_ID if version >= WITH_IDS \
+            else topics[0].topic == TOPIC
+        return ErrorCode.NONE if is_it else ErrorCode.INVALID_REQUEST
 
     def _is_own(self, cluster_id: str | None) -> bool:
         return cluster_id is None or cluster_id == self._metadata.cluster_id
@@ -130,7 +130,8 @@ class MetadataLogApi:
         try:
             controller = self._controller()
             fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
-            if fault == ErrorCode.NONE and (asked.fetch_offset < 0 or asked.last_fetched_epoch < 0):
+            if fault == ErrorCode.NONE and min(
+                    asked.fetch_offset, asked.last_fetched_epoch, request.max_wait_ms) < 0:
                 fault = ErrorCode.INVALID_REQUEST
             if fault != ErrorCode.NONE:
                 return self._row(controller, fault)
@@ -195,7 +196,7 @@ class MetadataLogApi:
         response = messages.FetchResponse
         end = self._metadata.tail.newest.offset + 1
         return response.PartitionData(**{
-            "partition_index": 0, "error_code": error, "high_watermark": end,
+            "partition_index": 0, "error_code": error, "high_watermark": -1 if error else end,
             "log_start_offset": controller.log.start_offset, "records": b"",
             "current_leader": response.LeaderIdAndEpoch(
                 leader_id=self._node_id, leader_epoch=controller.epoch), **fields})
@@ -221,7 +222,8 @@ class MetadataLogApi:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             row.error_code = await self._read_snapshot(row, asked, request.max_bytes)
-            if row.current_leader.leader_id >= 0:
+            if row.current_leader.leader_id >= 0 \
+                    and context.api_version >= SNAPSHOT_WITH_ENDPOINTS:
                 endpoints = [response.NodeEndpoint(
                     node_id=self._node_id, host=context.local_host, port=context.local_port)]
         return response(error_code=ErrorCode.NONE, node_endpoints=endpoints, topics=[

@@ -208,7 +208,8 @@ class Rights:
             if self._may_cluster(context, DESCRIBE) else 0
 
         def edit(part: Message) -> None:
-            part.cluster_authorized_operations = operations
+            if not part.error_code:
+                part.cluster_authorized_operations = operations
 
         return edited(result, edit)
 

@@ -105,7 +105,7 @@ BROKER = (
      "Length of one sample of that quota."),
     ("controller.socket.timeout.ms", "int", 30000, "", "medium", "", "live",
      "Time-out of controller-to-broker connections."),
-    ("cordoned.log.dirs", "list", (), "", "medium", "broker", "inert",
+    ("cordoned.log.dirs", "list", (), "", "medium", "broker", "live",
      "Log directories that get no new replicas; * is all."),
     ("create.topic.policy.class.name", "class", None, "", "low", "", "inert",
      "Java class that judges new topics."),
@@ -1018,6 +1018,8 @@ RATES = (
      "Bytes a second that a broker fetches of replicas under the replication quota."),
     ("leader.replication.throttled.rate", "long", None, "0..", "medium", "cluster", "live",
      "Bytes a second that a broker sends of replicas under the replication quota."),
+    ("replica.alter.log.dirs.io.max.bytes.per.second", "long", None, "0..", "medium", "cluster",
+     "live", "Bytes a second of all replicas that move between the broker's log directories."),
 )
 
 # Units of names that do not end in one.

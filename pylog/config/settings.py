@@ -147,6 +147,14 @@ class Settings:
         paths = self["log.dirs"] or self["log.dir"]
         return tuple(os.path.abspath(os.path.expanduser(path)) for path in paths)
 
+    @property
+    def cordoned_log_dirs(self) -> frozenset[str]:
+        """Those of log_dirs that get no new replicas."""
+        named = self["cordoned.log.dirs"]
+        if relations.ALL_DIRECTORIES in named:
+            return frozenset(self.log_dirs)
+        return frozenset(os.path.abspath(os.path.expanduser(path)) for path in named)
+
     def topic_defaults(self) -> dict[str, values.Value]:
         """Topic setting -> the typed value that this broker gives it; not to be changed."""
         if self._topic_defaults is None:

@@ -93,10 +93,16 @@ class Directories:
         return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
 
     def least_loaded(self) -> int:
-        """Where the next partition goes: a full disk comes last; none is online, the first."""
+        """Where the next partition goes: a full disk comes last, and after it a cordoned directory,
+        which the controller chose before it knew; none is online, the first."""
         numbers = [number for number, _ in self.usable()]
         return min(numbers, key=lambda number: (
-            self.natives[number].short_of_space, self.loads[number])) if numbers else 0
+            self.is_cordoned(number), self.natives[number].short_of_space,
+            self.loads[number])) if numbers else 0
+
+    def is_cordoned(self, number: int) -> bool:
+        """Whether a directory keeps what it has and gets no new replica (KIP-1066)."""
+        return self.paths[number] in self._settings.cordoned_log_dirs
 
     def fail(self, number: int, error: OSError) -> bool:
         """A file beside the logs could not be read or written. False: what is short may come back,

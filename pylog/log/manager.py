@@ -19,7 +19,7 @@ from pylog.log import branches, hints, partition_directories, partitions, recove
 from pylog.log.checkpointer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
-from pylog.log.moves import Move, Moves, directory_name, finish
+from pylog.log.moves import RATE, Move, Moves, directory_name, finish
 
 CHECKPOINT_MS = 60_000
 
@@ -49,7 +49,7 @@ class LogManager:
         self._due: list[int] = []   # when retention, checkpoints are next looked at, in ms
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
-        self.moves = Moves(now_ms)
+        self.moves = Moves(now_ms, lambda: settings.value(RATE))
         self._recovery = None    # recovery.Recovery, after an unclean stop
         self._lists_lock = threading.Lock()   # An entry of _topics is changed with it held.
         self._moved = []         # Logs of before, which some may still read

@@ -3,8 +3,9 @@
 Owns: the thread that copies, the logs that are not complete yet.
 Called by: log.manager.
 Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
-  is removed; (2) one thread at a time touches a copy.
-Source: KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
+  is removed; (2) one thread at a time touches a copy; (3) after each step there is a pause
+  for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up.
+Source: KIP-73, KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
 """
 
 import logging
@@ -15,8 +16,10 @@ import threading
 from pylog._native import moves
 from pylog._native.log import LogError
 
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 STEP_BYTES = 8 << 20
 PAUSE_S = 0.02
+LOOK_S = 0.5             # Between looks at the rate.
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _LOG = re.compile(r"\d{20}\.log")
@@ -50,10 +53,11 @@ class Move:
 
 
 class Moves:
-    """All moves of one node."""
+    """All moves of one node. rate: bytes a second of all together; None: as fast as they go."""
 
-    def __init__(self, now_ms):
+    def __init__(self, now_ms, rate=lambda: None):
         self._now_ms = now_ms
+        self._rate = rate
         self._moves: dict[tuple, Move] = {}
         self.lock = threading.RLock()     # Keeps (2); who holds it sees no move finished.
         self._stopping = threading.Event()
@@ -109,12 +113,21 @@ class Moves:
                 self._give_up(move)
 
     def _run(self) -> None:
+        owed = 0.0       # Bytes whose time is not over.
         while not self._stopping.is_set() and self._moves:
+            rate = self._rate()
+            if rate is not None and (owed > 0 or rate == 0):
+                # Keeps (3).
+                pause_s = min(owed / rate, LOOK_S) if rate else LOOK_S
+                self._stopping.wait(pause_s)
+                owed -= rate * pause_s
+                continue
             moved = 0
             for move in self.all():
                 with self.lock:
                     if move in self._moves.values():
                         moved += self._step(move)
+            owed = float(moved)
             if moved < STEP_BYTES:
                 self._stopping.wait(PAUSE_S)
 

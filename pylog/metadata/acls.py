@@ -3,7 +3,7 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.security (found).
 Invariants: (1) a rule is kept once, however often it is made; (2) each rule or filter of a request
-  is decided by itself, on the rules as those before it leave them.
+  is decided by itself; a rule that several filters mean goes once, and is an answer to each.
 Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.
 """
 
@@ -55,25 +55,23 @@ def create(image: Image, rules, random):
 
 def delete(image: Image, filters):
     """filters: [Filter]. In steps (metadata.slices); returns (records, [Deleted])."""
-    gone: set[Rule] = set()
-    records, results = [], []
+    gone: dict[Rule, None] = {}
+    results = []
     for wanted in filters:
         try:
             check_filter(wanted)
-            rules = yield from _meant(image, wanted)
-            found = [rule for rule in rules if rule not in gone]
+            found = yield from _meant(image, wanted)
             if len(found) > RULES_PER_FILTER_MAX:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Cannot remove more than "
                               f"{RULES_PER_FILTER_MAX} acls in a single delete operation.")
         except Refusal as refusal:
             results.append(Deleted([], refusal.error, refusal.message))
             continue
-        # Keeps (2).
-        gone.update(found)
-        records += [messages.RemoveAccessControlEntryRecord(id=id_)
-                    for rule in found for id_ in image.rules[rule]]
+        gone.update(dict.fromkeys(found))
         results.append(Deleted(found))
-    return records, results
+    # Keeps (2).
+    return [messages.RemoveAccessControlEntryRecord(id=id_)
+            for rule in gone for id_ in image.rules[rule]], results
 
 
 def found(image: Image, wanted: Filter):

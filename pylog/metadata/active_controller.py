@@ -13,7 +13,7 @@ import logging
 
 from pylog._native.log import LogError
 from pylog.metadata import (
-    branching, configs, controller, elections, features, partitions, quotas, reassignments,
+    branching, brokers, configs, controller, elections, features, partitions, quotas, reassignments,
 )
 from pylog.metadata.decider import after
 from pylog.metadata.image import RESOURCE_BROKER
@@ -61,9 +61,9 @@ class ActiveController(Members):
         return [messages.AbortTransactionRecord(reason="a new controller")] \
             if self._tail.in_transaction else []
 
-    async def begin(self, epoch: int, first=()) -> None:
+    async def begin(self, epoch: int, first=(), heard=None) -> None:
         """Becomes the controller of `epoch`, of a cluster of several controllers. first: records
-        that a new cluster begins with. Raises LogError's kinds."""
+        that a new cluster begins with. heard: as for tend(). Raises LogError's kinds."""
         self._take_office(epoch)
         async with self._deciding:
             image = self._image
@@ -72,44 +72,58 @@ class ActiveController(Members):
                 records += [*controller.bootstrap_cluster(self._settings), *first]
             records += configs.sealed_anew(image, self._settings)
             await self._commit(records)
-        self.tend()
+        self.tend(heard)
         self.judge_all()
 
-    def register(self, endpoints, directories, first=()) -> None:
+    def register(self, endpoints, directories, cordoned=(), first=()) -> None:
         """Makes this broker one that leads partitions.
 
-        endpoints: [(listener, host, port, security protocol's number)]. directories: the log
-        directories' ids. first: records that a new cluster begins with. Raises LogError's kinds.
+        endpoints: [(listener, host, port, security protocol's number)]. directories, cordoned: the
+        log directories' ids, and of those that get no new partitions. first: records that a new
+        cluster begins with. Raises LogError's kinds.
         """
         self._heartbeats.local_id = self._node_id
         if first and self._image.offset != -1:
             log.warning("the cluster is there already: first credentials are not taken")
-        self._commit_now(self._registration(endpoints, directories, first))
+        self._commit_now(self._registration(endpoints, directories, cordoned, first))
 
     def leave_offline_now(self, offline) -> None:
         """leave_offline() of a start. Raises LogError's kinds."""
         self._commit_now(elections.leave_offline(self._image, self._node_id, offline))
 
-    def _registration(self, endpoints, directories, first=()) -> list:
+    def _registration(self, endpoints, directories, cordoned, first=()) -> list:
         image = self._image
         records = [*controller.bootstrap(image), *first] if image.offset == -1 else []
         records += controller.register_broker(
             after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
             directories, self._random)
-        return records + controller.unfence_broker(after(image, records), self._node_id)
+        records += controller.unfence_broker(after(image, records), self._node_id)
+        # What never was cordoned need not be written.
+        return records + (brokers.cordoned(after(image, records), self._node_id, cordoned)
+                          if cordoned else [])
 
     # ---- decisions ------------------------------------------------------------------------------
 
-    async def register_again(self, endpoints, directories) -> None:
+    async def register_again(self, endpoints, directories, cordoned=()) -> None:
         """Registers listeners that came or went; does not wait for effects."""
+        await self._changed_itself(
+            lambda: self._registration(endpoints, directories, cordoned))
+
+    async def cordon(self, directories) -> None:
+        """Writes which directories get no new partitions; does not wait for effects."""
+        await self._changed_itself(
+            lambda: brokers.cordoned(self._image, self._node_id, directories))
+
+    async def _changed_itself(self, decide) -> None:
+        """Commits what this broker has to say of itself, in its turn: decide() gives records. No
+        caller sees the result."""
         try:
             async with self._deciding:
-                await self._commit(self._registration(endpoints, directories))
+                await self._commit(decide())
         except LogError as error:
-            log.error("listeners cannot be registered", extra={"reason": str(error)})
+            log.error("this broker cannot be registered", extra={"reason": str(error)})
         except Exception:
-            # No caller sees the result.
-            log.exception("listeners cannot be registered")
+            log.exception("this broker cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest. Returns TopicResults.

@@ -1,7 +1,7 @@
 """Brokers come, live and go: registration, heartbeats, fencing, controlled shutdown.
 
 Owns: nothing; the time is passed in.
-Called by: metadata.members, in a decision's turn.
+Called by: metadata.members, metadata.active_controller, in a decision's turn.
 Invariants: (1) a broker's epoch is the offset of its registration; requests under another are
   refused; (2) a broker is unfenced once it has seen its registration; (3) while one process lives,
   no other takes its broker id; (4) every finalized feature is one that a new broker can serve; (5)
@@ -24,6 +24,7 @@ METADATA_VERSION = "metadata.version"
 # Kafka keeps its level in the quorum's own log, and its brokers need not name it.
 QUORUM_FEATURE = "kraft.version"
 OLDEST_REGISTRATION = 2     # Before it a broker names no log directories.
+CORDONING = 30              # The metadata.version from which brokers say what is cordoned.
 FENCE, UNFENCE = 1, -1
 
 State = namedtuple("State", ("is_fenced", "is_stopping", "may_stop"))
@@ -151,7 +152,8 @@ def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
     """Whether a heartbeat changes what the cluster knows of its broker. Raises Refusal."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
-    if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request):
+    if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request) \
+            or cordoned(image, broker.id, request.cordoned_log_dirs):
         return True
     if broker.fenced:
         return not request.want_fence and heartbeats.is_caught_up(
@@ -179,7 +181,7 @@ def beat(rules: Rules, heartbeats: Heartbeats, request):
     offline = _offline(broker, request)
     if offline:
         records = records + (yield from _without_directories(rules, broker, offline))
-    return records, state
+    return records + cordoned(image, broker_id, request.cordoned_log_dirs), state
 
 
 def _leaving(rules, heartbeats, broker, request):
@@ -234,12 +236,28 @@ def unregistered(rules: Rules, broker_id: int):
     return records
 
 
-# ---- directories that failed --------------------------------------------------------------------
+# ---- directories that failed, or are cordoned ---------------------------------------------------
 
 
 def _offline(broker, request) -> list:
     offline = {bytes(directory) for directory in request.offline_log_dirs}
     return [directory for directory in broker.directories if directory in offline]
+
+
+def has_cordons(image: Image) -> bool:
+    """Whether the cluster's features have cordoned directories."""
+    return image.features.get(METADATA_VERSION, 0) >= CORDONING
+
+
+def cordoned(image: Image, broker_id: int, directories) -> list:
+    """The record of which directories of a broker get no new replicas; none when that is known, or
+    the cluster's features have no cordons. directories: ids; None: the broker does not say."""
+    broker = image.brokers[broker_id]
+    if directories is None or not has_cordons(image):
+        return []
+    if broker.cordoned is not None and {*map(bytes, directories)} == {*broker.cordoned}:
+        return []
+    return [_change(broker, cordoned_log_dirs=list(directories))]
 
 
 def _without_directories(rules: Rules, broker, offline: list):

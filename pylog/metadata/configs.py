@@ -14,7 +14,7 @@ from collections import Counter, namedtuple
 
 from pylog.config import ConfigError, catalogue, dynamic, groups
 from pylog.config.values import format_value
-from pylog.metadata import controller, eligible
+from pylog.metadata import brokers, controller, eligible
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
@@ -26,6 +26,7 @@ RESOURCE_GROUP = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 VALUE_BYTES_MAX = 32_767
+CORDONED = "cordoned.log.dirs"
 NODE_DIGITS_MAX = 10
 
 log = logging.getLogger("pylog.metadata")
@@ -86,7 +87,7 @@ def _records(image, resource, settings, node_id, incremental) -> list:
     if kind == RESOURCE_BROKER:
         _check_node(image, name, node_id, settings)
         _check_eligible(image, name, resource, incremental)
-        _check_broker(current, resource, settings, incremental)
+        _check_broker(image, current, resource, settings, node_id, incremental)
     changes = _changes(kind, current, resource, incremental)
     for key, value in changes.items():
         if value is not None and len(value.encode()) > VALUE_BYTES_MAX:
@@ -203,13 +204,20 @@ def node_number(name: str) -> int | None:
     return int(name)
 
 
-def _check_broker(current: dict, resource, settings, incremental: bool) -> None:
+def _check_broker(image, current: dict, resource, settings, node_id, incremental: bool) -> None:
     """Keeps (2): the broker judges what would be in force after the change."""
     per_broker = resource.resource_name != ""
     base = settings.usable_dynamic(current, per_broker) if incremental else {}
     changes = _changes(RESOURCE_BROKER, base, resource, incremental)
-    candidate = settings.check_dynamic({key: value for key, value in {**base, **changes}.items()
-                                        if value is not None}, per_broker)
+    wanted = {key: value for key, value in {**base, **changes}.items() if value is not None}
+    if CORDONED in changes and not brokers.has_cordons(image):
+        raise Refusal(ErrorCode.INVALID_CONFIG,
+                      f"The {CORDONED} configuration value cannot be set because it requires "
+                      f"metadata.version >= {brokers.CORDONING}")
+    if resource.resource_name != str(node_id):
+        # Which directories another broker has it alone knows.
+        wanted.pop(CORDONED, None)
+    candidate = settings.check_dynamic(wanted, per_broker)
     if any(dynamic.base_name(key).startswith("ssl.") for key in changes):
         # Imported here: it loads OpenSSL.
         from pylog.security import tls

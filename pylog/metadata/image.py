@@ -41,8 +41,11 @@ Endpoint = namedtuple("Endpoint", ("name", "host", "port", "security_protocol"))
 
 Broker = namedtuple("Broker", (
     "id", "epoch", "incarnation_id", "endpoints", "features", "rack", "fenced",
-    "in_controlled_shutdown", "directories"))
-Broker.__doc__ = "A registered broker; `epoch` is the offset of its registration."
+    "in_controlled_shutdown", "directories", "cordoned"), defaults=(None,))
+Broker.__doc__ = """A registered broker; `epoch` is the offset of its registration.
+
+cordoned: ids of directories that get no new replicas; None: it never said.
+"""
 
 
 Delta = namedtuple("Delta", (
@@ -90,6 +93,11 @@ class Image:
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
+
+    def takes_replicas(self, broker_id: int) -> bool:
+        """False where every log directory of a registered broker is cordoned (KIP-1066)."""
+        broker = self.brokers[broker_id]
+        return not broker.cordoned or not set(broker.directories) <= set(broker.cordoned)
 
     def broker_is_active(self, broker_id: int) -> bool:
         """True when partitions may be led by the broker: registered, unfenced, not leaving."""
@@ -317,7 +325,13 @@ def _register_broker(fold: _Fold, record) -> None:
         tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
         tuple((f.name, f.min_supported_version, f.max_supported_version) for f in record.features),
         record.rack, record.fenced, record.in_controlled_shutdown,
-        tuple(bytes(directory) for directory in record.log_dirs or ()))
+        tuple(bytes(directory) for directory in record.log_dirs or ()),
+        _cordoned(record))
+
+
+def _cordoned(record) -> tuple | None:
+    named = record.cordoned_log_dirs
+    return None if named is None else tuple(bytes(directory) for directory in named)
 
 
 def _unregister_broker(fold: _Fold, record) -> None:
@@ -334,6 +348,8 @@ def _broker_change(fold: _Fold, record) -> None:
         change["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
     if record.log_dirs:
         change["directories"] = tuple(bytes(directory) for directory in record.log_dirs)
+    if record.cordoned_log_dirs is not None:
+        change["cordoned"] = _cordoned(record)
     fold.own("brokers")[broker.id] = broker._replace(**change)
 
 

@@ -4,8 +4,8 @@ Owns: nothing.
 Called by: metadata.controller, metadata.partitions.
 Invariants: (1) a partition's replicas lie on different brokers, and on as many racks as there are
   or as it has replicas; (2) fenced brokers come last in their rack, and never first in a partition;
-  (3) a broker that is stopping gets nothing.
-Source: Kafka's StripedReplicaPlacer; KIP-36 (racks).
+  (3) a broker that is stopping, or whose log directories are all cordoned, gets nothing.
+Source: Kafka's StripedReplicaPlacer; KIP-36 (racks), KIP-1066 (cordoned directories).
 """
 
 from pylog.metadata.image import Image
@@ -28,11 +28,12 @@ def _check(racks, factor: int) -> None:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"Unable to replicate the partition {factor} time(s): The target "
                       f"replication factor of {factor} cannot be reached because only "
-                      f"{racks.size} broker(s) are registered.")
+                      f"{racks.size} broker(s) are registered or some brokers have all their "
+                      "log directories cordoned.")
     if not racks.active:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"Unable to replicate the partition {factor} time(s): All brokers are "
-                      "currently fenced.")
+                      "currently fenced, or have all their log directories cordoned.")
 
 
 class _Stripe:
@@ -63,7 +64,8 @@ class _Racks:
     def __init__(self, image: Image, random):
         racks: dict = {}
         for broker in image.brokers.values():
-            if not broker.in_controlled_shutdown:       # Keeps (3).
+            # Keeps (3).
+            if not broker.in_controlled_shutdown and image.takes_replicas(broker.id):
                 racks.setdefault(broker.rack or "", ([], []))[broker.fenced].append(broker.id)
         self._random = random
         self._racks = [tuple(_Stripe(sorted(ids), random) for ids in racks[name])

@@ -13,7 +13,7 @@ import random
 from pylog._native.log import LogError
 from pylog.log.errors import StartError
 from pylog.log.partitions import Role
-from pylog.metadata import identity
+from pylog.metadata import brokers, identity
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
 from pylog.metadata.local import LocalLog, limits_of
@@ -146,14 +146,32 @@ class MetadataService:
         """Registers this broker. addresses: [(listener, host, port)] bound; first: records that a
         new cluster begins with. Raises StartError."""
         try:
-            self.controller.register(self.endpoints(addresses), self.directories, first)
+            self.controller.register(
+                self.endpoints(addresses), self.directories, self.cordoned, first)
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
         self.tail.begin()
 
     async def register_again(self, addresses) -> None:
         """Registers listeners that came or went. addresses: as in register."""
-        await self.controller.register_again(self.endpoints(addresses), self.directories)
+        await self.controller.register_again(
+            self.endpoints(addresses), self.directories, self.cordoned)
+
+    async def cordon(self) -> None:
+        """Has the controller know which directories get no new replicas."""
+        await self.controller.cordon(self.cordoned)
+
+    @property
+    def cordoned(self) -> list:
+        """Ids of the log directories that get no new replicas."""
+        return [id_ for path, id_ in self.directory_ids.items()
+                if path in self._settings.cordoned_log_dirs]
+
+    def cordons_are_told(self) -> bool:
+        """Whether the image says of this broker's cordoned directories what is so, or cannot."""
+        own = self.image.brokers.get(self._node_id)
+        return own is None or not brokers.has_cordons(self.image) \
+            or {*(own.cordoned or ())} == {*self.cordoned}
 
     @property
     def directories(self) -> list:

@@ -73,7 +73,8 @@ def _broker_record(broker):
             name=name, min_supported_version=low, max_supported_version=high)
             for name, low, high in broker.features],
         rack=broker.rack, fenced=broker.fenced, log_dirs=list(broker.directories),
-        in_controlled_shutdown=broker.in_controlled_shutdown)
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        cordoned_log_dirs=None if broker.cordoned is None else list(broker.cordoned))
 
 
 def _partition_record(topic_id: bytes, index: int, state):

@@ -360,7 +360,8 @@ def _blob(image: Image) -> bytes:
 
 def _broker_fields(broker: Broker) -> dict:
     return {**broker._asdict(), "incarnation_id": broker.incarnation_id.hex(),
-            "directories": [directory.hex() for directory in broker.directories]}
+            "directories": [directory.hex() for directory in broker.directories],
+            "cordoned": broker.cordoned and [directory.hex() for directory in broker.cordoned]}
 
 
 def _image(fields: dict, offset: int, epoch: int) -> Image:
@@ -376,6 +377,8 @@ def _image(fields: dict, offset: int, epoch: int) -> Image:
     for row in fields["brokers"]:
         row["incarnation_id"] = bytes.fromhex(row["incarnation_id"])
         row["directories"] = tuple(bytes.fromhex(text) for text in row["directories"])
+        if row.get("cordoned") is not None:
+            row["cordoned"] = tuple(bytes.fromhex(text) for text in row["cordoned"])
         row["endpoints"] = tuple(Endpoint(*endpoint) for endpoint in row["endpoints"])
         row["features"] = tuple(tuple(feature) for feature in row["features"])
         brokers[row["id"]] = Broker(**row)

@@ -119,6 +119,13 @@ class Membership:
                 or [tuple(endpoint) for endpoint in own.endpoints] != wanted:
             await tail.wait(tail.published.offset + 1)
 
+    async def cordon(self) -> None:
+        """Has the controller know which directories get no new replicas."""
+        self.channel.beat()
+        metadata = self._metadata
+        while not metadata.cordons_are_told():
+            await metadata.tail.wait(metadata.tail.published.offset + 1)
+
     async def leave(self) -> None:
         """Keeps (2)."""
         if self._tasks and self._settings["controlled.shutdown.enable"]:
@@ -145,6 +152,9 @@ class Membership:
             rack=self._settings["broker.rack"])
 
     def _heartbeat(self, wanted: Any) -> Any:
-        return heartbeat(wanted, node_id=self._node_id, offline_directories=[
-            id_ for path, id_ in self._metadata.directory_ids.items()
-            if not self._logs.disks.online(self._logs.paths.index(path))])
+        metadata = self._metadata
+        return heartbeat(
+            wanted, metadata.image, node_id=self._node_id, cordoned_directories=metadata.cordoned,
+            offline_directories=[
+                id_ for path, id_ in metadata.directory_ids.items()
+                if not self._logs.disks.online(self._logs.paths.index(path))])

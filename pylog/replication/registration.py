@@ -45,10 +45,13 @@ def registration(wanted, image, *, node_id: int, cluster_id: str, endpoints, dir
         previous_broker_epoch=wanted.previous_broker_epoch)
 
 
-def heartbeat(wanted, *, node_id: int, offline_directories):
+def heartbeat(wanted, image, *, node_id: int, offline_directories, cordoned_directories):
     """The request for a lifecycle.Heartbeat."""
+    own = image.brokers.get(node_id)
+    # Of a broker that never cordoned one the controller need not write that.
+    never = not cordoned_directories and (own is None or not own.cordoned)
     return messages.BrokerHeartbeatRequest(
         broker_id=node_id, broker_epoch=wanted.broker_epoch,
         current_metadata_offset=wanted.current_metadata_offset, want_fence=wanted.want_fence,
         want_shut_down=wanted.want_shut_down, offline_log_dirs=list(offline_directories),
-        cordoned_log_dirs=[])
+        cordoned_log_dirs=None if never else list(cordoned_directories))

@@ -98,10 +98,15 @@ class Publisher:
         self._metadata.take_broker_configs(delta.after)
         await in_thread(self._logs.reconfigure)
         addresses = await in_thread(self._apply_settings)
+        registrar = self.membership or self._metadata
+        told = None
         if addresses is not None:
+            told = registrar.register_again(addresses)
+        elif not self._metadata.cordons_are_told():
+            told = registrar.cordon()
+        if told is not None:
             # Not awaited: it is a decision, and those may wait for what is applied here.
-            self._registering = asyncio.get_running_loop().create_task(
-                (self.membership or self._metadata).register_again(addresses))
+            self._registering = asyncio.get_running_loop().create_task(told)
 
     async def _apply_brokers(self, delta: Delta) -> None:
         if self.replicas is not None and delta.after.brokers is not delta.before.brokers:

@@ -34,6 +34,16 @@ def test_other_endpoint_types_are_refused(kind, error):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("broker_id, error", [(7, 102), (1, 42)])
+def test_a_broker_that_is_unknown_or_the_only_one_is_not_forgotten(broker_id, error):
+    async def scenario(broker):
+        answer = await broker.ask(api.UNREGISTER_BROKER, 0, messages.UnregisterBrokerRequest(
+            broker_id=broker_id))
+        assert answer.error_code == error and answer.error_message
+        assert list(broker.image.brokers) == [1]
+    with_broker(scenario)
+
+
 def pages(answer):
     return [(topic.name, [p.partition_index for p in topic.partitions]) for topic in answer.topics]
 

@@ -8,6 +8,8 @@ from tests.wire.talk import create_topic, fetch, produce
 
 ALTER_LOG_DIRS, LOG_DIRS, PRODUCERS = 34, 35, 61
 LOG_DIR_NOT_FOUND, NOT_LEADER = 57, 6
+CREATE_TOPICS, ALTER_CONFIGS, BROKER = 19, 44, 4
+INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST = 38, 39, 42
 
 
 def append(port: int, topic: str, records: bytes, partition: int = 0) -> int:
@@ -78,3 +80,49 @@ def test_a_partition_tells_who_produces_to_it(brokerd):
     assert producer.pop("last_timestamp") > 1_700_000_000_000
     assert producer == {"producer_id": 4711, "producer_epoch": 2, "last_sequence": 1,
                         "coordinator_epoch": -1, "current_txn_start_offset": -1}
+
+
+def test_a_cordoned_directory_keeps_what_it_has_and_gets_nothing_new(tmp_path):
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    with Brokerd(tmp_path, {"log.dirs": ",".join(paths)}) as broker, \
+            Connection(broker.port) as connection:
+        def cordon(text):
+            row = ask(connection, ALTER_CONFIGS, 1, validate_only=False, resources=[
+                {"resource_type": BROKER, "resource_name": "1", "configs": [
+                    {"name": "cordoned.log.dirs", "config_operation": 0, "value": text}]}])
+            return row["responses"][0]["error_code"]
+
+        def cordoned():
+            answer = ask(connection, LOG_DIRS, 5, topics=None)
+            return [row["log_dir"] for row in answer["results"] if row["is_cordoned"]]
+
+        def places(topic):
+            answer = ask(connection, LOG_DIRS, 5, topics=None)
+            return {row["log_dir"] for row in answer["results"]
+                    for found in row["topics"] if found["name"] == topic}
+
+        def created(topic):
+            return ask(connection, CREATE_TOPICS, 7, timeout=5000, topics=[
+                {"name": topic, "num_partitions": 4, "replication_factor": 1,
+                 "assignments": [], "configs": []}])["topics"][0]["error_code"]
+
+        assert created("both") == 0 and places("both") == set(paths)
+        assert cordon(paths[0]) == 0 and cordoned() == [paths[0]]
+        assert created("second") == 0 and places("second") == {paths[1]}
+        assert places("both") == set(paths)
+        answer = ask(connection, ALTER_LOG_DIRS, 2, dirs=[
+            {"path": paths[0], "topics": [{"name": "second", "partitions": [0]}]}])
+        assert answer["results"][0]["partitions"][0]["error_code"] == INVALID_REPLICA_ASSIGNMENT
+        assert cordon("*") == 0 and cordoned() == paths
+        assert created("nowhere") == INVALID_REPLICATION_FACTOR
+        assert cordon("/elsewhere") == INVALID_REQUEST and cordoned() == paths
+        assert cordon("") == 0 and cordoned() == [] and created("again") == 0
+
+
+def test_directories_that_are_cordoned_in_the_file_are_from_the_start(tmp_path):
+    with Brokerd(tmp_path, {"cordoned.log.dirs": "*"}) as broker, \
+            Connection(broker.port) as connection:
+        answer = ask(connection, CREATE_TOPICS, 7, timeout=5000, topics=[
+            {"name": "nowhere", "num_partitions": 1, "replication_factor": 1, "assignments": [],
+             "configs": []}])
+        assert answer["topics"][0]["error_code"] == INVALID_REPLICATION_FACTOR

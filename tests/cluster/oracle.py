@@ -114,7 +114,11 @@ class Side:
             if row.error_code in (FENCED_LEADER, UNKNOWN_LEADER):
                 self.epoch = row.current_leader.leader_epoch
                 continue
-            assert not row.error_code and row.snapshot_id.end_offset < 0, row
+            if row.snapshot_id.end_offset >= 0:
+                # What a snapshot stands for was compared, or is not asked about.
+                self._next, self._last_epoch = row.snapshot_id.end_offset, row.snapshot_id.epoch
+                continue
+            assert not row.error_code, row
             return bytes(row.records or b"") if self._next < row.high_watermark else b""
 
     def _learn(self, records: list, base: int) -> None:
@@ -122,6 +126,9 @@ class Side:
             kind = type(record).__name__
             if kind == "TopicRecord":
                 self._names[record.topic_id] = f"id of {record.name}"
+            elif kind == "AccessControlEntryRecord":
+                rule = {**self.shown(record), "id": ""}
+                self._names[record.id] = f"id of {rule}"
             elif kind == "RegisterBrokerRecord" and record.broker_epoch not in self._epochs:
                 of = sum(name.startswith(f"{record.broker_id}.") for name in self._epochs.values())
                 self._epochs[record.broker_epoch] = f"{record.broker_id}.{of}"
@@ -173,14 +180,17 @@ class Oracle:
         """The state that both have."""
         return self.sides[1].image
 
-    async def ask(self, make, version: int, label: str = "") -> dict:
-        """Asks both what make(side) gives; both must answer and record the same. Keeps (1)."""
+    async def ask(self, make, version: int, label: str = "", seen=None) -> dict:
+        """Asks both what make(side) gives; both must answer and record the same. Keeps (1). seen:
+        (a side, its answer shown) -> what is compared of the answer, and instead of records."""
         answers, records = [], []
         for side in self.sides:
             request = make(side)
             answer = await side.call(request, version)
             records.append(await side.records())
             answers.append(side.shown(answer))
+            if seen is not None:
+                answers[-1], records[-1] = seen(side, answers[-1]), []
         self.steps += 1
         label = (f"step {self.steps} {label or type(request).__name__}: "
                  f"{self.sides[1].shown(request)}")
@@ -255,12 +265,15 @@ def directory(broker_id: int, number: int = 0) -> bytes:
     return bytes([0x40 + broker_id, number + 1]) * 8
 
 
-def heartbeat(broker_id: int, *, fence=False, stop=False, offline=(), seen=1 << 40,
-              epoch: int | None = None):
+def heartbeat(broker_id: int, *, fence=False, stop=False, offline=(), cordoned=None,
+              seen=1 << 40, epoch: int | None = None):
+    """offline, cordoned: numbers of directories."""
     return lambda side: messages.BrokerHeartbeatRequest(
         broker_id=broker_id, current_metadata_offset=seen, want_fence=fence, want_shut_down=stop,
         broker_epoch=side.broker_epoch(broker_id) if epoch is None else epoch,
-        offline_log_dirs=[directory(broker_id, number) for number in offline])
+        offline_log_dirs=[directory(broker_id, number) for number in offline],
+        cordoned_log_dirs=None if cordoned is None else [
+            directory(broker_id, number) for number in cordoned])
 
 
 def creation(name: str, replicas: list | None = None, configs=(), *, partitions=-1, factor=-1,
@@ -391,3 +404,27 @@ def producer_ids(broker_id: int, epoch: int | None = None):
     return lambda side: messages.AllocateProducerIdsRequest(
         broker_id=broker_id,
         broker_epoch=side.broker_epoch(broker_id) if epoch is None else epoch)
+
+
+RULE = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3,
+        "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
+# Matches everything.
+FILTER = {"resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1,
+          "principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
+
+
+def rules(*changes: dict):
+    """Each changes RULE."""
+    new = messages.CreateAclsRequest
+    return lambda _: new(creations=[new.AclCreation(**{**RULE, **change}) for change in changes])
+
+
+def rules_gone(*changes: dict):
+    """Each changes FILTER."""
+    new = messages.DeleteAclsRequest
+    return lambda _: new(filters=[new.DeleteAclsFilter(**{**FILTER, **change})
+                                  for change in changes])
+
+
+def rules_described(**change):
+    return lambda _: messages.DescribeAclsRequest(**{**FILTER, **change})

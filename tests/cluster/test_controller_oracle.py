@@ -8,7 +8,7 @@ from tests.cluster import oracle
 from tests.cluster.oracle import (
     all_configs, configs, creation, credentials, deletion, directories, directory, election,
     features, growth, heartbeat, isr_change, producer_ids, quotas, reassignment, reassignments,
-    registration, unregistration,
+    registration, rules, rules_described, rules_gone, unregistration,
 )
 
 # Slow because of Kafka: on a busy machine its controller lets sessions end and moves wait amid a
@@ -23,6 +23,7 @@ UPGRADE, SAFE, UNSAFE = 1, 2, 3
 # Versions of the requests.
 REGISTER, BEAT, ALTER_ISR, CREATE, DROP, GROW, ELECT = 4, 2, 3, 7, 6, 3, 2
 MOVE, CONFIGS, ALL_CONFIGS, QUOTAS, SCRAM, FEATURES = 1, 1, 2, 1, 0, 1
+ACLS = 3
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +267,135 @@ def test_directories_of_replicas(controllers):
     oracle.compared(controllers, scenario)
 
 
+def test_directories_that_are_cordoned(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(heartbeat(1, cordoned=[]), BEAT, "nothing, said for the first time")
+        await both.ask(heartbeat(1, cordoned=[0]), BEAT)
+        await both.ask(heartbeat(1, cordoned=[0]), BEAT, "again")
+        await both.ask(heartbeat(1, cordoned=[1, 0]), BEAT)
+        await both.ask(heartbeat(1, cordoned=[0, 1]), BEAT, "in another order")
+        await both.ask(heartbeat(1), BEAT, "not said")
+        await both.ask(heartbeat(2, cordoned=[7]), BEAT, "a directory that it has not")
+        await both.ask(heartbeat(3, cordoned=[0], offline=[1]), BEAT, "and one failed")
+        await both.ask(heartbeat(4, cordoned=[0], fence=True), BEAT, "of one that fences itself")
+        await both.ask(heartbeat(4, cordoned=[1], fence=True), BEAT, "of a fenced one")
+        await both.ask(heartbeat(4, cordoned=[0, 1]), BEAT, "of one that is unfenced by it")
+        await both.ask(creation("c", [[1, 4]]), CREATE, "by hand")
+        await both.ask(growth("c", 2, [[1, 4]]), GROW, "by hand")
+        await both.ask(reassignment("c", 0, [4, 1]), MOVE)
+        await both.ask(creation("e", partitions=1, factor=4), CREATE, "more than take some")
+        await both.ask(lambda side: registration(
+            4, both.image.brokers[4].incarnation_id[1], rack="rack-0", directories=2)(side),
+            REGISTER, "amended")
+        await both.ask(heartbeat(5, cordoned=[0, 1], stop=True), BEAT, "of one that stops")
+        await both.ask(deletion("c"), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_access_rules(controllers):
+    # What a version does not know Kafka closes the connection for, and what its brokers refuse its
+    # controller answers with -1: tests/wire asks brokers.
+    async def scenario(both):
+        await joined(both, 1)
+        await both.ask(rules({}), ACLS)
+        await both.ask(rules({}), ACLS, "again")
+        await both.ask(rules({}, {}), ACLS, "twice in one")
+        for change in (
+                {"operation": 4}, {"permission_type": 2}, {"host": "127.0.0.1"},
+                {"principal": "User:*"}, {"resource_name": "*"}, {"resource_pattern_type": 4},
+                {"resource_type": 3, "resource_name": "g"},
+                {"resource_type": 4, "resource_name": "kafka-cluster"},
+                {"resource_type": 5, "resource_name": "x"},
+                {"resource_type": 7, "resource_name": "User:b"},
+                {"resource_type": 4, "resource_name": "another"}, {"resource_name": ""},
+                {"operation": 2}, {"operation": 8}, {"principal": "a"}, {"principal": ""},
+                {"host": ""}, {"resource_name": "a b"}):
+            await both.ask(rules(change), ACLS, f"{change}")
+        await both.ask(rules({"host": "h1"}, {"principal": "a"}, {"host": "h2"}), ACLS, "mixed")
+        for change in ({}, {"resource_name_filter": "t"}, {"pattern_type_filter": 2},
+                       {"resource_name_filter": "t", "pattern_type_filter": 2},
+                       {"principal_filter": "User:a", "host_filter": "h1"}, {"operation": 8}):
+            await both.ask(rules_described(**change), ACLS, f"{change}")
+        for change in ({"host_filter": "h1"}, {"host_filter": "h1"}, {"operation": 8},
+                       {"resource_type_filter": 4}, {"resource_name_filter": "t-1",
+                                                     "pattern_type_filter": 2},
+                       {"principal_filter": "a"}):
+            await both.ask(rules_gone(change), ACLS, f"{change}")
+        await both.ask(rules_gone({"operation": 3}, {"operation": 3}), ACLS, "the same twice")
+        await both.ask(rules_gone({}), ACLS, "all")
+        await both.ask(rules_described(), ACLS, "none is left")
+
+    oracle.compared(controllers, scenario)
+
+
+class Placed:
+    """What of a side's automatic placement has to be as the other's: not which brokers, but how
+    they are spread."""
+
+    def __init__(self, topic: str):
+        self._topic = topic
+
+    def __call__(self, side, answer):
+        errors = [row["error_code"] for row in answer.get("topics") or answer["results"]]
+        found = side.image.topics.get(self._topic)
+        return {"errors": errors, "partitions": sorted(
+            (self._partition(side, state) for state in found.partitions), key=repr)
+            if found is not None else None, "even": found is not None and self._even(side, found)}
+
+    @staticmethod
+    def _partition(side, state) -> dict:
+        brokers = side.image.brokers
+        racks = [brokers[id_].rack for id_ in state.replicas]
+        fenced = [id_ for id_ in state.replicas if brokers[id_].fenced]
+        return {"replicas": len(set(state.replicas)), "racks": len(set(racks)),
+                "leads first": state.leader == state.replicas[0], "in sync": len(state.isr),
+                "fenced first": state.replicas[0] in fenced}
+
+    @staticmethod
+    def _even(side, topic) -> bool:
+        """Racks take turns in leading, and so do the brokers of a rack; the order is drawn anew
+        after as many partitions as there are brokers."""
+        leads: dict = {}
+        for state in topic.partitions:
+            broker = side.image.brokers[state.replicas[0]]
+            leads.setdefault(broker.rack, {}).setdefault(broker.id, []).append(1)
+        drawn = 1 + len(topic.partitions) // len(BROKERS)
+        of_racks = [sum(map(len, rack.values())) for rack in leads.values()]
+        return max(of_racks) - min(of_racks) <= drawn and all(
+            max(map(len, rack.values())) - min(map(len, rack.values())) <= 1 + drawn
+            for rack in leads.values())
+
+
+def test_where_new_replicas_go_by_themselves(controllers):
+    async def scenario(both):
+        async def placed(name, partitions, factor, more=0):
+            await both.ask(creation(name, partitions=partitions, factor=factor), CREATE,
+                           seen=Placed(name))
+            if more:
+                await both.ask(growth(name, more), GROW, seen=Placed(name))
+            # What lies elsewhere on each side would part what comes after.
+            if name in both.image.topics:
+                await both.ask(deletion(name), DROP)
+
+        await joined(both)
+        for number, (partitions, factor) in enumerate((
+                (1, 1), (7, 1), (12, 2), (20, 4), (6, 5), (3, 6))):
+            await placed(f"placed-{number}", partitions, factor)
+        await placed("grown", 12, 3, 20)
+        await both.ask(heartbeat(5, fence=True), BEAT)
+        await placed("fenced", 8, 5)
+        await both.ask(heartbeat(4, cordoned=[0, 1]), BEAT)
+        await placed("cordoned", 8, 4)
+        await placed("too-many", 1, 5)
+        for id_ in (1, 2, 3):
+            await both.ask(heartbeat(id_, cordoned=[0, 1]), BEAT)
+        await placed("on-fenced-alone", 1, 1)
+
+    oracle.compared(controllers, scenario)
+
+
 # ---- random walks -------------------------------------------------------------------------------
 
 class Walk:
@@ -297,7 +427,7 @@ class Walk:
         kinds = (self._create, self._delete, self._grow, self._isr, self._isr, self._isr,
                  self._fence, self._unfence, self._unfence, self._restart, self._stop,
                  self._elect, self._move, self._move, self._cancel, self._assign, self._configure,
-                 self._disk)
+                 self._disk, self._cordon, self._rule)
         await self._source.choice(kinds)()
 
     async def _create(self) -> None:
@@ -392,6 +522,17 @@ class Walk:
 
     async def _disk(self) -> None:
         await self._beat(offline=[self._source.randrange(2)])
+
+    async def _cordon(self) -> None:
+        await self._beat(cordoned=[number for number in range(2) if self._source.random() < 0.5])
+
+    async def _rule(self) -> None:
+        change = {"resource_name": self._source.choice("tuv"), "operation":
+                  self._source.randint(2, 5), "principal": f"User:{self._source.choice('ab')}"}
+        if self._source.random() < 0.6:
+            await self._both.ask(rules(change), ACLS)
+        else:
+            await self._both.ask(rules_gone({"operation": change["operation"]}), ACLS)
 
     async def _configure(self) -> None:
         if found := self._partition():

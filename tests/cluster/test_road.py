@@ -1,10 +1,15 @@
-"""From an Apache Kafka to three machines of ours, Kafka's controller included."""
+"""From an Apache Kafka to three machines of ours, Kafka's controller included; and back."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.brokers import Kafka, free_port
+from tests.brokers import ALARMS, Kafka, free_port
+from tests.chaos.history import Final, History, Place, problems
+from tests.chaos.readers import LibrdkafkaMember, OwnMember, Reader
+from tests.chaos.soak import read_whole
+from tests.chaos.transactors import LibrdkafkaTransactor, OwnTransactor
+from tests.chaos.writers import LibrdkafkaSender, OwnSender, Sender
 from tests.clusters import Cluster, until
 from tests.replication import support
 from tests.tools.support import run
@@ -57,17 +62,23 @@ def everything(bootstrap) -> list:
     return found
 
 
-@pytest.mark.timeout(300)
-def test_a_kafka_is_replaced_by_three_machines_and_its_controller_last(tmp_path):
-    values = [b"%d" % number for number in range(60)]
+def kafka_alone(root) -> Kafka:
+    """A broker that is its own controller, not started; it keeps its port."""
     client_port, controller_port = free_port(), free_port()
-    kafka = Kafka(tmp_path / "kafka", {
+    kafka = Kafka(root / "kafka", {
         **SETTINGS, "node.id": KAFKA,
         "controller.quorum.voters": f"{KAFKA}@127.0.0.1:{controller_port}",
         "listeners": f"PLAINTEXT://127.0.0.1:{client_port},"
                      f"CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port}"})
     kafka.broker.wanted_port = client_port
+    return kafka
+
+
+@pytest.mark.timeout(300)
+def test_a_kafka_is_replaced_by_three_machines_and_its_controller_last(tmp_path):
+    values = [b"%d" % number for number in range(60)]
+    kafka = kafka_alone(tmp_path)
     cluster = Cluster(tmp_path, settings=SETTINGS)
     kafka.start()
     ours = {number: support.member(broker.root, kafka, number, {
@@ -102,3 +113,83 @@ def test_a_kafka_is_replaced_by_three_machines_and_its_controller_last(tmp_path)
         for broker in ours.values():
             broker.kill()
         kafka.kill()
+
+
+TOPICS = {"orders": 4, "accounts": 2}
+
+
+class Load:
+    """Clients that write, read, transact and commit all the time, and what they were told."""
+
+    def __init__(self, bootstrap: str):
+        self.history = History()
+        given = self.history, bootstrap
+        self._writers = [
+            OwnSender("own", *given, "orders", 4, 40),
+            LibrdkafkaSender("librdkafka", *given, "orders", 4, 40),
+            OwnTransactor("own-transactor", *given, "accounts", 2, 3),
+            LibrdkafkaTransactor("librdkafka-transactor", *given, "accounts", 2, 3)]
+        self._readers = [
+            Reader("reader", *given, TOPICS, False), Reader("committed", *given, TOPICS, True),
+            OwnMember("own-group", 0, *given, ["orders", "accounts"]),
+            LibrdkafkaMember("librdkafka-group", 0, *given, ["orders", "accounts"])]
+        for client in self._clients:
+            client.start()
+
+    @property
+    def _clients(self) -> list:
+        return [*self._writers, *self._readers]
+
+    def goes_on(self) -> None:
+        """Returns once each client did more."""
+        before = {client: client.progress for client in self._clients}
+
+        def look():
+            for client in self._clients:
+                assert client.failure is None, (client.name, client.failure)
+            return all(client.progress > before[client] + 5 for client in before)
+        until(look, 120, f"{[(one.name, one.progress - before[one]) for one in before]}")
+
+    def end(self) -> list:
+        """What failed to be sent."""
+        for clients in (self._writers, self._readers):
+            for client in clients:
+                client.end(120)
+        return [failure for client in self._writers if isinstance(client, Sender)
+                for failure in client.failures]
+
+
+@pytest.mark.timeout(900)
+def test_a_kafka_has_everything_back_while_clients_go_on(tmp_path):
+    kafka = kafka_alone(tmp_path)
+    ours = {}
+    kafka.start()
+    try:
+        for number in (1, 2, 3):
+            ours[number] = support.member(tmp_path / f"ours-{number}", kafka, number, SETTINGS)
+            ours[number].start(60)
+        for name, count in TOPICS.items():
+            support.create(kafka, name, [[KAFKA]] * count)
+        load = Load(",".join(broker.bootstrap for broker in (kafka, ours[1])))
+        load.goes_on()
+        for goal in ("1,2,3", str(KAFKA)):
+            # The broker's own topics, with its groups and transactions, move too.
+            run("cluster", "move", "*", "--to", goal, "--wait", "--yes", broker=kafka)
+            load.goes_on()
+        for broker in ours.values():
+            assert broker.stop() == 0
+            # A coordinator that lost its partition amid a write says so.
+            assert not [line for line in broker.alarms() if any(mark in line for mark in ALARMS)]
+        load.goes_on()
+        assert load.end() == []
+        finals = {}
+        for name, count in TOPICS.items():
+            for partition in range(count):
+                place = Place(name, partition)
+                finals[place] = Final(
+                    read_whole(kafka.bootstrap, place, "read_uncommitted"),
+                    set(read_whole(kafka.bootstrap, place, "read_committed")), {})
+        assert problems(load.history, finals, set(TOPICS)) == []
+    finally:
+        for broker in (*ours.values(), kafka):
+            broker.kill()

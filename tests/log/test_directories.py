@@ -7,6 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM, Shortage
+from pylog.config import Settings
 from pylog.log import branches, checkpoints, partitions
 from pylog.log.directories import Directories
 from pylog.log.partitions import Role
@@ -92,7 +93,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
 
 
 def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
-    disks = Directories([str(tmp_path)], {"log.dir.free.bytes.min": 0}, None)
+    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
     disks.open()
     for name in ("t-0", "t" * 249 + "-0"):
         (tmp_path / name).mkdir()
@@ -106,7 +107,7 @@ def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
 def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     (tmp_path / "c").write_text("no directory")
-    disks = Directories(paths, {"log.dir.free.bytes.min": 0}, None)
+    disks = Directories(paths, Settings({"log.dir.free.bytes.min": "0"}), None)
     disks.open()
     assert [number for number, _ in disks.usable()] == [0, 1]
     assert disks.newly_failed() == [] and disks.fatal() is None
@@ -118,6 +119,20 @@ def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     assert disks.least_loaded() == 1
     disks.fail(1, OSError(errno.EIO, "broken"))
     assert disks.newly_failed() == [1] and disks.least_loaded() == 0
+    disks.close()
+
+
+def test_a_cordoned_directory_gets_a_new_partition_only_when_there_is_no_other(tmp_path):
+    paths = [str(tmp_path / name) for name in "ab"]
+    settings = Settings({"log.dirs": ",".join(paths), "log.dir.free.bytes.min": "0"})
+    disks = Directories(paths, settings, None)
+    disks.open()
+    disks.loads[1] = 5
+    assert disks.least_loaded() == 0 and not disks.is_cordoned(0)
+    settings.set_dynamic({}, {"cordoned.log.dirs": paths[0]})
+    assert disks.least_loaded() == 1 and disks.is_cordoned(0)
+    settings.set_dynamic({}, {"cordoned.log.dirs": "*"})
+    assert disks.least_loaded() == 0 and disks.is_cordoned(1)
     disks.close()
 
 
@@ -203,7 +218,7 @@ def recorded(monkeypatch):
 
 
 def test_a_directory_that_was_set_aside_stays_so_after_a_power_cut(tmp_path, monkeypatch):
-    disks = Directories([str(tmp_path)], {"log.dir.free.bytes.min": 0}, None)
+    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
     disks.open()
     (tmp_path / "t-0").mkdir()
     calls = recorded(monkeypatch)

@@ -58,6 +58,33 @@ def node(paths):
     made.stop()
 
 
+def test_moves_wait_while_their_rate_is_0_and_go_on_once_it_is_lifted(node):
+    node.settings.set_dynamic({moves.RATE: "0"}, {})
+    for number in range(5):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    time.sleep(0.1)
+    move, = node.logs.moves.all()
+    assert move.lag == 5 and node.logs.finish_moves() == []
+    node.settings.set_dynamic({moves.RATE: str(1 << 30)}, {})
+    moved(node)
+
+
+def test_what_was_copied_is_paid_for_by_pauses_at_the_rate_before_more_is(node):
+    for number in range(50):
+        append(node, "t", number)
+    waits = []
+    mover = node.logs.moves
+    mover._stopping = SimpleNamespace(
+        wait=waits.append, is_set=lambda: sum(waits) >= 20, set=lambda: None)
+    node.settings.set_dynamic({moves.RATE: "25000"}, {})
+    node.logs.move("t", 0, 1)
+    mover._thread.join()
+    copied = mover.find("t", 0).target.size_bytes
+    assert waits[:2] == [moves.PAUSE_S, moves.LOOK_S] and max(waits) == moves.LOOK_S
+    assert copied / 25_000 == pytest.approx(sum(waits), abs=1)
+
+
 def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
     for number in range(200):
         append(node, "t", number)

@@ -71,9 +71,9 @@ def test_a_filter_means(changed, count):
     assert len(records) == len(deleted.rules) == count
 
 
-def test_a_filter_sees_what_the_ones_before_it_left():
+def test_a_rule_that_two_filters_mean_goes_once_and_is_told_to_both():
     records, results = decided(acls.delete(image_with(RULE), [wanted(), wanted()]))
-    assert len(records) == 1 and [len(result.rules) for result in results] == [1, 0]
+    assert len(records) == 1 and [len(result.rules) for result in results] == [1, 1]
 
 
 @pytest.mark.parametrize("changed", [
@@ -94,7 +94,7 @@ def test_a_filter_that_leaves_nothing_open_means_one_rule():
     assert decided(acls.found(image, exactly(RULE))) == [RULE]
     assert decided(acls.found(image, exactly(RULE._replace(resource_name="u")))) == []
     records, results = decided(acls.delete(image, [exactly(RULE), exactly(RULE)]))
-    assert len(records) == 1 and [result.rules for result in results] == [[RULE], []]
+    assert len(records) == 1 and [result.rules for result in results] == [[RULE], [RULE]]
 
 
 def test_one_more_rule_and_one_less_cost_the_same_among_none_and_among_thousands():

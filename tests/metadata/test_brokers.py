@@ -226,3 +226,57 @@ def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost()
         broker_id=2, broker_epoch=made.image.brokers[2].epoch)])
     made.register(2, incarnation=2)
     assert made.image.partition("t", 0).eligible_leader_replicas == ()
+
+
+def test_who_was_silent_before_a_controller_takes_office_has_no_new_session():
+    cluster = Cluster()
+    cluster.join(1, 2, 3)
+    cluster.now = 5000
+    heartbeats = Heartbeats(SESSION_NS)
+    heartbeats.follow(cluster.image)
+    heartbeats.begin(cluster.image, cluster.now)
+    heartbeats.last_heard(2, cluster.now - SESSION_NS + 10)
+    heartbeats.last_heard(3, cluster.now + 10)
+    heartbeats.last_heard(9, cluster.now)
+    assert heartbeats.silent(cluster.image, cluster.now + 9) == []
+    assert heartbeats.next_end_ns(cluster.image, cluster.now) == cluster.now + 10
+    assert heartbeats.silent(cluster.image, cluster.now + 10) == [2]
+    heartbeats.touch(2, 0, 7, cluster.now + 11)
+    assert heartbeats.silent(cluster.image, cluster.now + SESSION_NS - 1) == []
+
+
+def test_what_a_broker_says_of_cordoned_directories_is_written_once():
+    cluster = Cluster().join(1, 2)
+    one = cluster.image.brokers[1].directories
+    assert cluster.beat(1, cordoned_log_dirs=None) is None
+    assert cluster.beat(1, cordoned_log_dirs=list(one)) == brokers.State(False, False, False)
+    assert cluster.image.brokers[1].cordoned == one and not cluster.image.takes_replicas(1)
+    assert cluster.beat(1, cordoned_log_dirs=list(one)) is None
+    cluster.beat(1, cordoned_log_dirs=[])
+    assert cluster.image.brokers[1].cordoned == () and cluster.image.takes_replicas(1)
+
+
+def test_a_broker_with_one_directory_that_is_not_cordoned_takes_replicas():
+    cluster = Cluster()
+    cluster.register(1, directories=[b"a" * 16, b"b" * 16])
+    cluster.beat(1, cordoned_log_dirs=[b"b" * 16])
+    assert cluster.image.takes_replicas(1)
+
+
+def test_an_older_metadata_version_has_no_cordons():
+    cluster = Cluster().join(1)
+    cluster.take([messages.FeatureLevelRecord(name="metadata.version", feature_level=29)])
+    assert cluster.beat(1, cordoned_log_dirs=list(cluster.image.brokers[1].directories)) is None
+    assert cluster.image.brokers[1].cordoned is None
+
+
+def test_new_partitions_go_past_brokers_whose_directories_are_all_cordoned():
+    cluster = Cluster().join(1, 2, 3)
+    cluster.beat(2, cordoned_log_dirs=list(cluster.image.brokers[2].directories))
+    image, results = create(cluster.image, topic("t", 30, 2))
+    assert results[0].error == E.NONE
+    assert {id_ for state in image.topics["t"].partitions for id_ in state.replicas} == {1, 3}
+    _, results = create(cluster.image, topic("u", 1, 3))
+    assert results[0].error == E.INVALID_REPLICATION_FACTOR
+    # By hand they may, as with Kafka 4.3.1.
+    cluster.create((2, 1), name="v")

@@ -228,3 +228,15 @@ def test_clearing_eligible_replicas_counts_as_a_change_of_the_partitions_that_ha
     after = apply(made, [messages.ClearElrRecord(topic_name="")], made.offset + 1, 1)
     assert [state.partition_epoch for state in after.topics["t"].partitions] == [2, 0]
     assert after.topics["t"].partitions[0].eligible_leader_replicas == ()
+
+
+def test_cordoned_directories_survive_a_snapshot_and_the_store(tmp_path):
+    made = apply(cluster(), [messages.BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=1, cordoned_log_dirs=[b"a" * 16])], 9, 1)
+    assert made.brokers[1].cordoned == (b"a" * 16,)
+    records = snapshots.records_of(made)
+    assert apply(Image(), records, made.offset, made.epoch) == made
+    store = Store(str(tmp_path))
+    store.save(made, [])
+    assert store.load_image() == made
+    store.close()

@@ -122,12 +122,35 @@ def test_the_metadata_log_is_sent_from_any_offset_of_its_history(cluster):
     assert fetched(controller, epoch=2).error_code == E.UNKNOWN_LEADER_EPOCH
     assert fetched(controller, last_epoch=-1).error_code == E.INVALID_REQUEST
     assert fetched(controller, cluster_id="other").error_code == E.INCONSISTENT_CLUSTER_ID
+    assert fetched(controller, epoch=0).high_watermark == -1
 
 
-def test_a_killed_broker_is_fenced_before_its_session_ends_and_comes_back(cluster):
+@pytest.mark.parametrize("version, endpoints", [(0, 0), (1, 1)])
+def test_a_snapshot_that_is_not_there_is_told_in_each_version(cluster, version, endpoints):
+    new = messages.FetchSnapshotRequest
+    answer = asked(cluster[0], new(topics=[new.TopicSnapshot(
+        name="__cluster_metadata", partitions=[new.PartitionSnapshot(
+            partition=0, current_leader_epoch=1, position=0,
+            snapshot_id=new.SnapshotId(end_offset=1 << 40, epoch=1))])]), version)
+    assert answer.topics[0].partitions[0].error_code == E.SNAPSHOT_NOT_FOUND
+    assert len(answer.node_endpoints) == endpoints
+
+
+@pytest.mark.parametrize("version, error", [(0, E.INVALID_REQUEST),
+                                            (1, E.MISMATCHED_ENDPOINT_TYPE)])
+def test_a_controller_does_not_describe_brokers(cluster, version, error):
+    answer = asked(cluster[0], messages.DescribeClusterRequest(endpoint_type=1), version)
+    assert answer.error_code == error and answer.brokers == []
+
+
+def test_a_killed_broker_is_fenced_before_its_session_ends_forgotten_and_comes_back(cluster):
     _, first, second = cluster
     second.kill()
     while not brokers_of(first)[2]:
+        time.sleep(0.02)
+    # Through a broker, as kafka-cluster asks.
+    assert asked(first, messages.UnregisterBrokerRequest(broker_id=2), 0).error_code == E.NONE
+    while brokers_of(first) != {1: False}:
         time.sleep(0.02)
     second.start()
     # It knows that it is unfenced; the first one hears of it a moment later.

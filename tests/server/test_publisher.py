@@ -204,7 +204,7 @@ def test_a_registration_that_failed_is_no_later_requests_failure(caplog):
             await broker.publisher.registered()
 
     asyncio.run(run())
-    assert "listeners cannot be registered" in caplog.text
+    assert "this broker cannot be registered" in caplog.text
 
 
 def test_settings_of_another_broker_change_nothing_here():

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pylog.config import catalogue
+from tests.clusters import until
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.kafka
 DELETE_RECORDS, DESCRIBE_CONFIGS, ALTER_CONFIGS, ALTER_LOG_DIRS, LOG_DIRS = 21, 32, 33, 34, 35
 CREATE_PARTITIONS, ELECT_LEADERS, INCREMENTAL, REASSIGN, REASSIGNMENTS = 37, 43, 44, 45, 46
 QUORUM, FEATURES, PRODUCERS, RESOURCES = 55, 57, 61, 74
+INVALID_REPLICATION_FACTOR = 38
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 SETTLE_S = 0.5
@@ -480,6 +482,48 @@ def _alter_log_dirs(side: Side, version: int) -> None:
 @pytest.mark.parametrize("version", range(1, 3))
 def test_alter_replica_log_dirs_answers_are_kafkas(kafka, target, version):
     compare(kafka, target, _alter_log_dirs, version)
+
+
+def _cordoned(side: Side) -> None:
+    name = side.topic("stored", 1)
+    path = ask(side.connection, LOG_DIRS, 4, topics=[])["results"][0]["log_dir"]
+
+    def cordon(label, text, row=0):
+        side.ask(label, INCREMENTAL, 1, validate_only=False, resources=[
+            {"resource_type": 4, "resource_name": "1", "configs": [
+                {"name": "cordoned.log.dirs", "config_operation": row, "value": text}]}])
+
+    def created(topic, dry=True, **more):
+        return ask(side.connection, raw.CREATE_TOPICS, 7, timeout=5000, validate_only=dry, topics=[
+            {"name": topic, "num_partitions": -1, "replication_factor": -1, "assignments": [],
+             "configs": [], **more}])["topics"][0]["error_code"]
+
+    def settled(error):
+        # Kafka's controller hears of it with a heartbeat.
+        until(lambda: created(side.name("tried")) == error)
+
+    cordon("another directory", "/no/such")
+    cordon("all and another", f"*,{path}")
+    try:
+        cordon("all", "*")
+        settled(INVALID_REPLICATION_FACTOR)
+        side.ask("new partitions", CREATE_PARTITIONS, 3, timeout=5000, validate_only=False,
+                 topics=[{"name": name, "count": 2, "assignments": None}])
+        side.note("by hand", created(side.name("by hand"), False, assignments=[
+            {"partition_index": 0, "broker_ids": [1]}]))
+        answer = ask(side.connection, LOG_DIRS, 5, topics=[])
+        side.note("described", [row["is_cordoned"] for row in answer["results"]])
+        side.ask("moved there", ALTER_LOG_DIRS, 2, dirs=[
+            {"path": path, "topics": [{"name": name, "partitions": [0]}]}])
+        side.ask("of nothing there", ALTER_LOG_DIRS, 2, dirs=[
+            {"path": path, "topics": [{"name": side.name("missing"), "partitions": [0]}]}])
+    finally:
+        cordon("none", None, 1)
+        settled(0)
+
+
+def test_cordoned_directories_are_kafkas(kafka, target):
+    compare(kafka, target, _cordoned)
 
 
 def _quorum(side: Side, version: int) -> None:

@@ -145,8 +145,7 @@ def _inner(text: str) -> str:
     for wrapping in WRAPPED:
         found = wrapping.fullmatch(text)
         text = found[1] if found else text
-    # Kafka's last words where we have no such directories.
-    return text.replace(" or some brokers have all their log directories cordoned", "")
+    return text
 
 
 @pytest.mark.parametrize("scenario", [_settings, _topics])
