@@ -31,7 +31,7 @@ class PylogBroker(BrokerProcess):
     def spawn_brokerd(self) -> None:
         """Without waiting until it answers."""
         settings = {
-            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
+            "listeners": self.listener_addresses(),
             "log.dirs": self.data_dir,
             **self.overrides,
         }

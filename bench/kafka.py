@@ -149,14 +149,17 @@ class KafkaBroker(BrokerProcess):
 
     def _settings(self) -> dict:
         controller = free_port()
+        addresses = self.listener_addresses()
+        protocols = "".join(f",{name}:{name}" for name in self.listeners)
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{addresses},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": addresses,
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map":
+                f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}",
             "log.dirs": self.data_dir,
             "offsets.topic.replication.factor": 1,
             "transaction.state.log.replication.factor": 1,

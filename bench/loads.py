@@ -29,7 +29,8 @@ CLIENT_WAIT_S = 900.0
 FLOOR_RUNS = 3
 TOPIC_WAIT_S = 60.0
 COLD_LEAD_S = 0.5
-PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+)", re.M)
+# Milliseconds, and messages that were acknowledged.
+PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+\d+ \|\s+\d+ \|\s+\d+ \|\s+(\d+)", re.M)
 CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
 JAVA_TOTAL = re.compile(
     r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).* ([\d.]+) ms 50th, "
@@ -42,21 +43,33 @@ class LoadFailed(Exception):
     """The client ended with an error or lost requests; the message is its own."""
 
 
-def _finish(done: subprocess.CompletedProcess) -> str:
-    if done.returncode:
+def _finish(done: subprocess.CompletedProcess, status_max: int = 0) -> str:
+    if not 0 <= done.returncode <= status_max:
         text = (done.stderr + done.stdout).strip()
         raise LoadFailed(f"{Path(done.args[0]).name}: {text[-400:]}")
     return done.stdout
 
 
-def _run(command: list) -> str:
+def _run(command: list, broker: BrokerProcess | None = None, status_max: int = 0) -> str:
     return _finish(subprocess.run(
-        [str(part) for part in command], text=True, capture_output=True, timeout=CLIENT_WAIT_S))
+        [str(part) for part in command], text=True, capture_output=True, timeout=CLIENT_WAIT_S,
+        env=_environment(broker)), status_max)
+
+
+def _environment(broker: BrokerProcess | None) -> dict:
+    own = broker.access.environment if broker and broker.access else {}
+    return {**os.environ, **own}
 
 
 def native(name: str, broker: BrokerProcess, *args) -> dict:
     """Run bench/csrc/`name`.c against `broker`; its JSON line as a dict."""
-    return json.loads(_run([load_client(name), broker.port, *args]))
+    return json.loads(_run([load_client(name), broker.load_port, *args], broker))
+
+
+def _options(broker: BrokerProcess, option: str, of: str) -> list[str]:
+    """`option name=value` for each setting of the broker's access for the client `of`."""
+    settings = getattr(broker.access, of) if broker.access else {}
+    return [word for name, value in settings.items() for word in (option, f"{name}={value}")]
 
 
 def _admin_call(broker: BrokerProcess, call) -> None:
@@ -118,12 +131,13 @@ def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, co
     figures: dict = {}
     with tempfile.NamedTemporaryFile("r") as stats:
         with measured(broker, figures, "cpu_s_per_gb", "gb"):
+            # Statistics that come with the end are a message left over to it: status 1.
             text = _run([
-                rdkafka_performance(), "-P", "-t", topic, "-b", broker.bootstrap, "-s", size,
+                rdkafka_performance(), "-P", "-t", topic, "-b", broker.load_bootstrap, "-s", size,
                 "-c", count, "-a", -1, "-z", codec, "-u", "-i", 100000, "-T", 200,
                 "-Y", f"cat > {stats.name}", "-X", "sticky.partitioning.linger.ms=0",
-                "-X", "message.timeout.ms=120000",
-            ])
+                "-X", "message.timeout.ms=120000", *_options(broker, "-X", "rdkafka"),
+            ], broker, status_max=1)
             totals = PRODUCED.findall(text)
             if not totals or int(totals[-1][1]) != count:
                 raise LoadFailed(f"rdkafka_performance: {text[-400:]}")
@@ -155,9 +169,9 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
     with tempfile.NamedTemporaryFile("r") as stats:
         with measured(broker, figures, "fetch_cpu_s_per_gb", "gb"):
             text = _run([
-                rdkafka_performance(), "-C", "-t", topic, "-b", broker.bootstrap, *numbers,
+                rdkafka_performance(), "-C", "-t", topic, "-b", broker.load_bootstrap, *numbers,
                 "-o", "beginning", "-c", count, "-B", 1000, "-i", 100000, "-T", 200,
-                "-Y", f"cat > {stats.name}",
+                "-Y", f"cat > {stats.name}", *_options(broker, "-X", "rdkafka"),
             ])
             totals = CONSUMED.findall(text)
             if not totals or int(totals[-1][0]) < count:
@@ -176,7 +190,7 @@ def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, si
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
         figures["gb"] = size * count / GB
-    figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
+    figures["raw_fetch_mb_s"] = size * count / 1e6 / max(line["seconds"], 1e-3)
     figures["range_bytes"] = line["range_bytes"]
     figures["answer_bytes"] = line["record_bytes"] / max(1, line["requests"])
     figures["wire_share"] = line["record_bytes"] / (size * count)
@@ -188,10 +202,11 @@ def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec
     figures: dict = {}
     with measured(broker, figures, "cpu_s_per_gb", "gb"):
         text = _finish(kafka.run_tool(
-            "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", broker.bootstrap,
-            "--topic", topic, "--num-records", count, "--record-size", size,
+            "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server",
+            broker.load_bootstrap, "--topic", topic, "--num-records", count, "--record-size", size,
             "--throughput", -1, "--print-metrics", "--command-property", "acks=all",
-            "--command-property", f"compression.type={codec}"))
+            "--command-property", f"compression.type={codec}",
+            *_options(broker, "--command-property", "java")))
         total = JAVA_TOTAL.search(text)
         if total is None or int(total[1]) != count:
             raise LoadFailed(f"ProducerPerformance: {text[:400]}")
@@ -200,6 +215,23 @@ def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec
     figures["client_p99_ms"] = float(total[6])
     sizes = [float(found) for found in JAVA_REQUEST.findall(text)]
     figures["request_bytes"] = max(sizes, default=0.0)
+    return figures
+
+
+def java_consume(broker: BrokerProcess, topic: str, size: int, count: int) -> dict:
+    """Kafka's ConsumerPerformance in a group of its own: fetch_mb_s, fetch_cpu_s_per_gb."""
+    figures: dict = {}
+    with measured(broker, figures, "fetch_cpu_s_per_gb", "gb"):
+        text = _finish(kafka.run_tool(
+            "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server",
+            broker.load_bootstrap, "--topic", topic, "--num-records", count,
+            "--group", f"{topic}-readers", "--timeout", 60000, "--hide-header",
+            *_options(broker, "--command-property", "java")))
+        fields = [field.strip() for field in text.strip().splitlines()[-1].split(",")]
+        if len(fields) < 6 or int(fields[4]) < count:
+            raise LoadFailed(f"ConsumerPerformance: {text[-400:]}")
+        figures["gb"] = size * count / GB
+    figures["fetch_mb_s"] = float(fields[3])
     return figures
 
 
@@ -261,29 +293,44 @@ def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, 
     figures["mb_s"] = line["record_bytes"] / 1e6 / line["seconds"]
 
 
-def open_idle_connections(port: int, count: int) -> list[socket.socket]:
-    """Connections that have each had one ApiVersions answer."""
+def open_idle_connections(port: int, count: int, tls=None) -> list[socket.socket]:
+    """Connections that have each had one ApiVersions answer. tls: an ssl.SSLContext, if any."""
     request = struct.pack(">ihhih", 10, 18, 0, 1, -1)
     streams = []
     for _ in range(count):
         stream = socket.create_connection(("127.0.0.1", port), timeout=10)
+        if tls is not None:
+            stream = tls.wrap_socket(stream, server_hostname="127.0.0.1")
         stream.sendall(request)
         streams.append(stream)
     for stream in streams:
-        size = struct.unpack(">i", stream.recv(4, socket.MSG_WAITALL))[0]
-        if len(stream.recv(size, socket.MSG_WAITALL)) != size:
-            raise LoadFailed("an idle connection was closed before its first answer")
+        size = struct.unpack(">i", _received(stream, 4))[0]
+        _received(stream, size)
     return streams
 
 
+def _received(stream: socket.socket, count: int) -> bytes:
+    parts, left = [], count
+    while left:
+        part = stream.recv(left)
+        if not part:
+            raise LoadFailed("an idle connection was closed before its first answer")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
 def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
-          folder: Path) -> float:
+          folder: Path, certificate: str = "") -> float:
     """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer.
 
-    piece_bytes: length of one write to the file, 0 for the loop's own choice.
+    piece_bytes: length of one write to the file, 0 for the loop's own choice. Of tls-recv and
+    tls-send: with that certificate (PEM, its key beside it).
     """
     unit = max(1, int(unit_bytes))
     total = total_bytes / 10_000 if kind == "answer" else total_bytes
-    command = [load_client("floor"), kind, unit, int(total), folder / f"floor.{kind}", piece_bytes]
+    program, verb = ("floor_tls", kind.removeprefix("tls-")) if certificate else ("floor", kind)
+    command = [load_client(program), verb, unit, int(total), folder / f"floor.{kind}",
+               *filter(None, [certificate]), piece_bytes]
     key = "cpu_s_per_million" if kind == "answer" else "cpu_s_per_gb"
     return median(json.loads(_run(command))[key] for _ in range(FLOOR_RUNS))

@@ -12,7 +12,9 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CPU_CLOCK_OF_PROCESS = 2
@@ -80,10 +82,26 @@ def api_versions_answered(port: int, wait_s: float = 1.0, host: str = "127.0.0.1
         return False
 
 
+@dataclass(frozen=True)
+class Access:
+    """How clients come in where it is not in plain text and without a login.
+
+    listener: its name among the broker's. rdkafka, java: settings of these clients. environment: of
+    our own (bench/csrc/secure.h).
+    """
+
+    listener: str
+    rdkafka: Mapping[str, str] = field(default_factory=dict)
+    java: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 class BrokerProcess:
     """What both brokers share: a context manager around one child process.
 
     A subclass sets `name`, implements `_start()` and leaves `process`, `port` and `output` set.
+    listeners: ports of those beside PLAINTEXT, by security protocol. access: how loads come in;
+    None: in plain text.
     """
 
     name = "broker"
@@ -94,6 +112,8 @@ class BrokerProcess:
         self.wanted_port = port
         self.port = port
         self.overrides = dict(overrides or {})
+        self.listeners: dict[str, int] = {}
+        self.access: Access | None = None
         self.process: subprocess.Popen | None = None
         self.enter: Callable[[], None] | None = None     # Brings the child onto its machine.
         self.output = self.data_dir.parent / f"{self.data_dir.name}.{self.name}.out"
@@ -117,6 +137,28 @@ class BrokerProcess:
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def load_port(self) -> int:
+        return self.listeners[self.access.listener] if self.access else self.port
+
+    @property
+    def load_bootstrap(self) -> str:
+        return f"{self.host}:{self.load_port}"
+
+    @contextmanager
+    def reached(self, access: Access):
+        """Loads within come in that way."""
+        before, self.access = self.access, access
+        try:
+            yield self
+        finally:
+            self.access = before
+
+    def listener_addresses(self) -> str:
+        """The setting `listeners`."""
+        return ",".join(f"{name}://{self.host}:{port}"
+                        for name, port in {"PLAINTEXT": self.port, **self.listeners}.items())
 
     @property
     def pid(self) -> int:

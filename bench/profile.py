@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.process import BrokerProcess
 from bench.programs import cache_dir
 from bench.scenarios import FULL, QUICK, SCENARIOS, Side
+from bench.secured import SECURED, secured_broker
 
 SAMPLES_PER_S = 997
 
@@ -37,7 +38,7 @@ def _report(data: Path, lines_max: int, *options: str) -> str:
 def main(argv: list[str]) -> int:
     """Run one load with perf attached; print the shares by object and by symbol."""
     parser = argparse.ArgumentParser(prog="python -m bench.profile")
-    parser.add_argument("load", choices=sorted(SCENARIOS))
+    parser.add_argument("load", choices=sorted(SCENARIOS | SECURED))
     parser.add_argument("--side", default="pylog", choices=["pylog", "kafka"])
     parser.add_argument("--full", action="store_true", help="the sizes of a full run")
     parser.add_argument("--lines", type=int, default=40)
@@ -52,9 +53,9 @@ def main(argv: list[str]) -> int:
         side = Side(options.side, Path(folder), FULL if options.full else QUICK)
         data = Path(options.keep or f"{folder}/perf.data")
         try:
-            broker = side.shared(setup)
+            broker = secured_broker(side, "tls") if options.load in SECURED else side.shared(setup)
             sampler = _record(broker, data)
-            figures = SCENARIOS[options.load].run(side)
+            figures = (SCENARIOS | SECURED)[options.load].run(side)
             sampler.terminate()
             sampler.wait()
         finally:

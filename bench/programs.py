@@ -15,6 +15,7 @@ from pathlib import Path
 SOURCES = Path(__file__).with_name("csrc")
 CFLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-g1", "-msse4.2", "-Wall", "-Wextra",
           "-Wconversion", "-Wshadow", "-pthread"]
+LIBRARIES = ["-lm", "-Wl,--as-needed", "-lssl", "-lcrypto"]
 RDKAFKA_SYS = "=4.10.0"
 CRATE = f"""\
 [package]
@@ -54,7 +55,7 @@ def load_client(name: str) -> str:
         raise ProgramMissing("the load clients need gcc")
     program.parent.mkdir(parents=True, exist_ok=True)
     fresh = program.with_suffix(f".{os.getpid()}")
-    _run([compiler, *CFLAGS, str(source), "-o", str(fresh), "-lm"], SOURCES,
+    _run([compiler, *CFLAGS, str(source), "-o", str(fresh), *LIBRARIES], SOURCES,
          program.parent / f"{name}.build")
     fresh.rename(program)
     return str(program)
@@ -62,7 +63,7 @@ def load_client(name: str) -> str:
 
 def rdkafka_performance() -> str:
     """Path of librdkafka's own load program, built once from the crate's sources."""
-    root = cache_dir() / "librdkafka"
+    root = cache_dir() / "librdkafka-ssl"
     program = root / "build" / "examples" / "rdkafka_performance"
     if program.exists():
         return str(program)
@@ -77,7 +78,7 @@ def rdkafka_performance() -> str:
     shutil.copytree(root / "vendor" / "rdkafka-sys" / "librdkafka", root / "build")
     plain = {**os.environ, "CC": "gcc"}  # mklove takes no compiler with arguments.
     build = root / "build"
-    _run(["./configure", "--disable-gssapi", "--disable-ssl", "--disable-curl"], build, log,
+    _run(["./configure", "--disable-gssapi", "--enable-ssl", "--disable-curl"], build, log,
          env=plain)
     _run(["make", "-j2", "libs"], build, log, env=plain)
     _run(["make", "-C", "examples", "rdkafka_performance"], build, log, env=plain)

@@ -41,6 +41,8 @@ class Scale:
     connections: int
     floor_bytes: int
     touched_bytes: int
+    handshakes: int
+    hold_s: float
 
 
 FULL = Scale(
@@ -48,14 +50,14 @@ FULL = Scale(
     java_bytes={1024: 500_000_000, 100: 200_000_000},
     one_record_requests=150_000, latency_s=20, cold_bytes=5_000_000_000, flush_s=8,
     partitions=10_000, connections=2_000, floor_bytes=500_000_000,
-    touched_bytes=32_000_000_000,
+    touched_bytes=32_000_000_000, handshakes=10_000, hold_s=15,
 )
 QUICK = Scale(
     native_bytes={1024: 300_000_000, 100: 100_000_000},
     java_bytes={1024: 150_000_000, 100: 40_000_000},
     one_record_requests=30_000, latency_s=5, cold_bytes=1_000_000_000, flush_s=3,
     partitions=1_000, connections=500, floor_bytes=200_000_000,
-    touched_bytes=6_000_000_000,
+    touched_bytes=6_000_000_000, handshakes=3_000, hold_s=6,
 )
 
 
@@ -86,11 +88,11 @@ class Side:
                 self.running[setup] = broker
                 self.cold_topic = None if setup == "cached" else self.cold_topic
                 if setup == "cached":
-                    self._warm_up(broker)
+                    self.warm_up(broker)
         pin(broker.pid, self.placement.broker)
         return broker
 
-    def _warm_up(self, broker: BrokerProcess) -> None:
+    def warm_up(self, broker: BrokerProcess) -> None:
         """Kafka's JVM compiles while it works; both sides get the same untimed load first."""
         count = self.scale.native_bytes[100] // 100 // 2
         topic = self.topic()

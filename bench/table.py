@@ -100,6 +100,20 @@ def _frames_rows(scenario: str, label: str) -> list[Row]:
     ]
 
 
+def _tls_rows(scenario: str, label: str) -> list[Row]:
+    loop = Goal("floor_max", 1.3)
+    return [
+        Row(scenario, "mb_s", f"produce {label}", "MB/s"),
+        Row(scenario, "cpu_s_per_gb", f"produce {label}, broker CPU", "s/GB",
+            _at_most(0.4, loop)),
+        Row(scenario, "fetch_mb_s", f"read back {label}", "MB/s"),
+        Row(scenario, "fetch_cpu_s_per_gb", f"read back {label}, broker CPU", "s/GB",
+            _at_most(0.3, loop)),
+        Row(scenario, "raw_fetch_cpu_s_per_gb", f"read back {label}, bare reader, broker CPU",
+            "s/GB", _at_most(0.3, loop)),
+    ]
+
+
 ROWS: list[Row] = [
     *_bulk_rows("produce-1k-rdkafka", "1 KiB rdkafka", _at_most(0.35, FLOOR),
                 _at_most(0.6, FLOOR)),
@@ -144,6 +158,30 @@ ROWS: list[Row] = [
     Row("partitions-10k", "written_partition_kib", "RSS per partition, one batch in", "KiB"),
     Row("start-empty", "connection_kib", "RSS per idle connection", "KiB",
         (Goal("value_max", 32),)),
+    *_tls_rows("tls-1k-rdkafka", "1 KiB rdkafka, TLS"),
+    *_tls_rows("tls-1k-java", "1 KiB java, TLS"),
+    *_latency_rows("tls-e2e", "end to end at 500/s, TLS, SCRAM, 1,000 ACLs",
+                   _at_most(0.4, Goal("own_max", 1.3, "plain_p99_us")),
+                   _at_most(0.3, Goal("own_max", 1.3, "plain_p999_us"))),
+    Row("tls-e2e", "plain_p99_us", "the same in plain text just before, p99", "µs"),
+    Row("tls-e2e", "plain_p999_us", "the same in plain text, p99.9", "µs"),
+    Row("tls-acls", "acls_cpu_s", "one-record requests with 10,000 ACLs, broker CPU", "s/M req",
+        (Goal("own_max", 1.02, "none_cpu_s"),)),
+    Row("tls-acls", "none_cpu_s", "the same without an authorizer", "s/M req"),
+    Row("tls-handshakes", "full_per_core", "TLS handshakes per CPU second, full", "1/s",
+        (Goal("ratio_min", 3),)),
+    Row("tls-handshakes", "resumed_per_core", "TLS handshakes per CPU second, resumed", "1/s",
+        (Goal("ratio_min", 3),)),
+    Row("tls-handshakes", "p99_us", "another TLS connection beside storms of 1,000, p99", "µs",
+        (Goal("own_max", 2, "alone_p99_us"),)),
+    Row("tls-handshakes", "alone_p99_us", "the same just before without, p99", "µs"),
+    Row("tls-logins", "logins_s", "SCRAM logins offered at 1,000/s, done", "1/s"),
+    Row("tls-logins", "login_p99_us", "a login meanwhile, p99", "µs"),
+    Row("tls-logins", "login_cpu_us", "broker CPU of a login, heartbeats included", "µs"),
+    Row("tls-logins", "p99_us", "heartbeats of a group of 500 beside these logins, p99", "µs"),
+    Row("tls-logins", "alone_p99_us", "the same just before without, p99", "µs"),
+    Row("tls-idle", "connection_kib", "RSS per idle TLS connection", "KiB",
+        (Goal("value_max", 48),)),
 ]
 
 

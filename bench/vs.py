@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from bench import loads, placement, report, table
@@ -25,8 +26,11 @@ from bench.machine import commit_line, machine_line, touch_free_memory
 from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
 from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
+from bench.secured import SECURED, certificate
 
+LOADS = SCENARIOS | SECURED
 SECTION = "Records: produce, fetch, latency, start"
+SECTION_SECURED = "Security: TLS, logins, ACLs"
 SIDES = "kafka,pylog"
 PLACEMENTS = "same,apart"
 ROUNDS_MAX = 9
@@ -52,11 +56,11 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 def _chosen(patterns: list[str]) -> list[str]:
     if not patterns:
-        return list(SCENARIOS)
+        return list(LOADS)
     names = []
     for pattern in patterns:
-        exact = [name for name in SCENARIOS if name == pattern]
-        found = exact or [name for name in SCENARIOS if fnmatch.fnmatch(name, f"{pattern}*")]
+        exact = [name for name in LOADS if name == pattern]
+        found = exact or [name for name in LOADS if fnmatch.fnmatch(name, f"{pattern}*")]
         if not found:
             raise SystemExit(f"no load named {pattern}; --list names them")
         names += [name for name in found if name not in names]
@@ -77,7 +81,7 @@ class Run:
         self.failures: list[str] = []
 
     def scenario(self, name: str, rounds: int, rounds_max: int) -> None:
-        last = min(max(rounds, rounds_max), SCENARIOS[name].rounds_max)
+        last = min(max(rounds, rounds_max), LOADS[name].rounds_max)
         with placement.pinned(self._where(name)):
             for turn in range(last):
                 self._round(name, self.sides if turn % 2 == 0 else self.sides[::-1])  # Keeps (1).
@@ -85,7 +89,7 @@ class Run:
                     return  # Keeps (5).
 
     def _where(self, name: str) -> placement.Placement:
-        return self.where if SCENARIOS[name].pinned else placement.placements()["free"]
+        return self.where if LOADS[name].pinned else placement.placements()["free"]
 
     def _round(self, name: str, order: list[Side]) -> None:
         for side in order:
@@ -101,7 +105,7 @@ class Run:
         os.sync()
         begin_s = time.monotonic()
         try:
-            figures = SCENARIOS[name].run(side)
+            figures = LOADS[name].run(side)
         except EXPECTED as failure:
             text = " ".join(str(failure).split())[-600:]
             self.failures.append(f"{name}, {side.name}: {text}")
@@ -120,26 +124,38 @@ class Run:
         """The bare loops at the unit sizes that our side (else Kafka's) was just seen to use."""
         seen = self.samples.get(name, {})
         source = seen.get("pylog") or seen.get("kafka")
-        for key, kind, unit, piece in SCENARIOS[name].floors if source else ():
+        for key, kind, unit, piece in LOADS[name].floors if source else ():
             size = min(source.get(unit, [0])[-1], 1 << 24 if kind == "sendfile" else 1 << 27)
             if size:
-                value = loads.floor(kind, size, piece, self.scale.floor_bytes, self.folder)
+                value = loads.floor(kind, size, piece, self.scale.floor_bytes, self.folder,
+                                    certificate(kind, self.folder))
                 # The table's GB are of record values; the bare loop moved the bytes around them.
                 share = 1.0 if kind == "answer" else source.get("wire_share", [1.0])[-1]
                 self._keep(name, "floor", key, value * share)
 
 
-def _report(runs: list[Run], options: argparse.Namespace, head: list[str]) -> str:
+def _text(runs: list[Run], names: Container[str], head: list[str]) -> str:
+    """Head and table of these loads."""
     second = runs[1] if len(runs) > 1 else None
     where = f"Broker and clients: {runs[0].where.name}" + (
         f"; in the second ratio: {second.where.name}" if second else "")
     failures = [line for run in runs for line in run.failures]
     body = [*head, f"{where}. Load {os.getloadavg()[0]:.1f} at the end.", "",
-            table.render(runs[0].samples, kafka_version(), second.samples if second else {})]
+            table.render(_part(runs[0], names), kafka_version(),
+                         _part(second, names) if second else {})]
     if failures:
         body += ["", "Loads without a figure:", *(f"- {line}" for line in failures)]
-    text = "\n".join(body) + "\n"
-    report.save(text, {"head": head, "quick": options.quick, "failures": failures,
+    return "\n".join(body) + "\n"
+
+
+def _part(run: Run, names: Container[str]) -> dict:
+    return {name: samples for name, samples in run.samples.items() if name in names}
+
+
+def _report(runs: list[Run], options: argparse.Namespace, head: list[str]) -> str:
+    text = _text(runs, LOADS, head)
+    report.save(text, {"head": head, "quick": options.quick,
+                       "failures": [line for run in runs for line in run.failures],
                        "samples": {run.where.name: run.samples for run in runs}})
     return text
 
@@ -152,16 +168,21 @@ def _placements(options: argparse.Namespace) -> list[placement.Placement]:
     return [known[name] for name in names]
 
 
-def is_full(options: argparse.Namespace, rounds: int) -> bool:
-    """Whether a run may replace the table in docs: all loads, both brokers, a median."""
-    return not options.only and options.sides == SIDES and rounds > 1
+def sections(options: argparse.Namespace, rounds: int) -> dict[str, list[str]]:
+    """The sections in docs that a run may replace, with their loads: it has run all of them, on
+    both brokers, and has a median."""
+    chosen = set(_chosen(options.only))
+    if options.sides != SIDES or rounds < 2:
+        return {}
+    return {title: list(table) for title, table in
+            ((SECTION, SCENARIOS), (SECTION_SECURED, SECURED)) if chosen.issuperset(table)}
 
 
 def main(argv: list[str]) -> int:
     """Run the chosen loads and print the table. Exit status 1 when a load failed."""
     options = _arguments(argv)
     if options.list:
-        print("\n".join(SCENARIOS))
+        print("\n".join(LOADS))
         return 0
     names = _chosen(options.only)
     rounds = options.rounds or (1 if options.quick else 3)
@@ -174,7 +195,8 @@ def main(argv: list[str]) -> int:
     try:
         classpath()
         rdkafka_performance()
-        for client in ("produce", "fetch", "latency", "floor", "cold"):
+        for client in ("produce", "fetch", "latency", "floor", "floor_tls", "cold", "handshakes",
+                       "logins", "group"):
             load_client(client)
     except (KafkaMissing, ProgramMissing) as missing:
         print(missing, file=sys.stderr)
@@ -190,15 +212,15 @@ def main(argv: list[str]) -> int:
     touch_free_memory(scale.touched_bytes)
     try:
         for name in names:
-            for run in runs if SCENARIOS[name].pinned else runs[:1]:
+            for run in runs if LOADS[name].pinned else runs[:1]:
                 run.scenario(name, rounds, rounds_max)
     finally:
         for side in sides:
             side.stop()
         text = _report(runs, options, head)
         shutil.rmtree(folder, ignore_errors=True)
-    if is_full(options, rounds):
-        report.publish(SECTION, text)
+    for title, its in sections(options, rounds).items():
+        report.publish(title, _text(runs, its, head))
     print(f"\n{text}")
     return 1 if any(run.failures for run in runs) else 0
 

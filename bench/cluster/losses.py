@@ -64,7 +64,7 @@ def quorum(cluster: Cluster, topic: str, count: int) -> dict:
 def host(cluster: Cluster, network: Network, topic: str, count: int) -> dict:
     """The host of a leader is cut off: seconds until another leader acknowledges, and whether the
     host had the active controller, too."""
-    create(cluster, topic, 1)
+    create(cluster, topic, 1, 2)     # The loads' own clients are on loopback.
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     seen: dict[str, list[float]] = {"with_controller": [], "without": []}
     for _ in range(count):
@@ -230,7 +230,7 @@ def _lost(cluster: Cluster, topic: str, count: int, find: Callable[[], int],
         number = find()
         others = [other for other in cluster.nodes if other != number]
         apart = f"{topic}-apart-{turn}"
-        admin.create_topics([NewTopic(apart, replica_assignment=[others], config={
+        admin.create_topics([NewTopic(apart, 1, replica_assignment=[others], config={
             "min.insync.replicas": "2"})])[apart].result(WAIT_S)
         # Keeps (2).
         bootstrap = ",".join(cluster.nodes[other].bootstrap for other in others)

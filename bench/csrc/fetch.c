@@ -5,7 +5,7 @@
  * one line of JSON. Batches are walked by their headers only, to find the next offset. Version 10,
  * because from 11 on a replica that does not lead answers too, and a success shall mean a leader.
  */
-#include "wire.h"
+#include "secure.h"
 
 enum { PARTITIONS_MAX = 1024, FETCH_BYTES_MAX = 50 << 20 };
 
@@ -15,7 +15,7 @@ typedef struct {
 } place;
 
 typedef struct {
-    int stream;
+    secure_stream stream;
     const char *topic;
     int partitions;
     int partition_bytes_max;
@@ -63,7 +63,7 @@ static int ask(reader *run)
     wire_put32(count_at, count);
     at = wire_put32(at, 0);
     if (count) {
-        wire_send_all(run->stream, frame, wire_finish(frame, at));
+        secure_send_all(&run->stream, frame, wire_finish(frame, at));
         run->requests++;
     }
     return count;
@@ -86,12 +86,12 @@ static void walk(place *at, const uint8_t *batch, int64_t length)
 static void answer(reader *run)
 {
     uint8_t head[4];
-    wire_recv_all(run->stream, head, 4);
+    secure_recv_all(&run->stream, head, 4);
     size_t length = (size_t)wire_get32(head);
     if (length > run->reply_room) {
         wire_die("a reply of %zu bytes", length);
     }
-    wire_recv_all(run->stream, run->reply, length);
+    secure_recv_all(&run->stream, run->reply, length);
     const uint8_t *at = run->reply + 4 + 4;
     if (wire_get16(at)) {
         wire_die("fetch error %d", wire_get16(at));
@@ -143,7 +143,7 @@ int main(int argc, char **argv)
     for (int index = 0; index < run.partitions; index++) {
         run.places[index].high_watermark = -1;
     }
-    run.stream = wire_connect(atoi(argv[1]));
+    run.stream = secure_connect(atoi(argv[1]));
     int64_t begin_ns = wire_now_ns();
     while (ask(&run) && !(bytes_max && run.bytes >= bytes_max)) {
         answer(&run);

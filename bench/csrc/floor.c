@@ -12,47 +12,11 @@
  * units, as JSON.
  */
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/sendfile.h>
-#include <sys/wait.h>
 
-#include "wire.h"
+#include "pair.h"
 
 enum { ANSWER_BYTES = 60 };
-
-static double cpu_s(void)
-{
-    struct rusage use;
-    getrusage(RUSAGE_SELF, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
-}
-
-/* Two ends of a loopback TCP connection; forks, returns the parent's end, runs `peer` on the
- * child's. */
-static int with_peer(void (*peer)(int, size_t, int64_t), size_t unit, int64_t total, pid_t *child)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1) ||
-        getsockname(listener, (struct sockaddr *)&address, &size)) {
-        wire_die("listen: %s", strerror(errno));
-    }
-    *child = fork();
-    if (*child == 0) {
-        close(listener);
-        peer(wire_connect(ntohs(address.sin_port)), unit, total);
-        _exit(0);
-    }
-    int stream = accept(listener, NULL, NULL);
-    int one = 1;
-    setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    close(listener);
-    return stream;
-}
 
 static void feed(int stream, size_t unit, int64_t total)
 {
@@ -99,9 +63,9 @@ static double answer(int file, size_t unit, int64_t total)
     if (!frame) {
         wire_die("no memory");
     }
-    int stream = with_peer(ping, unit, total, &child);
+    int stream = pair_open(ping, unit, total, &child);
     volatile uint32_t sum = 0;
-    double before = cpu_s();
+    double before = pair_cpu_s();
     for (int64_t at = 0; at < total; at += (int64_t)unit) {
         wire_recv_all(stream, frame, unit);
         sum ^= wire_crc32c(frame, unit);
@@ -110,7 +74,7 @@ static double answer(int file, size_t unit, int64_t total)
         }
         wire_send_all(stream, reply, sizeof reply);
     }
-    double took = cpu_s() - before;
+    double took = pair_cpu_s() - before;
     waitpid(child, NULL, 0);
     return took;
 }
@@ -122,9 +86,9 @@ static double take(int file, size_t unit, int64_t total, size_t piece)
     if (!frame) {
         wire_die("no memory");
     }
-    int stream = with_peer(feed, unit, total, &child);
+    int stream = pair_open(feed, unit, total, &child);
     volatile uint32_t sum = 0;
-    double before = cpu_s();
+    double before = pair_cpu_s();
     for (int64_t at = 0; at < total; at += (int64_t)unit) {
         wire_recv_all(stream, frame, unit);
         sum ^= wire_crc32c(frame, unit);
@@ -136,7 +100,7 @@ static double take(int file, size_t unit, int64_t total, size_t piece)
             done += part;
         }
     }
-    double took = cpu_s() - before;
+    double took = pair_cpu_s() - before;
     wire_send_all(stream, (const uint8_t *)"!", 1);
     waitpid(child, NULL, 0);
     return took;
@@ -145,15 +109,10 @@ static double take(int file, size_t unit, int64_t total, size_t piece)
 static double give(int file, size_t unit, int64_t total, size_t piece)
 {
     pid_t child;
-    uint8_t *block = calloc(1, 1 << 20);
     int64_t length = 256 << 20;
-    for (int64_t at = 0; at < length; at += (int64_t)piece) {
-        if (!block || pwrite(file, block, piece, at) != (ssize_t)piece) {
-            wire_die("pwrite: %s", strerror(errno));
-        }
-    }
-    int stream = with_peer(drain, unit, total, &child);
-    double before = cpu_s();
+    pair_fill(file, length, piece);
+    int stream = pair_open(drain, unit, total, &child);
+    double before = pair_cpu_s();
     for (int64_t done = 0; done < total; done += (int64_t)unit) {
         uint8_t request[4];
         wire_recv_all(stream, request, 4);
@@ -166,7 +125,7 @@ static double give(int file, size_t unit, int64_t total, size_t piece)
             left -= (size_t)sent;
         }
     }
-    double took = cpu_s() - before;
+    double took = pair_cpu_s() - before;
     waitpid(child, NULL, 0);
     return took;
 }
@@ -188,7 +147,7 @@ int main(int argc, char **argv)
         total *= (int64_t)unit;
         took = answer(file, unit, total);
     } else if (!strcmp(argv[1], "sendfile")) {
-        took = give(file, unit, total, piece && piece < 1 << 20 ? piece : 1 << 20);
+        took = give(file, unit, total, piece);
     } else {
         took = take(file, unit, total, piece ? piece : unit);
     }

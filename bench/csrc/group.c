@@ -1,9 +1,10 @@
 /* One consumer group of many members that come at once, until all of them share one generation.
  *
- * usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP
+ * usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP [HOLD_SECONDS]
  * Each member has a connection of its own and does what a consumer does: JoinGroup v5 (twice, as
  * KIP-394 asks), SyncGroup v3, the leader with an assignment for everybody, then heartbeats every
- * HEARTBEAT_MS until one of them announces a rebalance. Prints one line of JSON.
+ * HEARTBEAT_MS until one of them announces a rebalance. Then, for HOLD_SECONDS, heartbeats alone:
+ * how long each took. Prints one line of JSON.
  */
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -11,7 +12,7 @@
 #include "wire.h"
 
 enum { MEMBERS_MAX = 4096, ID_BYTES = 96, FRAME_ROOM = 1 << 20, METADATA_BYTES = 60,
-       ASSIGNMENT_BYTES = 40, SESSION_MS = 60000, RETRY_MS = 5 };
+       ASSIGNMENT_BYTES = 40, SAMPLES_MAX = 1 << 20, SESSION_MS = 60000, RETRY_MS = 5 };
 enum { JOIN = 11, HEARTBEAT = 12, SYNC = 14 };
 enum { LOADING = 14, NOT_AVAILABLE = 15, NOT_COORDINATOR = 16, ILLEGAL_GENERATION = 22,
        UNKNOWN_MEMBER = 25, REBALANCING = 27, ID_REQUIRED = 79 };
@@ -21,6 +22,7 @@ typedef struct {
     int asked;              /* the api key of the request under way, -1 for none */
     int next;               /* what to ask at due_ns */
     int64_t due_ns;
+    int64_t asked_ns;       /* when the heartbeat under way was sent */
     int32_t generation;     /* that this member has its assignment of, -1 for none */
     int32_t joined;         /* generation of the last JoinGroup answer */
     char id[ID_BYTES];
@@ -36,6 +38,8 @@ typedef struct {
     uint8_t *frame;
     long joins, syncs, heartbeats;
     int32_t generation_max;
+    int64_t *samples_ns;    /* of heartbeats while the group is held; NULL: it is not yet */
+    size_t samples;
 } party;
 
 static uint8_t *put_header(uint8_t *at, int api_key, int version)
@@ -172,6 +176,9 @@ static void answered(party *p, member *m, const uint8_t *body)
         refused(m, error);
         return;
     }
+    if (m->asked == HEARTBEAT && p->samples_ns && p->samples < SAMPLES_MAX) {
+        p->samples_ns[p->samples++] = wire_now_ns() - m->asked_ns;
+    }
     m->generation = m->joined;
     plan(m, HEARTBEAT, p->heartbeat_ns);
 }
@@ -205,6 +212,7 @@ static bool go_on(party *p)
             continue;
         }
         m->asked = m->next;
+        m->asked_ns = wire_now_ns();
         if (m->next == JOIN) {
             ask_join(p, m);
         } else {
@@ -214,10 +222,36 @@ static bool go_on(party *p)
     return stable == p->count;
 }
 
+static void work(party *p, int poller)
+{
+    struct epoll_event events[256];
+    int ready = epoll_wait(poller, events, 256, 1);
+    for (int i = 0; i < ready; i++) {
+        receive(p, events[i].data.ptr);
+    }
+}
+
+/* Heartbeats of a group that is stable, and has to stay so. */
+static void hold(party *p, int poller, double seconds)
+{
+    int32_t generation = p->generation_max;
+    int64_t end_ns = wire_now_ns() + (int64_t)(seconds * 1e9);
+    p->samples_ns = calloc(SAMPLES_MAX, sizeof *p->samples_ns);
+    for (int i = 0; i < p->count; i++) { /* evenly over time from here */
+        p->members[i].due_ns = wire_now_ns() + p->heartbeat_ns * i / p->count;
+    }
+    while (wire_now_ns() < end_ns) {
+        if (!go_on(p) || p->generation_max != generation) {
+            wire_die("the group was rebalanced");
+        }
+        work(p, poller);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 6) {
-        wire_die("usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP");
+    if (argc != 6 && argc != 7) {
+        wire_die("usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP [HOLD_SECONDS]");
     }
     party p = {.count = atoi(argv[2]), .group = argv[5],
                .heartbeat_ns = atoll(argv[3]) * 1000000, .generation_max = 0};
@@ -237,17 +271,19 @@ int main(int argc, char **argv)
     }
     int64_t begin_ns = wire_now_ns();
     while (!go_on(&p)) {
-        struct epoll_event events[256];
-        int ready = epoll_wait(poller, events, 256, 1);
-        for (int i = 0; i < ready; i++) {
-            receive(&p, events[i].data.ptr);
-        }
+        work(&p, poller);
         if (wire_now_ns() - begin_ns > (int64_t)(atof(argv[4]) * 1e9)) {
             wire_die("not stable after %s s and %d generations", argv[4], p.generation_max);
         }
     }
+    double took_s = (double)(wire_now_ns() - begin_ns) / 1e9;
+    if (argc == 7) {
+        fprintf(stderr, "stable\n");
+        hold(&p, poller, atof(argv[6]));
+    }
     printf("{\"seconds\": %.6f, \"generations\": %d, \"joins\": %ld, \"syncs\": %ld, "
-           "\"heartbeats\": %ld}\n", (double)(wire_now_ns() - begin_ns) / 1e9, p.generation_max,
-           p.joins, p.syncs, p.heartbeats);
+           "\"heartbeats\": %ld, ", took_s, p.generation_max, p.joins, p.syncs, p.heartbeats);
+    wire_print_percentiles(p.samples_ns, p.samples);
+    printf("}\n");
     return 0;
 }

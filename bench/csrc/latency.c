@@ -3,12 +3,13 @@
  * usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS
  * One thread sends single-record requests on schedule and never waits for an answer, so a stall of
  * the broker shows as latency of every record behind it; another long-polls partition 0. The first
- * second is left out. Prints one line of JSON. TOPIC must be fresh.
+ * second is left out. Prints one line of JSON. TOPIC must be fresh. secure.h says how it gets TLS
+ * and a login.
  */
 #include <pthread.h>
 #include <sys/prctl.h>
 
-#include "wire.h"
+#include "secure.h"
 
 enum { REPLY_ROOM = 8 << 20 };
 
@@ -81,17 +82,17 @@ static void *receive(void *argument)
     poll_side *side = argument;
     uint8_t frame[1024];
     uint8_t *reply = malloc(REPLY_ROOM);
-    int stream = wire_connect(side->port);
+    secure_stream stream = secure_connect(side->port);
     int64_t offset = 0;
     for (int32_t number = 0; side->seen < side->wanted; number++) {
-        wire_send_all(stream, frame, ask(frame, side->topic, offset, number));
+        secure_send_all(&stream, frame, ask(frame, side->topic, offset, number));
         uint8_t head[4];
-        wire_recv_all(stream, head, 4);
+        secure_recv_all(&stream, head, 4);
         size_t length = (size_t)wire_get32(head);
         if (!reply || length > REPLY_ROOM) {
             wire_die("a reply of %zu bytes", length);
         }
-        wire_recv_all(stream, reply, length);
+        secure_recv_all(&stream, reply, length);
         if (wire_get32(reply + 14) != 1) {
             continue; /* an empty answer of a long poll that timed out */
         }
@@ -107,16 +108,9 @@ static void *receive(void *argument)
             take(side, at + 4, wire_get32(at), &offset);
         }
     }
-    close(stream);
+    secure_close(&stream);
     free(reply);
     return NULL;
-}
-
-static void drain(int stream)
-{
-    uint8_t replies[4096];
-    while (recv(stream, replies, sizeof replies, MSG_DONTWAIT) > 0) {
-    }
 }
 
 int main(int argc, char **argv)
@@ -139,7 +133,7 @@ int main(int argc, char **argv)
     size_t length = wire_batch(batch, 1, record_bytes, &value);
     uint8_t *at = wire_produce(frame, atoi(argv[6]), side.topic, 0, length, NULL);
     size_t frame_length = wire_finish(frame, at + length);
-    int stream = wire_connect(side.port);
+    secure_stream stream = secure_connect(side.port);
     pthread_t receiver;
     if (pthread_create(&receiver, NULL, receive, &side)) {
         wire_die("no thread");
@@ -152,8 +146,8 @@ int main(int argc, char **argv)
         wire_put64(value, wire_now_ns());
         wire_batch_seal(batch, length);
         memcpy(at, batch, length);
-        wire_send_all(stream, frame, frame_length);
-        drain(stream);
+        secure_send_all(&stream, frame, frame_length);
+        secure_drain(&stream);
     }
     pthread_join(receiver, NULL);
     printf("{\"requests\": %lld, ", (long long)side.wanted);

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
-#include "wire.h"
+#include "secure.h"
 
 enum { CONNECTIONS_MAX = 1024, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096 };
 
@@ -178,7 +178,7 @@ int main(int argc, char **argv)
     memcpy(at, batch, length);
     run.frame_length = wire_finish(run.frame, at + length);
     for (int index = 0; index < count; index++) {
-        peers[index].stream = wire_connect(atoi(argv[1]));
+        peers[index].stream = secure_connect_plain(atoi(argv[1]));
     }
     int64_t begin_ns = wire_now_ns();
     drive(&run, peers, count, seconds);

@@ -61,9 +61,9 @@ class ActiveController(Members):
         return [messages.AbortTransactionRecord(reason="a new controller")] \
             if self._tail.in_transaction else []
 
-    async def begin(self, epoch: int, first=()) -> None:
+    async def begin(self, epoch: int, first=(), heard=None) -> None:
         """Becomes the controller of `epoch`, of a cluster of several controllers. first: records
-        that a new cluster begins with. Raises LogError's kinds."""
+        that a new cluster begins with. heard: as for tend(). Raises LogError's kinds."""
         self._take_office(epoch)
         async with self._deciding:
             image = self._image
@@ -72,7 +72,7 @@ class ActiveController(Members):
                 records += [*controller.bootstrap_cluster(self._settings), *first]
             records += configs.sealed_anew(image, self._settings)
             await self._commit(records)
-        self.tend()
+        self.tend(heard)
         self.judge_all()
 
     def register(self, endpoints, directories, cordoned=(), first=()) -> None:

@@ -28,7 +28,7 @@ from pylog.metadata.keys import Keys
 from pylog.metadata.local import limits_of
 from pylog.metadata.member import MemberMetadata
 from pylog.metadata.observer import together
-from pylog.metadata.office import Office
+from pylog.metadata.office import Heard, Office
 from pylog.metadata.quorum import Holder, Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.metadata.tail import Tail
@@ -237,14 +237,14 @@ class ControllerMember(MemberMetadata):
         self.controllers.learned(holder.node_id, holder.epoch,
                                  [(holder.node_id, holder.host, holder.port)])
 
-    async def appoint(self, epoch: int) -> asyncio.Event:
-        """This node decides from now on. The event is set when an append fails. Raises LogError's
-        kinds."""
+    async def appoint(self, epoch: int, heard: Heard | None) -> asyncio.Event:
+        """This node decides from now on. heard: of the controller before. The event is set when an
+        append fails. Raises LogError's kinds."""
         controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
         self.controller = controller
-        await controller.begin(epoch, self._first)
+        await controller.begin(epoch, self._first, heard)
         return controller.append_failed
 
     async def dismiss(self) -> None:

@@ -36,6 +36,8 @@ from pylog.metadata.keys import (
 CALL_S = 0.5
 # Between a watch that ended and the next.
 RETRY_S = 0.1
+WATCHED_S = 2.0      # A watch that held so long was a good one.
+AWAY_S = 5.0         # Before the nearest member is tried again.
 NO_SPACE = "database space exceeded"
 
 log = logging.getLogger("pylog.metadata")
@@ -193,14 +195,18 @@ class Etcd(Keys):
     # ---- changes --------------------------------------------------------------------------------
 
     async def watch(self, folder: str, stir) -> None:
-        turn = 0
+        loop, turn = asyncio.get_running_loop(), 0
         while True:
-            address = self.addresses[turn % len(self.addresses)]
-            turn += 1
+            # The first is the nearest, on this host most often: another's host may go without a
+            # word, and its watch would be silent.
+            turn %= len(self.addresses)
+            began_s = loop.time()
             try:
-                await self._watch_one(address, folder, stir)
+                async with asyncio.timeout(AWAY_S if turn > 0 else None):
+                    await self._watch_one(self.addresses[turn], folder, stir)
             except (OSError, EOFError, ValueError):
                 stir()
+            turn = 0 if loop.time() - began_s > WATCHED_S else turn + 1
             await asyncio.sleep(RETRY_S)
 
     async def _watch_one(self, address: str, folder: str, stir) -> None:
@@ -211,8 +217,10 @@ class Etcd(Keys):
             reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context)
         try:
             login = f"Authorization: {self._token}\r\n" if self._token else ""
+            # A member that is cut off from its leader ends the watch, which would be silent.
             writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
-                         b"Content-Type: application/json\r\n%s\r\n%s" % (
+                         b"Content-Type: application/json\r\n"
+                         b"Grpc-Metadata-Hasleader: true\r\n%s\r\n%s" % (
                              address.encode(), len(body), login.encode(), body))
             # What changed is not read from here: a look says how things stand.
             while await reader.read(1 << 16):

@@ -42,6 +42,13 @@ class Heartbeats:
             self._brokers[broker.id] = _Broker(
                 broker.epoch, NEVER if broker.fenced else now_ns)
 
+    def last_heard(self, broker_id: int, at_ns: int) -> None:
+        """Nothing has come from the broker's host since then: its session is no longer than that.
+        """
+        known = self._brokers.get(broker_id)
+        if known is not None and known.contact_ns != NEVER:
+            known.contact_ns = min(known.contact_ns, at_ns)
+
     def follow(self, image: Image) -> None:
         """Keeps (1)."""
         for broker_id in self._brokers.keys() - image.brokers.keys():

@@ -190,11 +190,15 @@ class Members(Decider):
 
     # ---- what it does by itself -----------------------------------------------------------------
 
-    def tend(self) -> None:
-        """Begins to watch over brokers and leaders, on the running loop, until resign()."""
+    def tend(self, heard=None) -> None:
+        """Begins to watch over brokers and leaders, on the running loop, until resign(). heard:
+        (node id, loop's time) of the controller before, whose broker has been silent since if its
+        host has."""
         assert self._tending is None and self.is_active, self._node_id
         self._known()
         self._heartbeats.begin(self._image, _now_ns())
+        if heard is not None:
+            self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
         self._tending = asyncio.get_running_loop().create_task(self._tend())
 
     async def _tend(self) -> None:

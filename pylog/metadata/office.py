@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import namedtuple
 
 from pylog._native.log import LogError
 from pylog.metadata.log import Conflict
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from pylog.peer.credentials import Credentials
 
 RENEWALS_PER_TTL = 3
-# Between looks at a quorum that says nothing by itself.
+# Between looks at a quorum that says nothing by itself: what its watch should tell.
 POLL_S = 1.0
+# Between dials of a holder that does not answer.
+DIAL_AGAIN_S = 1.0
 DIAL_S = 0.5
 RETRY_S = 0.1
 # After the disk refused something.
@@ -37,11 +40,14 @@ SHORTAGE_S = 1.0
 
 log = logging.getLogger("pylog.metadata")
 
+Heard = namedtuple("Heard", ("node_id", "at_s"))
+Heard.__doc__ = "When a sign of life last came from a controller's host, by the loop's clock."
+
 
 class Office:
     """service: has the coroutines follow(batches), which puts them into the tail, begin_anew(),
-    which puts the copy's snapshot there, appoint(epoch), which returns an event that is set when an
-    append fails, and dismiss(), after which nothing is decided any more; and learned(holder).
+    which puts the copy's snapshot there, appoint(epoch, heard), which returns an event that is set
+    when an append fails, and dismiss(), after which nothing is decided any more; learned(holder).
     host, port: of this node's controller listener, for the others. ttl_s: how long a silent holder
     is believed alive. credentials: towards controllers."""
 
@@ -57,6 +63,7 @@ class Office:
         self._credentials = credentials
         self._stirred = asyncio.Event()      # Something may have changed.
         self.holder: Holder | None = None
+        self._heard: Heard | None = None     # Of the holder before.
 
     async def run(self) -> None:
         """Stands by and serves in turn, until cancelled. Raises what cannot be gone on from:
@@ -136,11 +143,14 @@ class Office:
                     self._stirred.set()
                     return
                 # No answer says nothing: the lease will.
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(DIAL_AGAIN_S)
                 continue
             try:
+                peer.watch_host()
                 await peer.ended()
             finally:
+                self._heard = Heard(
+                    holder.node_id, asyncio.get_running_loop().time() - peer.silent_s())
                 peer.close()
             await asyncio.sleep(0)
 
@@ -154,7 +164,7 @@ class Office:
             self._learn(term.holder)
             log.info("this node is the controller", extra={
                 "epoch": term.epoch, "offset": term.end})
-            failed = await self._service.appoint(term.epoch)
+            failed = await self._service.appoint(term.epoch, self._heard)
             await self._keep(term, failed)
         finally:
             self._log.end_term()

@@ -16,6 +16,8 @@ Source: Kafka's protocol guide; KIP-368 (logins that end).
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections import deque
 
 from pylog.peer.errors import PeerError
@@ -35,6 +37,9 @@ IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
 SIZE_BYTES = 4
 API_VERSIONS_VERSION = 3
+# The kernel asks a host that is watched for a sign of life, and nobody here wakes up for that.
+PROBE_S, PROBES_MAX = 1, 60
+ACKNOWLEDGED_AT = 56     # Of tcp_info: tcpi_last_ack_recv, in ms.
 RENEW_SHARE = 0.85       # Of the time that a login is good for.
 
 
@@ -132,6 +137,29 @@ class Peer(asyncio.Protocol):
     async def ended(self) -> None:
         """Returns once the connection has ended."""
         await self._ended.wait()
+
+    def watch_host(self) -> None:
+        """Has silent_s() know, to a second, of a connection on which nothing is sent."""
+        probed = self._socket()
+        if probed is not None:
+            for level, option, value in (
+                    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES_MAX)):
+                probed.setsockopt(level, option, value)
+
+    def silent_s(self) -> float:
+        """For how long nothing at all has come from the other host: its kernel answers for a
+        process that hangs. 0 when that is not known."""
+        asked = self._socket()
+        if asked is None or self.failure is not None:
+            return 0.0
+        told = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED_AT + 4)
+        return int.from_bytes(told[ACKNOWLEDGED_AT:], sys.byteorder) / 1000
+
+    def _socket(self) -> Any:
+        return None if self._transport is None else self._transport.get_extra_info("socket")
 
     def close(self) -> None:
         """Ends the connection; who waits gets PeerError."""

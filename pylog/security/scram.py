@@ -114,8 +114,9 @@ class Exchange:
         self.extensions = dict(
             part.split("=", 1) for part in found["extensions"].split(",") if part)
         kept = self._find(self.name, self.extensions)
+        made_up = self._made_up()  # For each login: time would tell who is known.
         self._known = kept is not None
-        self._credential = kept if kept is not None else self._made_up()
+        self._credential = kept if kept is not None else made_up
         self._nonce = found["nonce"] + base64.b64encode(
             self._random_bytes(NONCE_BYTES)).decode().replace("=", "")
         salt = base64.b64encode(self._credential.salt).decode()

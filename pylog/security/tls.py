@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from pylog._native.tls import VERSIONS, TlsError, TlsServer
+from pylog._native.tls import VERSIONS, TlsError, TlsServer, library
 from pylog.config import ConfigError
 from pylog.config.listeners import TLS_PROTOCOLS
 from pylog.security import stores
@@ -44,6 +44,8 @@ class ListenerTls:
         stamp = self._now()
         use(self._server, self._settings, self._listener)
         self._stamp = stamp
+        log.info("the listener speaks TLS", extra={
+            "listener": self._listener.name, "library": library()})
 
     def refresh(self) -> bool:
         """Reads again what has changed, if anything has; what is wrong is logged once. Blocks."""

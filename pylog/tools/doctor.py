@@ -33,7 +33,8 @@ MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
 @click.pass_obj
 def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None:
     """Check limits, disks, clock and memory here, and the way to every broker."""
-    found: list[Finding] = [*machine.limits(), *machine.memory(), *machine.clock()]
+    found: list[Finding] = [*machine.limits(), *machine.memory(), *machine.clock(),
+                            *machine.encryption()]
     dirs = list(data_dirs)
     cluster: list[Finding] = []
     if not is_local:

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from bench import loads
-from bench.programs import CFLAGS, SOURCES, load_client
+from bench.programs import CFLAGS, LIBRARIES, SOURCES, load_client
+from bench.secured import certificate
 
 TICK_SECONDS = 0.02
 
@@ -14,7 +15,8 @@ TICK_SECONDS = 0.02
 @pytest.mark.parametrize("name", sorted(path.name for path in SOURCES.glob("*.c")))
 def test_a_load_client_compiles_without_warnings(name, tmp_path):
     done = subprocess.run(
-        ["gcc", *CFLAGS, "-Werror", str(SOURCES / name), "-o", str(tmp_path / "program"), "-lm"],
+        ["gcc", *CFLAGS, "-Werror", str(SOURCES / name), "-o", str(tmp_path / "program"),
+         *LIBRARIES],
         capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -24,15 +26,15 @@ def _children_cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize("kind", ["recv", "sendfile", "answer"])
+@pytest.mark.parametrize("kind", ["recv", "sendfile", "answer", "tls-recv", "tls-send"])
 def test_a_floor_is_in_seconds_per_gb_or_million_of_what_its_process_used(kind, tmp_path,
                                                                          monkeypatch):
     """The loop's own account against the kernel's: at most all of it, and most of it."""
     monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))
-    load_client("floor")
+    load_client("floor_tls" if kind.startswith("tls-") else "floor")
     total = 10**8 if kind == "answer" else 100_000_000
     before = _children_cpu_seconds()
-    floor = loads.floor(kind, 1 << 17, 1 << 14, total, tmp_path)
+    floor = loads.floor(kind, 1 << 17, 1 << 14, total, tmp_path, certificate(kind, tmp_path))
     used = _children_cpu_seconds() - before
     each = floor * (total / 10_000 / 1e6 if kind == "answer" else total / 1e9)
     # The median of the runs, of which at least half took as much.

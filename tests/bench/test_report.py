@@ -40,7 +40,8 @@ def test_a_section_that_the_page_lacks_is_named(tmp_path):
 
 def test_the_page_has_a_section_for_each_program():
     page = report.PAGE.read_text()
-    assert page.count(f"## {vs.SECTION}\n") == page.count(f"## {control.SECTION}\n") == 1
+    for title in (vs.SECTION, vs.SECTION_SECURED, control.SECTION):
+        assert page.count(f"## {title}\n") == 1
 
 
 def test_the_readme_quotes_the_runs_that_the_page_has():
@@ -59,9 +60,11 @@ def test_every_run_is_saved_with_its_samples(tmp_path, monkeypatch):
     assert '"e2e": 1' in path.with_suffix(".json").read_text()
 
 
-@pytest.mark.parametrize(("arguments", "rounds", "is_full"), [
-    ([], 3, True), (["--quick"], 2, True), (["--quick"], 1, False),
-    (["--only", "e2e"], 3, False), (["--sides", "pylog"], 3, False),
+@pytest.mark.parametrize(("arguments", "rounds", "sections"), [
+    ([], 3, [vs.SECTION, vs.SECTION_SECURED]),
+    (["--quick"], 2, [vs.SECTION, vs.SECTION_SECURED]), (["--quick"], 1, []),
+    (["--only", "e2e"], 3, []), (["--sides", "pylog"], 3, []),
+    (["--only", "tls"], 2, [vs.SECTION_SECURED]), (["--only", "tls-e2e"], 2, []),
 ])
-def test_a_part_of_a_run_leaves_the_page_alone(arguments, rounds, is_full):
-    assert vs.is_full(vs._arguments(arguments), rounds) is is_full
+def test_a_run_replaces_the_sections_of_which_it_has_everything(arguments, rounds, sections):
+    assert list(vs.sections(vs._arguments(arguments), rounds)) == sections

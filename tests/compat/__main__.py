@@ -9,6 +9,7 @@ Invariants: (1) a row that fails and is not in known_failures.toml, and one that
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import tomllib
@@ -18,6 +19,7 @@ from pathlib import Path
 from tests.brokers import Brokerd, Kafka
 from tests.compat.clients import CLIENTS, SCENARIOS
 from tests.compat.scenario import REPOSITORY, SETTINGS, Result, run_client
+from tests.compat.security import secured
 from tests.compat.table import document, passes
 
 KNOWN = Path(__file__).with_name("known_failures.toml")
@@ -44,7 +46,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", default=[],
                         choices=sorted({one for client in CLIENTS for one in client.scenarios}),
                         metavar="NAME", help=f"{', '.join(SCENARIOS)}, streams, or a tool's name")
-    parser.add_argument("--kafka", action="store_true", help="run against Apache Kafka instead")
+    parser.add_argument("--kafka", action="store_true",
+                        help="run against Apache Kafka instead, without what needs security")
     parser.add_argument("--jobs", type=int, default=2, help="clients at a time")
     parser.add_argument("--logs", type=Path, help="keep the programs' output in this folder")
     return parser.parse_args()
@@ -60,12 +63,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="compat-") as root:
         logs = options.logs or Path(root) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        with (Kafka if options.kafka else Brokerd)(Path(root) / "broker", SETTINGS) as broker:
+        asking = contextlib.nullcontext() if options.kafka else secured(
+            Path(root) / "secured", SETTINGS)
+        with (Kafka if options.kafka else Brokerd)(Path(root) / "broker", SETTINGS) as broker, \
+                asking as second:
             with ThreadPoolExecutor(options.jobs) as pool:
                 lists = pool.map(
-                    lambda one: run_client(one, options.scenario, broker, logs), chosen)
+                    lambda one: run_client(one, options.scenario, broker, logs, second), chosen)
                 results = [result for one in lists for result in one]
-            alarms = broker.alarms()
+            alarms = broker.alarms() + (second.broker.alarms() if second else [])
             if options.logs and not options.kafka:
                 (logs / "broker.log").write_text(broker.tail(1 << 20))
     wrong = list(surprises(results, known, before, whole))

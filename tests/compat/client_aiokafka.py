@@ -6,12 +6,41 @@ Invariants: (1) each call runs an event loop of its own, members one in their ow
 """
 
 import asyncio
+import ssl
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.compat import flows
+
+
+class Token(AbstractTokenProvider):
+    """What the library asks for a bearer token."""
+
+    async def token(self) -> str:
+        return flows.SECURITY["token"]
+
+
+def security() -> dict:
+    """The settings by which the driver wants this program to come in."""
+    given = flows.SECURITY
+    if not given:
+        return {}
+    context = ssl.create_default_context(cafile=given["trusted"])
+    if "certificate" in given:
+        context.load_cert_chain(given["certificate"], given["key"])
+    settings = {"security_protocol": "SASL_SSL" if "mechanism" in given else "SSL",
+                "ssl_context": context}
+    if "mechanism" in given:
+        settings["sasl_mechanism"] = given["mechanism"]
+    if "user" in given:
+        settings |= {"sasl_plain_username": given["user"],
+                     "sasl_plain_password": given["password"]}
+    if "token" in given:
+        settings["sasl_oauth_token_provider"] = Token()
+    return settings
 
 
 class Member(flows.Member):
@@ -43,6 +72,7 @@ class Client:
         async def work():
             producer = AIOKafkaProducer(
                 bootstrap_servers=self.bootstrap, enable_idempotence=True, linger_ms=20,
+                **security(),
                 compression_type=None if codec == "none" else codec)
             await producer.start()
             try:
@@ -58,7 +88,7 @@ class Client:
         async def work():
             consumer = AIOKafkaConsumer(*topics, bootstrap_servers=self.bootstrap,
                                         group_id=group, enable_auto_commit=False,
-                                        auto_offset_reset=policy)
+                                        auto_offset_reset=policy, **security())
             await consumer.start()
             try:
                 return await asyncio.wait_for(use(consumer), 40)

@@ -26,6 +26,25 @@ from confluent_kafka.admin import (
 from tests.compat import flows
 
 
+def security() -> dict:
+    """The settings by which the driver wants this program to come in."""
+    given = flows.SECURITY
+    if not given:
+        return {}
+    settings = {"security.protocol": "sasl_ssl" if "mechanism" in given else "ssl",
+                "ssl.ca.location": given["trusted"]}
+    if "certificate" in given:
+        settings |= {"ssl.certificate.location": given["certificate"],
+                     "ssl.key.location": given["key"]}
+    if "mechanism" in given:
+        settings["sasl.mechanism"] = given["mechanism"]
+    if "user" in given:
+        settings |= {"sasl.username": given["user"], "sasl.password": given["password"]}
+    if "token" in given:
+        settings["oauth_cb"] = lambda _: (given["token"], time.time() + 3600)
+    return settings
+
+
 class Member(flows.Member):
     def work(self) -> None:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group,
@@ -46,7 +65,7 @@ class Client:
 
     def __init__(self, bootstrap: str):
         self.bootstrap = bootstrap
-        self.settings = {"bootstrap.servers": bootstrap}
+        self.settings = {"bootstrap.servers": bootstrap, **security()}
         self.admin = AdminClient(self.settings)
 
     def produce(self, topic, rows, codec, partition=0):

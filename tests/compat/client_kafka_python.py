@@ -22,6 +22,36 @@ from tests.compat import flows
 STATIC = {"group_instance_id": flows.INSTANCE} if flows.INSTANCE else {}
 
 
+try:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+except ImportError:  # version 2.0
+    from kafka.oauth import AbstractTokenProvider
+
+
+class Token(AbstractTokenProvider):
+    """What the library asks for a bearer token."""
+
+    def token(self) -> str:
+        return flows.SECURITY["token"]
+
+    def extensions(self) -> dict:
+        return {}
+
+
+def security() -> dict:
+    """The settings by which the driver wants this program to come in."""
+    given = flows.SECURITY
+    names = {"trusted": "ssl_cafile", "certificate": "ssl_certfile", "key": "ssl_keyfile",
+             "mechanism": "sasl_mechanism", "user": "sasl_plain_username",
+             "password": "sasl_plain_password"}
+    settings = {name: given[key] for key, name in names.items() if key in given}
+    if given:
+        settings["security_protocol"] = "SASL_SSL" if "mechanism" in given else "SSL"
+    if "token" in given:
+        settings["sasl_oauth_token_provider"] = Token()
+    return settings
+
+
 class Member(flows.Member):
     def work(self) -> None:
         consumer = KafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
@@ -42,7 +72,7 @@ class Client:
         self.bootstrap = bootstrap
 
     def produce(self, topic, rows, codec, partition=0):
-        producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=20,
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, linger_ms=20, **security(),
                                  compression_type=None if codec == "none" else codec)
         sent = [producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp)
                 for key, value, timestamp in rows]
@@ -62,7 +92,7 @@ class Client:
 
     def _consumer(self, *topics, group=None, policy="earliest"):
         return KafkaConsumer(*topics, bootstrap_servers=self.bootstrap, group_id=group,
-                             enable_auto_commit=False, auto_offset_reset=policy)
+                             enable_auto_commit=False, auto_offset_reset=policy, **security())
 
     @staticmethod
     def _first(consumer, nudge):

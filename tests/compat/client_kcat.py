@@ -53,6 +53,18 @@ class Member(flows.Member):
                 self.share = set()
 
 
+def security() -> list[str]:
+    """The options by which the driver wants kcat to come in."""
+    given = flows.SECURITY
+    names = {"trusted": "ssl.ca.location", "certificate": "ssl.certificate.location",
+             "key": "ssl.key.location", "mechanism": "sasl.mechanism", "user": "sasl.username",
+             "password": "sasl.password"}
+    settings = {name: given[key] for key, name in names.items() if key in given}
+    if given:
+        settings["security.protocol"] = "sasl_ssl" if "mechanism" in given else "ssl"
+    return [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+
+
 class Client:
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -61,8 +73,8 @@ class Client:
         self.sent: dict[int, int] = {}
 
     def _run(self, *arguments, text=""):
-        done = subprocess.run(["kcat", "-b", self.bootstrap, *map(str, arguments)], input=text,
-                              capture_output=True, text=True, timeout=40)
+        done = subprocess.run(["kcat", "-b", self.bootstrap, *security(), *map(str, arguments)],
+                              input=text, capture_output=True, text=True, timeout=40)
         assert done.returncode == 0, done.stderr[-300:]
         return done.stdout
 

@@ -8,6 +8,7 @@ Source: Kafka 4.3's bin/*.sh for the classes.
 """
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench.kafka import java_command
-from tests.compat import flows
+from tests.compat import flows, secured_tools
 
 TOOL = "org.apache.kafka.tools."
 CLASSES = {
@@ -46,6 +47,7 @@ CLASSES = {
     "kafka-client-metrics": TOOL + "ClientMetricsCommand",
     "kafka-streams-application-reset": TOOL + "StreamsResetter",
     "kafka-dump-log": TOOL + "DumpLogSegments",
+    **secured_tools.CLASSES,
 }
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 RECORDS = 3000
@@ -71,7 +73,9 @@ class Tools:
         return told
 
     def ask(self, name: str, *arguments, **options) -> str:
-        return self.run(name, "--bootstrap-server", self.bootstrap, *arguments, **options)
+        config = os.environ.get("COMPAT_PROPERTIES")
+        secure = ("--command-config", config) if config else ()
+        return self.run(name, "--bootstrap-server", self.bootstrap, *secure, *arguments, **options)
 
     def start(self, name: str, *arguments, output=subprocess.DEVNULL) -> subprocess.Popen:
         return subprocess.Popen(
@@ -496,6 +500,7 @@ FLOWS = {
     "kafka-leader-election": election, "kafka-reassign-partitions": reassign,
     "kafka-replica-verification": verification, "kafka-transactions": transactions,
     "kafka-client-metrics": client_metrics, "kafka-streams-application-reset": streams_reset,
+    **secured_tools.FLOWS,
 }
 assert FLOWS.keys() <= CLASSES.keys(), FLOWS.keys() - CLASSES.keys()
 

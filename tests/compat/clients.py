@@ -18,11 +18,14 @@ from pathlib import Path
 
 from bench import kafka
 from tests.compat.client_tools import FLOWS as TOOLS
+from tests.compat.security import WAYS
 
 HERE = Path(__file__).resolve().parent
 WITHOUT_STATIC = ("codecs", "create", "group", "dying", "restart", "resume", "seek", "reset",
                   "topics", "configs", "groups")
-SCENARIOS = (*WITHOUT_STATIC, "static")
+ALL_BUT_STATIC = (*WITHOUT_STATIC, *WAYS)
+SCENARIOS = (*ALL_BUT_STATIC, "static")
+WITHOUT_TOKENS = tuple(name for name in SCENARIOS if name != "oauthbearer")
 CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
 SLF4J_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
@@ -181,21 +184,24 @@ def go_version(module: str) -> str:
 
 
 CLIENTS = (
-    *(Client("Java", version, _java(version, "Compat")) for version in ("2.8.2", "3.9.1", "4.3.1")),
+    # The Java client fetches tokens from 3.1 on.
+    Client("Java", "2.8.2", _java("2.8.2", "Compat"), WITHOUT_TOKENS),
+    *(Client("Java", version, _java(version, "Compat")) for version in ("3.9.1", "4.3.1")),
     Client("Java, administration", "4.3.1", _java("4.3.1", "Administration"), ("calls",)),
     Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams",), 240.0),
     Client("confluent-kafka", "2.16.1",
            _python("confluent-kafka", "client_confluent", "confluent-kafka==2.16.1")),
     Client("kcat", kcat_version(), _kcat,
-           ("codecs", "create", "group", "dying", "static", "restart", "resume", "seek", "reset"),
+           ("codecs", "create", "group", "dying", "static", "restart", "resume", "seek", "reset",
+            "tls", "mutual", "plain", "scram-256", "scram-512"),
            pinned=False),
     Client("kafka-python", "2.0.6",
            _python("kafka-python-2", "client_kafka_python", "kafka-python==2.0.6"),
-           WITHOUT_STATIC),
+           ALL_BUT_STATIC),
     Client("kafka-python", "3.0.12",
            _python("kafka-python-3", "client_kafka_python", "kafka-python==3.0.12")),
     Client("aiokafka", "0.14.0", _python("aiokafka", "client_aiokafka", "aiokafka==0.14.0")),
-    Client("KafkaJS", "2.2.4", _node, WITHOUT_STATIC),
+    Client("KafkaJS", "2.2.4", _node, ALL_BUT_STATIC),
     Client("franz-go", go_version("github.com/twmb/franz-go"), _go("franz")),
     Client("Sarama", go_version("github.com/IBM/sarama"), _go("sarama")),
     Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"), _go("segmentio"),

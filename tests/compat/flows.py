@@ -19,6 +19,8 @@ BIG_BYTES = 390_000
 PARTITIONS = 4
 # The driver names the static member (KIP-345) that a member program is to be, if any.
 INSTANCE = os.environ.get("COMPAT_INSTANCE")
+# How the driver wants this program to come in: tests.compat.security says what may stand there.
+SECURITY = json.loads(os.environ.get("COMPAT_SECURITY", "{}"))
 WAIT_S = 45.0
 # The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 RESET_START, RESET_END = 3, 20

@@ -20,6 +20,8 @@ from tests.brokers import BrokerDied
 from tests.compat import flows
 from tests.compat.clients import Client, ClientMissing
 from tests.compat.dying import dying, restart, static
+from tests.compat.secured_tools import CLASSES as SECURED_TOOLS
+from tests.compat.security import WAYS, Secured
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
@@ -48,7 +50,7 @@ class Result:
 
 def _ready(scenario: str, broker) -> str:
     """The topic of the scenario as its program expects to find it."""
-    topic = f"{scenario}-{os.getpid()}-{next(_SERIAL)}"
+    topic = re.sub(r"\W+", "-", f"{scenario}-{os.getpid()}-{next(_SERIAL)}")
     create_topic(broker.port, topic, PARTITIONS.get(scenario, 1))
     if scenario == "streams":
         create_topic(broker.port, f"{topic}-counts", 1)
@@ -71,10 +73,12 @@ def _committed(broker, topic: str) -> int:
     return rows[0]["partitions"][0]["committed_offset"] if rows else -1
 
 
-def _answer(command: list[str], client: Client, log: Path) -> tuple[bool, str]:
+def _answer(command: list[str], client: Client, log: Path,
+            environment: dict[str, str] | None = None) -> tuple[bool, str]:
     """The last line that the program prints."""
     try:
         done = subprocess.run(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **(environment or {})},
                               capture_output=True, text=True, timeout=client.wait_s)
     except subprocess.TimeoutExpired as late:
         log.write_bytes((late.stdout or b"") + (late.stderr or b""))
@@ -108,9 +112,20 @@ def _deadly(command: list[str], scenario: str, broker, log: Path) -> tuple[bool,
         return False, str(failure)
 
 
-def run_scenario(command: list[str], client: Client, scenario: str, broker, logs: Path) -> Result:
+def _secured(command: list[str], client: Client, scenario: str, secured: Secured, log: Path):
+    """Of a client that comes in some way: a first record makes its topic, and is read back."""
+    topic = _ready(scenario, secured.broker)
+    way, flow = (scenario, "create") if scenario in WAYS else ("scram-512", scenario)
+    return _answer([*command, secured.bootstrap(way), flow, topic], client, log,
+                   secured.environment(way))
+
+
+def run_scenario(command: list[str], client: Client, scenario: str, broker, logs: Path,
+                 secured: Secured | None = None) -> Result:
     """Start the program for one scenario on a topic of its own."""
     log = logs / re.sub(r"[^\w.-]+", "-", f"{client.name}-{client.version}-{scenario}.log")
+    if secured is not None and (scenario in WAYS or scenario in SECURED_TOOLS):
+        return Result(client, scenario, *_secured(command, client, scenario, secured, log))
     if scenario in DEADLY:
         return Result(client, scenario, *_deadly(command, scenario, broker, log))
     topic = _ready(scenario, broker)
@@ -120,15 +135,18 @@ def run_scenario(command: list[str], client: Client, scenario: str, broker, logs
     return Result(client, scenario, ok, note)
 
 
-def run_client(client: Client, scenarios: list[str], broker, logs: Path) -> list[Result]:
-    chosen = [one for one in client.scenarios if not scenarios or one in scenarios]
+def run_client(client: Client, scenarios: list[str], broker, logs: Path,
+               secured: Secured | None = None) -> list[Result]:
+    """secured: the broker of the scenarios that ask who is there; None: they are left out."""
+    chosen = [one for one in client.scenarios if (not scenarios or one in scenarios) and
+              (secured or (one not in WAYS and one not in SECURED_TOOLS))]
     try:
         command = client.prepare() if chosen else []
     except ClientMissing as missing:
         return [Result(client, one, False, f"not available: {missing}") for one in chosen]
     results = []
     for scenario in chosen:
-        results.append(run_scenario(command, client, scenario, broker, logs))
+        results.append(run_scenario(command, client, scenario, broker, logs, secured))
         last = results[-1]
         print(f"{'pass' if last.ok else 'FAIL'} {last.key} {last.note}", flush=True)
     return results

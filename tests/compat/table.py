@@ -2,8 +2,9 @@
 
 Owns: nothing.
 Called by: tests.compat, test_table.py.
-Invariants: (1) every client is one row, every scenario one column, every tool one row; (2) what
-  fails has its reason below the tables; (3) passes(document(results)) are the results that are ok.
+Invariants: (1) every client is one row of each table, every scenario one column, every tool one
+  row; (2) what fails has its reason below the tables; (3) passes(document(results)) are the
+  results that are ok.
 """
 
 import re
@@ -29,10 +30,21 @@ COLUMNS = {
     "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
                "empty state folder",
 }
+SECURITY = {
+    "tls": "the server's certificate is checked",
+    "mutual": "the client shows a certificate, too; the broker takes its name from it",
+    "plain": "SASL PLAIN over TLS",
+    "scram-256": "SCRAM-SHA-256 over TLS",
+    "scram-512": "SCRAM-SHA-512 over TLS",
+    "oauthbearer": "a signed token over TLS, checked against the issuer's keys",
+}
+SECURITY_TITLE = "## Security"
+SECURITY_HEAD = f"| client | version | {' | '.join(SECURITY)} | |"
 HEAD = f"| client | version | {' | '.join(COLUMNS)} | codecs it has |"
 TOOLS_HEAD = "| tool | version | | what is examined |"
-HEAD_ROW = re.compile(r"^\| client \| version \| (.+) \| [^|]+ \|$", re.M)
-CLIENT_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|((?: (?:pass|fail|-) \|)+) [^|]* \|$", re.M)
+HEAD_ROW = re.compile(r"^\| client \| version \| (.+?) \|(?: [^|]+)? \|$", re.M)
+CLIENT_ROW = re.compile(
+    r"^\| ([^|]+) \| ([^|]+) \|((?: (?:pass|fail|-) \|)+)(?: [^|]*)? \|$", re.M)
 TOOL_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| (pass|fail) \|[^|]*\|$", re.M)
 
 
@@ -41,7 +53,7 @@ def document(results, known: dict[str, str]) -> str:
     rows: dict[tuple[str, str], dict] = {}
     tools = []
     for result in results:
-        if result.scenario in COLUMNS:
+        if result.scenario in COLUMNS or result.scenario in SECURITY:
             client = result.client
             rows.setdefault((client.name, client.version), {})[result.scenario] = result
         else:
@@ -55,6 +67,7 @@ def document(results, known: dict[str, str]) -> str:
         codecs = cells["codecs"].note if "codecs" in cells and cells["codecs"].ok else "-"
         lines.append(f"| {name} | {version} | {' | '.join(words)} | {codecs} |")
     lines += ["", *(f"- **{name}**: {meaning}." for name, meaning in COLUMNS.items())]
+    lines += _security(rows)
     if tools:
         lines += ["", "Kafka's own tools, from its jars:", "", TOOLS_HEAD, "|---|---|---|---|"]
         lines += [f"| {one.scenario} | {one.client.version} | {_cell(one)} | "
@@ -65,6 +78,18 @@ def document(results, known: dict[str, str]) -> str:
         lines += [f"- {one.key}: {known.get(one.key, one.note)}".replace("\n", " ")
                   for one in failed]
     return "\n".join(lines) + "\n"
+
+
+def _security(rows: dict[tuple[str, str], dict]) -> list[str]:
+    """The table of the ways in."""
+    lines = ["", SECURITY_TITLE, "", "Each way in, with the client's own settings and a broker "
+             "with TLS, logins and ACLs: the first record makes its topic, and is read back.", "",
+             SECURITY_HEAD, "|---" * (len(SECURITY) + 3) + "|"]
+    for (name, version), cells in rows.items():
+        if cells.keys() & SECURITY.keys():
+            words = [_cell(cells.get(scenario)) for scenario in SECURITY]
+            lines.append(f"| {name} | {version} | {' | '.join(words)} | |")
+    return [*lines, "", *(f"- **{name}**: {meaning}." for name, meaning in SECURITY.items())]
 
 
 def _cell(result) -> str:
@@ -79,14 +104,15 @@ def passes(text: str, clients) -> set[str]:
     loose = {one.name: one.key for one in clients if not one.pinned}
     tools = {one.version: one.key for one in clients if not set(one.scenarios) & set(COLUMNS)}
     text, _, text_of_tools = text.partition(TOOLS_HEAD)
-    head = HEAD_ROW.search(text)
-    columns = head[1].split(" | ") if head else []
     found = set()
-    for name, version, cells in CLIENT_ROW.findall(text):
-        key = loose.get(name) or keys.get((name, version), f"{name} {version}")
-        words = [word.strip() for word in cells.strip("|").split("|")]
-        found |= {f"{key}/{scenario}" for scenario, word in zip(columns, words, strict=True)
-                  if word == "pass"}
+    for part in text.partition(SECURITY_TITLE)[::2]:
+        head = HEAD_ROW.search(part)
+        columns = head[1].split(" | ") if head else []
+        for name, version, cells in CLIENT_ROW.findall(part):
+            key = loose.get(name) or keys.get((name, version), f"{name} {version}")
+            words = [word.strip() for word in cells.strip("|").split("|")]
+            found |= {f"{key}/{scenario}" for scenario, word in zip(columns, words, strict=True)
+                      if word == "pass"}
     for tool, version, word in TOOL_ROW.findall(text_of_tools):
         if word == "pass":
             found.add(f"{tools.get(version, 'Tools ' + version)}/{tool}")

@@ -6,18 +6,20 @@ import tomllib
 from tests.compat.__main__ import DOCUMENT, KNOWN, surprises
 from tests.compat.clients import CLIENTS, Client
 from tests.compat.scenario import Result
-from tests.compat.table import COLUMNS, document, passes
+from tests.compat.table import COLUMNS, SECURITY, document, passes
 
-LIBRARY = Client("some library", "1.2", list, ("codecs", "group", "seek"))
+LIBRARY = Client("some library", "1.2", list, ("codecs", "group", "seek", "tls", "plain"))
 LOOSE = Client("loose", "9 (found here)", list, ("group",), pinned=False)
 TOOLS = Client("The tools", "4.3.1", list, ("kafka-topics", "kafka-configs"))
 MADE_UP = (LIBRARY, LOOSE, TOOLS)
 RESULTS = [
     Result(LIBRARY, "codecs", True, "none gzip"), Result(LIBRARY, "group", True, ""),
-    Result(LIBRARY, "seek", False, "offset 3,\nnot 7"), Result(LOOSE, "group", True, ""),
+    Result(LIBRARY, "seek", False, "offset 3,\nnot 7"), Result(LIBRARY, "tls", True, ""),
+    Result(LOOSE, "group", True, ""),
     Result(TOOLS, "kafka-topics", True, "create"), Result(TOOLS, "kafka-configs", False, "no"),
 ]
-PASSING = {"some library 1.2/codecs", "some library 1.2/group", "loose/group",
+PASSING = {"some library 1.2/codecs", "some library 1.2/group", "some library 1.2/tls",
+           "loose/group",
            "The tools 4.3.1/kafka-topics"}
 
 
@@ -79,4 +81,5 @@ def test_every_scenario_of_every_client_passes_in_the_document_or_is_a_known_fai
 
 
 def test_every_column_of_the_document_is_a_scenario_of_a_client():
-    assert set(COLUMNS) <= {scenario for client in CLIENTS for scenario in client.scenarios}
+    scenarios = {scenario for client in CLIENTS for scenario in client.scenarios}
+    assert set(COLUMNS) | set(SECURITY) <= scenarios

@@ -228,6 +228,23 @@ def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost()
     assert made.image.partition("t", 0).eligible_leader_replicas == ()
 
 
+def test_who_was_silent_before_a_controller_takes_office_has_no_new_session():
+    cluster = Cluster()
+    cluster.join(1, 2, 3)
+    cluster.now = 5000
+    heartbeats = Heartbeats(SESSION_NS)
+    heartbeats.follow(cluster.image)
+    heartbeats.begin(cluster.image, cluster.now)
+    heartbeats.last_heard(2, cluster.now - SESSION_NS + 10)
+    heartbeats.last_heard(3, cluster.now + 10)
+    heartbeats.last_heard(9, cluster.now)
+    assert heartbeats.silent(cluster.image, cluster.now + 9) == []
+    assert heartbeats.next_end_ns(cluster.image, cluster.now) == cluster.now + 10
+    assert heartbeats.silent(cluster.image, cluster.now + 10) == [2]
+    heartbeats.touch(2, 0, 7, cluster.now + 11)
+    assert heartbeats.silent(cluster.image, cluster.now + SESSION_NS - 1) == []
+
+
 def test_what_a_broker_says_of_cordoned_directories_is_written_once():
     cluster = Cluster().join(1, 2)
     one = cluster.image.brokers[1].directories

@@ -45,7 +45,8 @@ def test_a_member_that_was_killed_comes_back_with_its_data_and_ends_with_its_bro
         try:
             await answered(client)
             client.change("kv/put", {"key": "a2V5", "value": "dmFsdWU="})
-            first = running.pid
+            while (first := running.pid) is None:     # It may answer before its start is over.
+                await asyncio.sleep(0.01)
             os.kill(first, signal.SIGKILL)
             row = await answered(client)
             assert row.value == b"value" and running.pid != first

@@ -11,6 +11,7 @@ from pylog.metadata.log import Conflict
 from pylog.metadata.office import Office
 from pylog.metadata.quorum import Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
+from pylog.peer.connection import Peer
 from pylog.protocol import messages
 
 PREFIXES = itertools.count(1)
@@ -61,7 +62,8 @@ class Node:
     def learned(self, holder):
         self.known = holder
 
-    async def appoint(self, epoch):
+    async def appoint(self, epoch, heard):
+        self.heard = heard
         self.epochs.append(epoch)
         self.failed = asyncio.Event()
         await self.decide(f"epoch {epoch}")
@@ -192,6 +194,25 @@ def test_a_controller_whose_append_failed_is_dismissed_long_before_a_renewal_is_
         raise QuorumLost("no answer")
 
     in_cluster(tmp_path, servers, prefix, scenario, ttl_s=3600)
+
+
+def test_who_takes_over_knows_since_when_the_host_of_the_one_before_is_silent(
+        tmp_path, servers, prefix, monkeypatch):
+    monkeypatch.setattr(Peer, "silent_s", lambda peer: 2.5)
+
+    async def scenario(nodes):
+        first = await until(lambda: active(nodes))
+        assert first.heard is None
+        others = [node for node in nodes if node is not first]
+        await until(lambda: all(node.office.holder == first.office.holder for node in others))
+        await until(lambda: len(first.writers) == 2)
+        servers.end_lease(first.quorum.keys, first.log.term.lease)
+        second = await until(lambda: active(others))
+        node_id, at_s = second.heard
+        assert node_id == first.number
+        assert at_s <= asyncio.get_running_loop().time() - 2.5
+
+    in_cluster(tmp_path, servers, prefix, scenario)
 
 
 def test_who_stops_hands_over_at_once(tmp_path, servers, prefix):

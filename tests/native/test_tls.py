@@ -291,6 +291,19 @@ def test_a_revoked_certificate_is_refused(tmp_path):
         assert server.next_event().reason == "certificate revoked"
 
 
+@pytest.mark.parametrize("names, passes", [(1, True), (4000, False)])
+def test_a_certificate_of_more_than_64_kib_is_refused(tmp_path, names, passes):
+    own = CA.issue("alice", [f"name-{number}.example.com" for number in range(names)])
+    with Server(**asked_for("required")) as server:
+        try:
+            with server.connect(trusting(CA, own, tmp_path)) as connection:
+                assert passes or ends(connection)
+        except OSError:  # the broker may have closed before the client was done
+            assert not passes
+        event = server.next_event()
+        assert isinstance(event, Connected) if passes else event.reason == "excessive message size"
+
+
 def test_a_resumed_session_has_the_name_of_its_certificate(tmp_path):
     with Server(**asked_for("required")) as server:
         context = trusting(CA, CA.issue("alice", ()), tmp_path)
@@ -442,6 +455,28 @@ def test_no_compression_is_agreed_on_and_old_versions_are_not_offered(server):
             input=b"Q\n", capture_output=True, timeout=WAIT_S)
         assert (b"Cipher is (NONE)" in done.stdout) == refused, (option, done.stdout)
         assert b"Compression: NONE" in done.stdout
+
+
+# What testssl.sh looks for, by OpenSSL's names of groups of cipher suites.
+@pytest.mark.parametrize("weak", ["eNULL", "aNULL", "EXPORT", "LOW", "RC4", "3DES", "IDEA", "SEED",
+                                  "MD5", "PSK", "SRP", "kRSA"])
+def test_weak_cipher_suites_are_refused(server, weak):
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-tls1_2", "-cipher",
+         f"{weak}:@SECLEVEL=0"], input=b"Q\n", capture_output=True, timeout=WAIT_S)
+    none_known = b"no cipher match" in done.stderr
+    assert none_known or b"Cipher is (NONE)" in done.stdout, done.stdout
+
+
+def test_strong_cipher_suites_have_forward_secrecy_and_authenticated_encryption(server):
+    """What a client that takes anything gets, in either version."""
+    for version, wanted in (("-tls1_3", b"TLS_AES_128_GCM_SHA256"),
+                            ("-tls1_2", b"ECDHE-ECDSA-AES")):
+        done = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", version, "-cipher",
+             "ALL:@SECLEVEL=0"], input=b"Q\n", capture_output=True, timeout=WAIT_S)
+        assert b"Cipher is " + wanted in done.stdout, done.stdout
+        assert b"GCM" in done.stdout or b"CHACHA20" in done.stdout
 
 
 def test_the_library_is_known():

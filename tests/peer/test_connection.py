@@ -1,6 +1,7 @@
 """Connections to other nodes, against a scripted server."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -114,6 +115,22 @@ def test_an_answer_that_is_none_ends_the_connection(data):
         assert peer.failure is not None
 
     run(sending(data), use)
+
+
+def test_the_kernel_tells_how_long_a_host_has_said_nothing_and_asks_it_meanwhile():
+    async def use(peer):
+        peer.watch_host()
+        probed = peer._transport.get_extra_info("socket")
+        assert probed.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert probed.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+        await asyncio.sleep(0.05)
+        silent_s = peer.silent_s()
+        assert 0.03 < silent_s < 60
+        peer.close()
+        assert peer.silent_s() == 0
+        return silent_s
+
+    run(silent, use)
 
 
 def test_a_closed_connection_fails_whoever_waits():

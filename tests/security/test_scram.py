@@ -52,6 +52,32 @@ def test_a_wrong_password_and_an_unknown_user_fail_at_the_same_step(name):
     assert failed.value.text is None and not server.is_complete
 
 
+def test_an_unknown_user_costs_what_a_wrong_password_costs(monkeypatch):
+    """In hashes: what they take is all the time that a login takes here."""
+    def hashes_of(name: str) -> list:
+        done = []
+        with monkeypatch.context() as counted:
+            for owner, function in ((scram.hmac, "digest"), (scram.hashlib, "new")):
+                real = getattr(owner, function)
+
+                def count(*given, real=real, function=function):
+                    done.append((function, given[-1] if function == "digest" else given[0]))
+                    return real(*given)
+
+                counted.setattr(owner, function, count)
+            server, client = exchange(), ScramClient(name, "wrong")
+            first = server.step(client.first())
+            final = client.final(first)
+            del done[:]
+            again = exchange()
+            again.step(client.first())
+            with pytest.raises(AuthenticationFailed):
+                again.step(final)
+        return done
+
+    assert hashes_of("alice") == hashes_of("nobody")
+
+
 def test_an_unknown_user_has_one_salt_however_often_it_asks():
     salts = {exchange().step(ScramClient("nobody", "x").first()).split(b",")[1] for _ in range(3)}
     assert len(salts) == 1

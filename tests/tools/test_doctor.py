@@ -18,7 +18,8 @@ def test_a_sound_cluster_has_no_failures(brokerd):
         assert row["status"] in ("ok", "warn", "fail", "skip")
         assert row["advice"] or row["status"] in ("ok", "skip"), row
     assert told["fail"] == 0
-    assert {"open files", "clock", "listener", "controller", "flush", "free space"} <= set(by_check)
+    assert {"open files", "clock", "listener", "controller", "flush", "free space",
+            "TLS"} <= set(by_check)
     assert by_check["listener"][0]["status"] == "ok"
     # The broker's own directory was found and looked at, because it is on this machine.
     assert str(brokerd.data_dir) in [row["subject"] for row in by_check["free space"]]
@@ -44,6 +45,16 @@ def test_a_broker_that_is_down_is_a_failure_with_advice():
     ended = run("doctor", "-b", "127.0.0.1:1", fails=True)
     assert "FAIL  bootstrap" in ended.out and "-> start the broker" in ended.out
     assert run("doctor", "--local", "--json").json["fail"] == 0
+
+
+@pytest.mark.parametrize(("name", "hinted"), [
+    ("OpenSSL 3.0.19 27 Jan 2026", True), ("OpenSSL 3.5.8 25 Aug 2026", False),
+    ("OpenSSL 4.0.0", False)])
+def test_the_tls_library_is_named_and_a_faster_one_hinted_at(monkeypatch, name, hinted):
+    monkeypatch.setattr(machine, "library", lambda: name)
+    [found] = machine.encryption()
+    assert found.status == "ok" and found.detail.startswith(name)
+    assert ("3.5 and later" in found.detail) == hinted
 
 
 @pytest.mark.parametrize(("free", "status"), [(0.5, "ok"), (0.1, "warn"), (0.01, "fail")])

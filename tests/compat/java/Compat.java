@@ -1,4 +1,9 @@
+import java.io.IOException;
+import java.io.Reader;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -109,6 +114,7 @@ public final class Compat {
     private void produce(String stem, int count, String codec, int partition) throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
+        secure(settings);
         settings.put("compression.type", codec);
         settings.put("enable.idempotence", "true");
         settings.put("linger.ms", "20");
@@ -126,9 +132,23 @@ public final class Compat {
         }
     }
 
+    /** The settings by which the driver wants this program to come in: a file of properties. */
+    private static void secure(Properties settings) {
+        String path = System.getenv("COMPAT_PROPERTIES");
+        if (path == null) {
+            return;
+        }
+        try (Reader reader = Files.newBufferedReader(Paths.get(path))) {
+            settings.load(reader);
+        } catch (IOException failure) {
+            throw new UncheckedIOException(failure);
+        }
+    }
+
     private KafkaConsumer<byte[], byte[]> consumer(String group, String... more) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
+        secure(settings);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
         settings.put("session.timeout.ms", "6000");
@@ -381,6 +401,7 @@ public final class Compat {
     private Admin client() {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
+        secure(settings);
         return Admin.create(settings);
     }
 

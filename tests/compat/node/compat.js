@@ -2,6 +2,7 @@
 // KafkaJS: arguments are bootstrap, scenario, topic; the last line is JSON. KafkaJS has gzip of
 // its own; snappy, lz4 and zstd are plugged in the way its documentation says. (lz4js is of no use
 // here: its frames have linked blocks, which Apache Kafka refuses, and so does brokerd.)
+const fs = require('fs');
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require('kafkajs');
 const snappy = require('kafkajs-snappy');
 const lz4 = require('lz4-napi');
@@ -29,7 +30,30 @@ const BIG_BYTES = 390000;
 const RESET_START = 3;
 const RESET_END = 20;
 const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 };
-const kafka = new Kafka({ brokers: [bootstrap], clientId: 'compat', logLevel: logLevel.ERROR });
+
+/** The settings by which the driver wants this program to come in. */
+function security() {
+  const given = JSON.parse(process.env.COMPAT_SECURITY || '{}');
+  if (!given.trusted) return {};
+  const settings = { ssl: { ca: [fs.readFileSync(given.trusted)] } };
+  if (given.certificate) {
+    settings.ssl.cert = fs.readFileSync(given.certificate);
+    settings.ssl.key = fs.readFileSync(given.key);
+  }
+  if (given.mechanism) {
+    settings.sasl = { mechanism: given.mechanism.toLowerCase() };
+    if (given.user) {
+      settings.sasl.username = given.user;
+      settings.sasl.password = given.password;
+    }
+    if (given.token) settings.sasl.oauthBearerProvider = async () => ({ value: given.token });
+  }
+  return settings;
+}
+
+const kafka = new Kafka({
+  brokers: [bootstrap], clientId: 'compat', logLevel: logLevel.ERROR, ...security(),
+});
 
 function check(holds, what) {
   if (!holds) throw new Error(what);

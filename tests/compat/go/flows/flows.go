@@ -3,6 +3,8 @@ package flows
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,6 +24,45 @@ const fullSet, bigBytes = 51, 390_000
 
 // Instance is the static member (KIP-345) that the driver wants this program to be, if any.
 var Instance = os.Getenv("COMPAT_INSTANCE")
+
+// Security is how the driver wants this program to come in: paths of PEM files, a SASL mechanism
+// and what it needs. Nil: in plain text.
+var Security = security()
+
+// Way is what the driver gives in COMPAT_SECURITY.
+type Way struct {
+	Trusted, Certificate, Key, Mechanism, User, Password, Token string
+}
+
+func security() *Way {
+	given := os.Getenv("COMPAT_SECURITY")
+	if given == "" {
+		return nil
+	}
+	way := &Way{}
+	if err := json.Unmarshal([]byte(given), way); err != nil {
+		panic(err)
+	}
+	return way
+}
+
+// TLS is its configuration.
+func (w *Way) TLS() (*tls.Config, error) {
+	trusted, err := os.ReadFile(w.Trusted)
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1"}
+	config.RootCAs.AppendCertsFromPEM(trusted)
+	if w.Certificate != "" {
+		own, err := tls.LoadX509KeyPair(w.Certificate, w.Key)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return config, nil
+}
 
 // The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 const resetStart, resetEnd = 3, 20

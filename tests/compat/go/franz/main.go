@@ -8,6 +8,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"compat/flows"
 )
@@ -23,7 +26,37 @@ func limited() (context.Context, context.CancelFunc) {
 }
 
 func (c client) open(options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(options, kgo.SeedBrokers(c.bootstrap))...)
+	more, err := security()
+	if err != nil {
+		return nil, err
+	}
+	return kgo.NewClient(append(append(options, more...), kgo.SeedBrokers(c.bootstrap))...)
+}
+
+// The options by which the driver wants this program to come in.
+func security() ([]kgo.Opt, error) {
+	way := flows.Security
+	if way == nil {
+		return nil, nil
+	}
+	config, err := way.TLS()
+	if err != nil {
+		return nil, err
+	}
+	options := []kgo.Opt{kgo.DialTLSConfig(config)}
+	secret := scram.Auth{User: way.User, Pass: way.Password}
+	switch way.Mechanism {
+	case "PLAIN":
+		auth := plain.Auth{User: way.User, Pass: way.Password}
+		options = append(options, kgo.SASL(auth.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(secret.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(secret.AsSha512Mechanism()))
+	case "OAUTHBEARER":
+		options = append(options, kgo.SASL(oauth.Auth{Token: way.Token}.AsMechanism()))
+	}
+	return options, nil
 }
 
 func (c client) Codecs() []string { return []string{"none", "gzip", "snappy", "lz4", "zstd"} }

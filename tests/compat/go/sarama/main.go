@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 
 	"compat/flows"
 )
@@ -28,8 +29,58 @@ func settings() *sarama.Config {
 	config.Consumer.Group.Heartbeat.Interval = time.Second
 	config.Consumer.Group.Session.Timeout = 6 * time.Second
 	config.Consumer.Group.InstanceId = flows.Instance
+	secure(config)
 	return config
 }
+
+// The settings by which the driver wants this program to come in.
+func secure(config *sarama.Config) {
+	way := flows.Security
+	if way == nil {
+		return
+	}
+	tls, err := way.TLS()
+	if err != nil {
+		panic(err)
+	}
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, tls
+	if way.Mechanism == "" {
+		return
+	}
+	sasl := &config.Net.SASL
+	sasl.Enable, sasl.Mechanism = true, sarama.SASLMechanism(way.Mechanism)
+	sasl.User, sasl.Password = way.User, way.Password
+	sasl.TokenProvider = token(way.Token)
+	hash := scram.SHA256
+	if way.Mechanism == sarama.SASLTypeSCRAMSHA512 {
+		hash = scram.SHA512
+	}
+	sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &login{hash: hash} }
+}
+
+type token string
+
+func (t token) Token() (*sarama.AccessToken, error) {
+	return &sarama.AccessToken{Token: string(t)}, nil
+}
+
+// login is SCRAM as Sarama's own examples have it: by the library xdg-go/scram.
+type login struct {
+	hash         scram.HashGeneratorFcn
+	conversation *scram.ClientConversation
+}
+
+func (l *login) Begin(user, password, authzID string) error {
+	client, err := l.hash.NewClient(user, password, authzID)
+	if err == nil {
+		l.conversation = client.NewConversation()
+	}
+	return err
+}
+
+func (l *login) Step(challenge string) (string, error) { return l.conversation.Step(challenge) }
+
+func (l *login) Done() bool { return l.conversation.Done() }
 
 func (c client) brokers() []string { return []string{c.bootstrap} }
 

@@ -1,0 +1,98 @@
+"""What Kafka's own tools do on a broker that asks who is there, each with its --command-config.
+
+Owns: nothing.
+Called by: tests.compat.client_tools.
+Invariants: (1) as in client_tools: what a tool prints is examined.
+"""
+
+import re
+
+CLASSES = {
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs, users": "kafka.admin.ConfigCommand",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
+    "kafka-topics, --command-config": "org.apache.kafka.tools.TopicCommand",
+}
+
+
+def _seen(pattern: str, told: str) -> re.Match:
+    found = re.search(pattern, told, re.MULTILINE)
+    assert found, f"no {pattern!r} in: {told[:300]}"
+    return found
+
+
+def acls(tools, topic: str) -> str:
+    """Rights of a consumer added, listed by resource and by principal, one of them removed."""
+    def ask(*arguments, **options):
+        return tools.ask("kafka-acls", *arguments, **options)
+
+    principal, of = "User:bob", ("--topic", topic)
+    ask("--add", "--allow-principal", principal, "--consumer", *of, "--group", f"{topic}-group")
+    ask("--add", "--deny-principal", principal, "--deny-host", "10.0.0.1", "--operation", "Read",
+        "--topic", f"{topic}-", "--resource-pattern-type", "prefixed")
+    told = ask("--list", *of)
+    _seen(rf"resourceType=TOPIC, name={topic}, patternType=LITERAL", told)
+    for operation in ("READ", "DESCRIBE"):
+        _seen(rf"principal={principal}, host=\*, operation={operation}, permissionType=ALLOW", told)
+    told = ask("--list", "--principal", principal)
+    _seen(rf"resourceType=GROUP, name={topic}-group, patternType=LITERAL", told)
+    told = ask("--list", "--topic", f"{topic}-more", "--resource-pattern-type", "match")
+    _seen(rf"name={topic}-, patternType=PREFIXED", told)
+    _seen(r"host=10\.0\.0\.1, operation=READ, permissionType=DENY", told)
+    ask("--remove", "--force", "--allow-principal", principal, "--operation", "Describe", *of)
+    told = ask("--list", *of)
+    assert "operation=DESCRIBE" not in told and "operation=READ" in told, told[:300]
+    ask("--remove", "--force", *of)
+    assert principal not in ask("--list", *of)
+    return "add, list, remove; literal and prefixed, allow and deny, by principal and resource"
+
+
+def users(tools, topic: str) -> str:
+    """Credentials of SCRAM given, told, taken away."""
+    def ask(*arguments, **options):
+        return tools.ask("kafka-configs, users", *arguments, "--entity-type", "users",
+                         "--entity-name", topic, **options)
+
+    ask("--alter", "--add-config", "SCRAM-SHA-256=[iterations=8192,password=first],"
+                                   "SCRAM-SHA-512=[password=second]")
+    told = ask("--describe")
+    _seen(f"SCRAM credential configs for user-principal '{topic}' are "
+          "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096", told)
+    ask("--alter", "--delete-config", "SCRAM-SHA-256")
+    told = ask("--describe")
+    assert "SCRAM-SHA-512" in told and "SCRAM-SHA-256" not in told, told[:300]
+    ask("--alter", "--delete-config", "SCRAM-SHA-512")
+    assert "SCRAM-SHA" not in ask("--describe")
+    ask("--alter", "--add-config", "SCRAM-SHA-256=[iterations=100,password=x]", fails=True)
+    return "SCRAM credentials added, described, deleted; too few iterations refused"
+
+
+def tokens(tools, topic: str) -> str:
+    """A delegation token made, told, renewed, and expired at once."""
+    def ask(*arguments, **options):
+        return tools.ask("kafka-delegation-tokens", *arguments, **options)
+
+    told = ask("--create", "--max-life-time-period", -1, "--renewer-principal", "User:bob")
+    row = _seen(r"^(\S+)\s+(\S+==|\S+)\s+User:alice\s+", told)
+    identity, secret = row[1], row[2]
+    assert identity in ask("--describe", "--owner-principal", "User:alice")
+    _seen("Completed renew operation", ask("--renew", "--renew-time-period", -1, "--hmac", secret))
+    _seen("Completed expire operation", ask("--expire", "--expiry-time-period", -1,
+                                            "--hmac", secret))
+    assert identity not in ask("--describe", "--owner-principal", "User:alice")
+    return "create, describe, renew, expire"
+
+
+def topics(tools, topic: str) -> str:
+    """Administration over TLS and SCRAM."""
+    ask = "kafka-topics, --command-config"
+    assert topic in tools.ask(ask, "--list").splitlines()
+    tools.ask(ask, "--create", "--topic", f"{topic}-made", "--partitions", 2)
+    _seen("PartitionCount: 2", tools.ask(ask, "--describe", "--topic", f"{topic}-made"))
+    tools.ask(ask, "--delete", "--topic", f"{topic}-made")
+    return "TLS and SCRAM; create, list, describe, delete"
+
+
+FLOWS = {"kafka-acls": acls, "kafka-configs, users": users, "kafka-delegation-tokens": tokens,
+         "kafka-topics, --command-config": topics}
+assert FLOWS.keys() == CLASSES.keys()
