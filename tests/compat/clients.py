@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import kafka
-from tests.compat.client_tools import CLASSES as TOOLS
+from tests.compat.client_tools import FLOWS as TOOLS
 from tests.compat.security import WAYS
 
 HERE = Path(__file__).resolve().parent

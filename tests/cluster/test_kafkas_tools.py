@@ -1,0 +1,19 @@
+"""Kafka's own tools against three brokerds, one flow each."""
+
+import pytest
+
+from tests.clusters import Cluster
+from tests.compat import cluster_tools
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings=cluster_tools.SETTINGS) as cluster:
+        yield cluster_tools.Three(cluster)
+
+
+@pytest.mark.parametrize("tool", sorted(cluster_tools.FLOWS))
+def test_a_tool_of_kafka_does_with_three_brokers_what_it_says(three, tool):
+    assert cluster_tools.FLOWS[tool](three)
