@@ -15,11 +15,11 @@ WAIT_S = 20.0
 
 
 class Maker(Client):
-    """Makes topics and deletes most of them."""
+    """Makes topics of so many replicas and deletes most of them."""
 
-    def __init__(self, name, history: History, bootstrap, rate: float):
+    def __init__(self, name, history: History, bootstrap, rate: float, replicas: int = 3):
         super().__init__(name, history, bootstrap)
-        self._rate = rate
+        self._rate, self._replicas = rate, replicas
 
     def work(self) -> None:
         with Admin({"bootstrap.servers": self.bootstrap}) as admin:
@@ -29,7 +29,7 @@ class Maker(Client):
                     return
 
     def _life(self, admin, name: str) -> Topic:
-        created = self._asked(lambda: admin.create_topics([NewTopic(name, 2, 3)], timeout=WAIT_S))
+        created = self._asked(lambda: admin.create_topics([NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
         if self.chance.random() < 0.1:
             return Topic(name, created, False, False)
         self.stopping.wait(self.chance.uniform(0, 3))

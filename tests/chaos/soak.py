@@ -88,7 +88,8 @@ class Soak:
 
     def _begin(self) -> None:
         given = self.history, self.machines.bootstrap
-        settings = {"delivery.timeout.ms": STRICT_MS} if self._strict else {}
+        settings = {"delivery.timeout.ms": STRICT_MS, "request.timeout.ms": STRICT_MS // 3} \
+            if self._strict else {}
         senders = [
             OwnSender("own", *given, "orders", 4, 60, settings),
             LibrdkafkaSender("librdkafka", *given, "orders", 4, 60, settings),
@@ -104,7 +105,8 @@ class Soak:
             *(LibrdkafkaMember("librdkafka-group", number, *given, ["moved", "accounts"])
               for number in range(2)),
             Copier("copier", *given, "orders", "copies", ["own", "librdkafka"]),
-            Maker("maker", *given, 1)]
+            # As in Kafka, a broker that stops gets no replicas.
+            Maker("maker", *given, 1, len(self.machines.of) - self._strict)]
         if not self._strict:
             self._clients.append(
                 Mover("mover", *given, MOVED, TOPICS[MOVED], self.machines.of, 1))
