@@ -251,8 +251,10 @@ class TransactionsApi:
             if request.producer_epoch < known[0]:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             is_open = known[2] >= 0 and known[0] == request.producer_epoch
+            # A marker came meanwhile, as of a coordinator that took over and writes it once more:
+            # a client that tries again has the coordinator asked anew.
             return ErrorCode.NONE if is_open or known[3] == marker \
-                else ErrorCode.INVALID_TXN_STATE
+                else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
         return await self._groups.runtime.run_as_producer(
             index, Pending(lambda error: [error] * len(entries)), fault, request.producer_id,

@@ -29,7 +29,8 @@ class Maker(Client):
                     return
 
     def _life(self, admin, name: str) -> Topic:
-        created = self._asked(lambda: admin.create_topics([NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
+        created = self._asked(lambda: admin.create_topics(
+            [NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
         if self.chance.random() < 0.1:
             return Topic(name, created, False, False)
         self.stopping.wait(self.chance.uniform(0, 3))

@@ -1,0 +1,65 @@
+"""The handlers of transactions on their own: what they answer when something comes between."""
+
+import asyncio
+from types import SimpleNamespace
+
+from pylog.api.transactions import OFFSETS_TOPIC, TransactionsApi
+from pylog.coordinator.pending import Pending
+from pylog.metadata.image import Image, Topic
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+EPOCH, NO_TRANSACTION = 1, -1
+TOPIC = Topic("t", b"t" * 16, (SimpleNamespace(leader=0),))
+
+
+class Groups:
+    """A partition of offsets: what its log knows of producer 7, and what was committed."""
+
+    def __init__(self):
+        self.marker = 10
+        self.commits = 0
+        self.runtime = self
+
+    def partition_of(self, group_id):
+        return 3
+
+    def producer_at(self, index, producer_id):
+        return (EPOCH, -1, NO_TRANSACTION, self.marker), ErrorCode.NONE
+
+    def run_as_producer(self, index, pending: Pending, fault, producer_id, step):
+        error = fault(self.producer_at(index, producer_id)[0])
+        if error == ErrorCode.NONE:
+            self.commits += 1
+        pending.answer([error])
+        return pending
+
+
+def commit(between) -> tuple[int, Groups]:
+    """(the error of one offset, the groups). between: is done while the coordinator is asked."""
+    groups = Groups()
+
+    async def verified(id_, producer_id, epoch, partitions, kind):
+        assert partitions == [(OFFSETS_TOPIC, 3)]
+        between(groups)
+        return {partitions[0]: ErrorCode.NONE}
+
+    handlers = TransactionsApi(
+        None, SimpleNamespace(verified=verified), None, groups,
+        SimpleNamespace(image=Image(topics={"t": TOPIC})), lambda: 0)
+    new = messages.TxnOffsetCommitRequest
+    request = new(transactional_id="tx", group_id="g", producer_id=7, producer_epoch=EPOCH, topics=[
+        new.TxnOffsetCommitRequestTopic(name="t", partitions=[
+            new.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5)])])
+    answer = asyncio.run(handlers.txn_offset_commit(SimpleNamespace(api_version=5), request))
+    return answer.topics[0].partitions[0].error_code, groups
+
+
+def test_offsets_are_committed_once_the_coordinator_has_their_partition():
+    error, groups = commit(lambda groups: None)
+    assert (error, groups.commits) == (ErrorCode.NONE, 1)
+
+
+def test_a_marker_that_comes_while_offsets_are_verified_has_them_verified_again():
+    error, groups = commit(lambda groups: setattr(groups, "marker", 11))
+    assert (error, groups.commits) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)
