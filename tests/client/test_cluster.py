@@ -49,7 +49,7 @@ class World:
         self.topics, self.controller, self.nodes = {}, 1, {1: 1, 2: 2}
         self.answers = {messages.MetadataRequest: self.metadata}
 
-        async def opened(host, port, settings, pool):
+        async def opened(host, port, settings, pool, traffic):
             self.opened.append(port)
             if port in self.broken:
                 raise KafkaConnectionError(f"port {port}")
