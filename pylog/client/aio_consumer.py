@@ -84,6 +84,14 @@ class Consumer:
             found = interceptor.on_consume(found)
         return found
 
+    async def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
+                           headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
+                           ) -> tuple[Columns, list[TopicPartition]] | None:
+        """Native columns, without pyarrow and NumPy, and whose their sources are; None after
+        `timeout` seconds without a record. Raises KafkaError."""
+        found = await self._columns(timeout, max_records, headers, max_bytes)
+        return None if found is None else (found, self._core.subscription.known)
+
     async def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                          columns: Iterable[str] = ALL_COLUMNS,
                          max_bytes: int = COLUMN_BYTES_MAX) -> Any:

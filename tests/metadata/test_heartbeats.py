@@ -75,9 +75,18 @@ def test_a_broker_has_caught_up_at_the_newest_record_of_its_registration(beats):
 def test_a_connection_is_of_the_broker_whose_newest_heartbeat_came_on_it(beats):
     beats.touch(1, 9, 70, 1001)
     beats.touch(2, 9, 71, 1001)
-    assert (beats.on(70), beats.on(71), beats.on(72)) == (1, 2, None)
     beats.touch(1, 9, 72, 1002)
-    assert (beats.on(70), beats.on(72)) == (None, 1)
+    assert [beats.ended(connection) for connection in (70, 71, 73, 72)] == [None, 2, None, 1]
+
+
+def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
+    beats.came(1, 70)
+    assert beats.counts(1, 70) and beats.ended(70) == 1
+    assert not beats.counts(1, 70) and beats.counts(2, 70) and beats.counts(1, 0)
+    beats.came(1, 70)    # One more of those that it had under way,
+    assert not beats.counts(1, 70)
+    beats.came(1, 71)    # and one of the next.
+    assert beats.counts(1, 71) and beats.ended(71) == 1
 
 
 def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats):
@@ -107,6 +116,6 @@ def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats)
 
 def test_a_new_office_begins_with_what_the_image_says():
     beats = Heartbeats(SESSION)
-    assert beats.on(0) is None and beats.next_end_ns(SimpleNamespace(brokers={}), 7) == 107
+    assert beats.ended(7) is None and beats.next_end_ns(SimpleNamespace(brokers={}), 7) == 107
     beats.follow(image())
     assert beats.silent(image(), 7) == [1, 2, 3]
