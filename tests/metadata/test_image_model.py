@@ -103,7 +103,7 @@ class Model:
                                for one in record.end_points),
             "features": tuple((one.name, one.min_supported_version, one.max_supported_version)
                               for one in record.features),
-            "directories": tuple(record.log_dirs or ())}
+            "directories": tuple(record.log_dirs or ()), "cordoned": _cordoned(record)}
 
     def UnregisterBrokerRecord(self, record):
         if record.broker_id not in self.brokers:
@@ -122,6 +122,8 @@ class Model:
                 row[name] = getattr(record, name) == 1
         if record.log_dirs:
             row["directories"] = tuple(record.log_dirs)
+        if record.cordoned_log_dirs is not None:
+            row["cordoned"] = _cordoned(record)
 
     def FenceBrokerRecord(self, record):
         self._broker(record.id, record.epoch)["fenced"] = True
@@ -214,7 +216,8 @@ def _drawn(random):
         lambda: m.BrokerRegistrationChangeRecord(
             broker_id=broker, broker_epoch=epoch, fenced=random.choice((-1, 0, 1)),
             in_controlled_shutdown=random.choice((0, 1)),
-            log_dirs=[_id(random)] * random.randrange(2)),
+            log_dirs=[_id(random)] * random.randrange(2),
+            cordoned_log_dirs=random.choice((None, [], [_id(random)]))),
         lambda: m.FenceBrokerRecord(id=broker, epoch=epoch),
         lambda: m.UnfenceBrokerRecord(id=broker, epoch=epoch),
         lambda: m.FeatureLevelRecord(name=random.choice("pq"), feature_level=epoch),
@@ -240,6 +243,10 @@ def _seen(image):
                        for rows in (image.configs, image.client_quotas))
     return (topics, configs, brokers, dict(image.features), image.next_producer_id, quotas,
             dict(image.security))
+
+
+def _cordoned(record):
+    return None if record.cordoned_log_dirs is None else tuple(record.cordoned_log_dirs)
 
 
 def _expected(model):
