@@ -171,6 +171,8 @@ class Consuming:
         if task.done():
             self._attending = None
             task.result()
+            if self.attention:
+                self._notify()  # What came after it was done is for the next one.
 
     async def _attend(self) -> None:
         """Keeps (1)."""
