@@ -3,7 +3,7 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.partitions for the list.
 Invariants: (1) the replicas that a move adds or removes are named while it is under way; (2) a
-  move that is called off leaves the replicas it found, and never none in sync.
+  move that is called off leaves the replicas it found, and none in sync only where none was.
 Source: KIP-455, KIP-860; Kafka's PartitionReassignmentReplicas and PartitionReassignmentRevert.
 """
 
@@ -71,7 +71,7 @@ def _cancelled(rules, topic, index, state):
     change.replicas = [id_ for id_ in state.replicas if id_ not in state.adding_replicas]
     change.isr = [id_ for id_ in state.isr if id_ not in state.adding_replicas]
     change.adding, change.removing = [], []
-    if not change.isr:
+    if state.isr and not change.isr:
         # Keeps (2): the one that leads then may lack records.
         if not rules.allows_unclean(topic.name):
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -49,6 +49,19 @@ def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
     assert (state.replicas, state.directories) == ((2, 1), (directory(2), directory(1)))
 
 
+def test_a_reassignment_called_off_takes_nobody_for_in_sync_who_was_not():
+    """Kafka puts the first replica there where unclean elections are allowed, though it is fenced
+    and eligible."""
+    image = of_three(replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1], leader=-1,
+                     isr=[], eligible_leader_replicas=[2],
+                     directories=[directory(3), directory(2), directory(1)])
+    image = applied(image, messages.BrokerRegistrationChangeRecord(
+        broker_id=2, broker_epoch=image.brokers[2].epoch, fenced=1))
+    state = reassigned(image, None)
+    assert (state.replicas, state.leader, state.isr) == ((2, 1), -1, ())
+    assert state.eligible_leader_replicas == (2,)
+
+
 def elected(image, lost=frozenset()):
     records, results = decided(
         elections.elect_leaders(Rules(image, Settings(), lost), UNCLEAN, [("t", [0])]))
