@@ -430,13 +430,14 @@ class CoordinatorRuntime(Generic[M]):
     def _tick(self) -> None:
         self._timer = self._timer_ms = None
         for shard in self._shards:
-            if shard is not None and shard.error == ErrorCode.NONE:
+            if shard is not None and shard.runs:
                 self._step(shard, shard.machine.tick)
 
     def step_each(self, step: Callable[[M], object]) -> None:
         """One step of every loaded machine, that no request asked for. Keeps (4)."""
-        for shard in self.shards()[0]:
-            self._step(shard, step, shard.machine)
+        for shard in self._shards:
+            if shard is not None and shard.runs:
+                self._step(shard, step, shard.machine)
 
     def _step(self, shard: Shard[M], step: Callable[..., Any], *arguments: Any) -> Any:
         """One step of a shard's machine that no request asked for; what it returns. Keeps (4)."""

@@ -104,9 +104,16 @@ class Shard(Generic[M]):
         """What answers a request that the shard cannot take now; NONE: it can."""
         if not self.leads or self.journal.log.failed or not self._is_readable:
             return ErrorCode.NOT_COORDINATOR
-        if not self.ready or self.journal.failed or self.journal.is_settling:
+        if not self.runs or self.journal.is_settling:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
+
+    @property
+    def runs(self) -> bool:
+        """Whether the machine does what no request asks for: also while its log settles, for what
+        follows is in the log behind it."""
+        return self.leads and self._is_readable and self.ready and not (
+            self.journal.failed or self.journal.log.failed)
 
     def serves(self, epoch: int) -> bool:
         """Whether the term of that leader epoch goes on."""
