@@ -7,19 +7,17 @@ Invariants: (1) whoever serves and the client share one processor, or have one e
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 
 from bench import loads, placement
-from bench.brokers import RELAXED, PylogBroker
+from bench.brokers import RELAXED, PylogBroker, started
 from bench.kafka import KafkaBroker
 from bench.machine import commit_line, machine_line
 from bench.process import BrokerProcess
-from bench.programs import cache_dir, load_client
+from bench.programs import load_client
 
 ROUNDS_MAX = 15
 SHAPES = {"1": (1, 1), "8": (8, 1), "64": (64, 1), "512": (512, 1), "8x5": (8, 5)}
@@ -115,12 +113,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds-max", type=int, default=ROUNDS_MAX)
     options = parser.parse_args(argv)
     sides = options.sides.split(",")
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="bare-", dir=cache_dir()))
-    brokers = {name: _side(name, folder).start() for name in sides}
     print(f"`python -m bench.bare {' '.join(argv)}`, commit {commit_line()}\n{machine_line()}",
           flush=True)
-    try:
+    with started("bare", sides, _side) as brokers:
         for name in set(sides) & {"pylog", "kafka"}:
             loads.create_topic(brokers[name], "bare", 1)
         for where in options.placement.split(","):
@@ -129,10 +124,6 @@ def main(argv: list[str]) -> int:
                                options.requests, options.rounds_max)
                 for shape in options.shapes.split(",")}
             print(_table(where, samples, sides), flush=True)
-    finally:
-        for broker in brokers.values():
-            broker.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

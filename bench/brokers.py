@@ -6,16 +6,37 @@ Invariants: (1) the broker runs from this checkout, by this interpreter; (2) loo
 
 import os
 import re
+import shutil
 import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.process import BrokerProcess, free_port
+from bench.programs import cache_dir
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 READY = re.compile(rb"brokerd ready .*\bms=(\d+)")
 START_WAIT_S = 60.0
 RELAXED = {"log.flush.acks.all.enable": "false"}
 KAFKA_FLUSH_EACH = {"log.flush.interval.messages": "1"}
+
+
+@contextmanager
+def started(stem: str, names: Iterable[str],
+            make: Callable[[str, Path], BrokerProcess]) -> Iterator[dict[str, BrokerProcess]]:
+    """Brokers by name, in a folder of their own; all are stopped at the end, also of a start that
+    failed, and the folder goes."""
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir=cache_dir()))
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        brokers = {}
+        for name in names:
+            brokers[name] = make(name, folder).start()
+            ending.callback(brokers[name].stop)
+        yield brokers
 
 
 class PylogBroker(BrokerProcess):

@@ -8,18 +8,15 @@ Invariants: (1) the consumers are one native program (csrc/tails.c), so that wha
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 
 from bench import loads, placement
-from bench.brokers import RELAXED, PylogBroker
+from bench.brokers import RELAXED, PylogBroker, started
 from bench.kafka import KafkaBroker
 from bench.machine import commit_line, machine_line
 from bench.process import BrokerProcess
-from bench.programs import cache_dir
 
 CONSUMERS = "1,4,16,64,250,500"
 PARTITIONS = 6
@@ -79,31 +76,23 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--placement", default="free", help="same, apart, free")
     options = parser.parse_args(argv)
     sides = options.sides.split(",")
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="fanout-", dir=cache_dir()))
-    brokers = {name: _side(name, folder).start() for name in sides}
     print(f"`python -m bench.fanout {' '.join(argv)}`, commit {commit_line()}\n{machine_line()}",
           flush=True)
     where = placement.placements()[options.placement]
     found: dict[int, dict[str, list[dict]]] = {}
     serial = 0
-    try:
-        with placement.pinned(where):
-            for broker in brokers.values():
-                placement.pin(broker.pid, where.broker)
-            for count in map(int, options.consumers.split(",")):
-                rows = found[count] = {name: [] for name in sides}
-                for turn in range(options.rounds):
-                    for name in sides if turn % 2 == 0 else sides[::-1]:
-                        serial += 1
-                        rows[name].append(_load(
-                            brokers[name], count, options.mb_s * 1e6, options.batch_records,
-                            options.seconds, serial))
-                print(_table({count: rows}, sides).splitlines()[-1], flush=True)
-    finally:
+    with started("fanout", sides, _side) as brokers, placement.pinned(where):
         for broker in brokers.values():
-            broker.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+            placement.pin(broker.pid, where.broker)
+        for count in map(int, options.consumers.split(",")):
+            rows = found[count] = {name: [] for name in sides}
+            for turn in range(options.rounds):
+                for name in sides if turn % 2 == 0 else sides[::-1]:
+                    serial += 1
+                    rows[name].append(_load(
+                        brokers[name], count, options.mb_s * 1e6, options.batch_records,
+                        options.seconds, serial))
+            print(_table({count: rows}, sides).splitlines()[-1], flush=True)
     print(f"\n{_table(found, sides)}\nload {os.getloadavg()[0]:.1f} at the end")
     return 0
 

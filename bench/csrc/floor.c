@@ -91,14 +91,7 @@ static double take(int file, size_t unit, int64_t total, size_t piece)
     double before = pair_cpu_s();
     for (int64_t at = 0; at < total; at += (int64_t)unit) {
         wire_recv_all(stream, frame, unit);
-        sum ^= wire_crc32c(frame, unit);
-        for (size_t done = 0; done < unit;) {
-            size_t part = unit - done < piece ? unit - done : piece;
-            if (pwrite(file, frame + done, part, at + (int64_t)done) != (ssize_t)part) {
-                wire_die("pwrite: %s", strerror(errno));
-            }
-            done += part;
-        }
+        sum ^= pair_keep(file, frame, unit, at, piece);
     }
     double took = pair_cpu_s() - before;
     wire_send_all(stream, (const uint8_t *)"!", 1);

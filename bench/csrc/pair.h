@@ -56,4 +56,18 @@ static inline void pair_fill(int file, int64_t length, size_t piece)
     }
 }
 
+/* What a broker does with a frame at the least: its checksum, and its pieces to `file` at `at`. */
+static inline uint32_t pair_keep(int file, const uint8_t *frame, size_t unit, int64_t at,
+                                 size_t piece)
+{
+    for (size_t done = 0; done < unit;) {
+        size_t part = unit - done < piece ? unit - done : piece;
+        if (pwrite(file, frame + done, part, at + (int64_t)done) != (ssize_t)part) {
+            wire_die("pwrite: %s", strerror(errno));
+        }
+        done += part;
+    }
+    return wire_crc32c(frame, unit);
+}
+
 #endif
