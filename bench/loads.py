@@ -61,9 +61,10 @@ def _environment(broker: BrokerProcess | None) -> dict:
     return {**os.environ, **own}
 
 
-def native(name: str, broker: BrokerProcess, *args) -> dict:
+def native(name: str, broker: BrokerProcess, *args, nice: int = 0) -> dict:
     """Run bench/csrc/`name`.c against `broker`; its JSON line as a dict."""
-    return json.loads(_run([load_client(name), broker.load_port, *args], broker))
+    return json.loads(_run(["nice", "-n", nice, load_client(name), broker.load_port, *args],
+                           broker))
 
 
 def _options(broker: BrokerProcess, option: str, of: str) -> list[str]:
@@ -205,8 +206,8 @@ def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec
             "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server",
             broker.load_bootstrap, "--topic", topic, "--num-records", count, "--record-size", size,
             "--throughput", -1, "--print-metrics", "--command-property", "acks=all",
-            "--command-property", f"compression.type={codec}",
-            *_options(broker, "--command-property", "java")))
+            f"compression.type={codec}",     # One option: of several it takes the last.
+            *(word for word in _options(broker, "", "java") if word)))
         total = JAVA_TOTAL.search(text)
         if total is None or int(total[1]) != count:
             raise LoadFailed(f"ProducerPerformance: {text[:400]}")

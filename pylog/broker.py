@@ -105,7 +105,7 @@ class Broker:
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
                                asks=self._authorizer is not None,
                                throttle=None if self.throttles is None else self.throttles.leading)
-        self.credentials = _credentials(settings)     # Towards the other brokers.
+        self.credentials = _credentials(settings, now_ms)    # Towards the other brokers.
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas,
@@ -211,9 +211,10 @@ class Broker:
             quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
-            cluster=ClusterFigures(
+            shares=lambda: [] if self._sharing is None else self._sharing.samples(),
+            figures=ClusterFigures(
                 self.metadata, self.settings, lambda: [] if self.membership is None else
-                self.membership.leadership.led, time.monotonic_ns).samples,
+                self.membership.leadership.led, time.monotonic_ns),
             node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
             seconds=time.monotonic)
         self.monitor.open()
@@ -505,14 +506,14 @@ def run(settings, ready=None, first=()) -> int:
     return asyncio.run(_serve(settings, ready, first))
 
 
-def _credentials(settings: Settings) -> Credentials | None:
+def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials | None:
     """Towards the other brokers, None in plain text. Raises ConfigError."""
     if not settings.is_member or "broker" not in settings["process.roles"]:
         return None
     # Imported here: a broker that is its own controller does without.
     from pylog.peer import securing
 
-    return securing.between_brokers(settings)
+    return securing.between_brokers(settings, now_ms)
 
 
 def _metadata(settings, first, *arguments):

@@ -251,10 +251,10 @@ def _adopt(command: str, argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     _add_override(parser)
     args = parser.parse_args(argv)
-    from .config import Settings
     from .tools import adopt
 
-    found = adopt.adopt(Settings.load(args.properties, args.override), args.execute)
+    settings, found = adopt.settings_of(args.properties, args.override)
+    found += adopt.adopt(settings, args.execute and not found)
     print(adopt.rendered(found, args.json), flush=True)
     return 0 if adopt.is_adoptable(found) else EXIT_FAILED
 

@@ -5,7 +5,8 @@ Called by: make, people.
 Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
   round from round to round; (2) each side gets the same untimed load first; (3) a load that fails
   is reported and leaves no figure, the others go on; (4) a load begins when the one before has been
-  written back and its files are gone: who runs next would pay for that.
+  written back and its files are gone, and what it writes goes to memory that the machine has
+  (bench.vs): who runs next would pay for that.
 Sides: `kafka` and `pylog` as they come, both acknowledge from the page caches of two machines;
 `pylog-flush` with replica.flush.before.fetch.enable, from two disks; `kafka-3s` with the session
 timeout that `brokerd --cluster` has.
@@ -129,6 +130,7 @@ class Run:
         # Keeps (4).
         time.sleep(SETTLE_S)
         os.sync()
+        touch_free_memory(TOUCHED_BYTES)
         begin_s = time.monotonic()
         try:
             figures = LOADS[name](self.clusters[side], self._topic())

@@ -101,6 +101,8 @@ class Cluster:
     """`nodes` by id. The interface of a broker that bench.loads needs is that of the whole, with
     the port of node 1, which leads what the loads write. network: with a machine for each node."""
 
+    access = None       # Loads come in in plain text.
+
     def __init__(self, name: str, root: Path, overrides: dict | None = None,
                  network: Network | None = None):
         self.name = name
@@ -131,6 +133,8 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.bootstrap for node in self.nodes.values())
+
+    load_port, load_bootstrap = port, bootstrap
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds by `node-1` … and `etcd` (all three of them)."""

@@ -50,6 +50,13 @@ ROWS = [
     Row("restart", "killed_s", "spawn to correct OffsetFetch, kill -9", "s",
         (Goal("value_max", 1),)),
     Row("restart", "rss_mb", "RSS after that", "MB"),
+    Row("start-ids", "fill_s", "100,000 transactional ids made", "s"),
+    Row("start-ids", "clean_s", "spawn until every coordinator answers, with 10,000 groups, clean",
+        "s", (Goal("value_max", 1),)),
+    Row("start-ids", "clean_cpu_s", "the same, broker CPU", "s"),
+    Row("start-ids", "killed_s", "the same, kill -9", "s", (Goal("value_max", 1),)),
+    Row("start-ids", "killed_cpu_s", "the same, broker CPU", "s"),
+    Row("start-ids", "rss_mb", "RSS after that", "MB"),
 ]
 
 

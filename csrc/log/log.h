@@ -205,6 +205,8 @@ int log_failed(const struct log *log);
 /* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
+/* What batches are to be stored with, as in log_config; without a lock. */
+int log_compression_codec(const struct log *log);
 /* Before a client's append of so many bytes, which ends with log_give_room. False: they would be
  * taken from the reserve (log_dir_set_reserve). */
 bool log_take_room(struct log *log, int64_t bytes);
@@ -300,6 +302,19 @@ struct log_appended {
  * publishes the end, wakes waiters. */
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
                int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
+/* The same for several batches, none of them transactional, in their order, each with a result of
+ * its own; those that lie in memory behind each other are written together where that makes no
+ * difference to the files. Waiters are woken once. */
+struct log_group_part {
+    uint8_t *batch;
+    size_t len;
+    const struct batch_summary *summary;
+    int result; /* out: 0 or a log_error */
+    struct log_appended out;
+    struct batch_header header; /* the log's own: as it is stored */
+};
+void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
+                      int64_t now_ms);
 /* What the log knows of a producer; all -1 when nothing. False: its state cannot be read now. */
 struct log_producer {
     int64_t transaction_first_offset; /* of the open one */

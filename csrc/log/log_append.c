@@ -1,6 +1,7 @@
 /* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
  * ahead, an index entry now and then; the end is published under the view lock, so that readers see
- * offset and position together. */
+ * offset and position together. Batches that come together, and lie in memory behind each other,
+ * share all of that. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -65,6 +66,13 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     return 0;
 }
 
+/* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
+static bool log_append_may_fill_index(const struct log *log, const struct segment *s,
+                                      int64_t bytes) REQUIRES_SHARED(log->view.access) {
+    int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
+    return entries >= log->view.config.segment_index_bytes / 12;
+}
+
 static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
                                  int64_t timestamp, int64_t last_offset, int64_t now_ms)
     REQUIRES_SHARED(log->view.access) {
@@ -75,9 +83,7 @@ static bool log_append_must_roll(const struct log *log, struct segment *s, size_
     int64_t since =
         s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
     if (since > log->view.config.segment_ms - s->jitter_ms) return true;
-    /* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
-    int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
-    if (entries < log->view.config.segment_index_bytes / 12) return false;
+    if (!log_append_may_fill_index(log, s, bytes)) return false;
     return segment_index_entries(s, false) >= (uint32_t)log->view.config.segment_index_bytes / 8 ||
            segment_index_entries(s, true) + 1 >=
                (uint32_t)log->view.config.segment_index_bytes / 12;
@@ -233,6 +239,52 @@ bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
     return result == 0;
 }
 
+/* 0; 1: it is there already, as *seen; or why it may not be appended. leader_epoch: -1 for any. */
+static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
+                            const struct log_verified *verified, int64_t now_ms,
+                            struct producers_batch *seen) LOG_APPENDING(log) {
+    int result = log_append_gate(log);
+    if (result == 0 &&
+        (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||
+         (leader_epoch >= 0 &&
+          leader_epoch != atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed))))
+        result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
+    if (result == 0 && h->producer_id >= 0)
+        result = producers_check(&log->append.producers, h, seen);
+    if (result == 0 && verified != NULL) result = log_append_verify(log, h, verified);
+    return result;
+}
+
+static void log_append_count(struct log *log, const struct batch_header *h, size_t len, int result)
+    LOG_APPENDING(log) {
+    if (result == 0) {
+        meter_add(&log->counts.batches_in, 1);
+        meter_add(&log->counts.records_in, (uint64_t)h->record_count);
+        meter_add(&log->counts.bytes_in, len);
+    } else {
+        meter_add(&log->counts.append_failures, 1);
+    }
+}
+
+/* So much is not on disk that the setting asks for a flush. */
+static bool log_append_asks(const struct log *log) REQUIRES_SHARED(log->view.access) {
+    return atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
+               atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
+           log->view.config.flush_messages;
+}
+
+/* Of a batch that was appended: `h` has its offsets. */
+static void log_append_tell(struct log *log, const uint8_t *batch, const struct batch_header *h,
+                            struct log_appended *out) {
+    assert(h->base_offset >= 0);
+    out->base_offset = h->base_offset;
+    out->last_offset = batch_last_offset(h);
+    out->append_time_ms =
+        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h->max_timestamp : -1;
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
+}
+
 static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
                               const struct batch_summary *summary, int32_t leader_epoch,
                               const struct log_verified *verified, int64_t now_ms,
@@ -244,41 +296,18 @@ static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
     log_append_lock(log);
     meter_add(&log->counts.appends, 1);
     out->resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
-    int result = log_append_gate(log);
-    if (result == 0 &&
-        (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||
-         (leader_epoch >= 0 &&
-          leader_epoch != atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed))))
-        result = LOG_E_NOT_LEADER;
-    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
-    if (result == 0 && h.producer_id >= 0)
-        result = producers_check(&log->append.producers, &h, &seen);
-    if (result == 0 && verified != NULL) result = log_append_verify(log, &h, verified);
+    int result = log_append_admit(log, &h, leader_epoch, verified, now_ms, &seen);
     if (result == 1) {
         log_append_duplicate(log, &seen, out);
         log_append_unlock(log);
         return 0;
     }
     if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
-    if (result == 0) {
-        meter_add(&log->counts.batches_in, 1);
-        meter_add(&log->counts.records_in, (uint64_t)h.record_count);
-        meter_add(&log->counts.bytes_in, len);
-    } else {
-        meter_add(&log->counts.append_failures, 1);
-    }
-    bool ask =
-        result == 0 && atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
-                               atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
-                           log->view.config.flush_messages;
+    log_append_count(log, &h, len, result);
+    bool ask = result == 0 && log_append_asks(log);
     log_append_unlock(log);
     if (result != 0) return result;
-    assert(h.base_offset >= 0);
-    out->base_offset = h.base_offset;
-    out->last_offset = batch_last_offset(&h);
-    out->append_time_ms =
-        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
-    out->log_start_offset = atomic_load(&log->ends.start_offset);
+    log_append_tell(log, batch, &h, out);
     log_wake_after_append(log);
     if (ask) flusher_ask(log);
     return 0;
@@ -294,6 +323,144 @@ int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         int64_t now_ms, struct log_appended *out) {
     struct log_verified verified = {last_marker, from_zero};
     return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
+}
+
+/* ---- as leader, several at once ---- */
+
+/* Part `i` may be written with those from `from` on, which take `used` bytes: it lies behind them,
+ * and neither roll nor index nor producer's state would be another if they were appended before it
+ * was looked at. */
+static bool log_group_joins(const struct log *log, struct segment *s,
+                            const struct log_group_part *parts, uint32_t from, uint32_t i,
+                            size_t used, int64_t now_ms) LOG_APPENDING(log) {
+    const struct log_group_part *p = &parts[i];
+    const struct batch_header *h = &p->summary->header;
+    if (p->batch != parts[from].batch + used || s->first_timestamp < 0) return false;
+    for (uint32_t k = from; h->producer_id >= 0 && k < i; k++)
+        if (parts[k].header.producer_id == h->producer_id) return false;
+    int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed) + (int64_t)used;
+    if (log_append_may_fill_index(log, s, bytes)) return false;
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    int64_t last = batch_last_offset(&parts[i - 1].header) + 1 + h->last_offset_delta;
+    return !log_append_must_roll(log, s, used + p->len, timestamp, last, now_ms);
+}
+
+static void log_group_stamp(struct log *log, struct log_group_part *p, int64_t base, int64_t now_ms)
+    LOG_APPENDING(log) {
+    p->header = p->summary->header;
+    if (log->view.config.log_append_time) {
+        batch_stamp_append_time(p->batch, p->len, now_ms);
+        p->header.max_timestamp = now_ms;
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    batch_stamp(p->batch, base, epoch);
+    p->header.base_offset = base;
+}
+
+/* Remembers the parts [from, to), which are written, and moves the end behind them. Memory may be
+ * short for one: it has its error and ends them. Returns where they end. */
+static uint32_t log_group_account(struct log *log, struct segment *s, struct log_group_part *parts,
+                                  uint32_t from, uint32_t to, int64_t now_ms) LOG_APPENDING(log) {
+    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), end = -1;
+    uint32_t i = from;
+    for (; i < to; i++) {
+        struct log_group_part *p = &parts[i];
+        p->result = log_account(log, s, &p->header, p->batch, now_ms);
+        if (p->result != 0) break;
+        segment_index_batch(s, &p->header, position);
+        position += (int64_t)p->len;
+        end = batch_last_offset(&p->header) + 1;
+    }
+    if (end >= 0) {
+        log_crash_state_grown(log, position);
+        log_publish(log, s, position, end);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
+    }
+    return i < to ? i + 1 : to;
+}
+
+/* Writes the parts [from, *to), which take `used` bytes: all, or the first alone where something is
+ * short. */
+static int log_group_write(struct log *log, struct segment *s, struct log_group_part *parts,
+                           uint32_t from, uint32_t *to, size_t used) LOG_APPENDING(log) {
+    int result = log_append_write(log, s, parts[from].batch, used);
+    if (*to == from + 1 || !log_is_short(result)) return result;
+    *to = from + 1;
+    return log_append_write(log, s, parts[from].batch, parts[from].len);
+}
+
+/* Decides on part `from`, and appends it with as many as may follow it in one write. Returns the
+ * first that has no result. */
+static uint32_t log_group_run(struct log *log, struct log_group_part *parts, uint32_t from,
+                              uint32_t count, int64_t now_ms) LOG_APPENDING(log) {
+    struct producers_batch seen;
+    struct log_group_part *first = &parts[from];
+    const struct batch_header *h = &first->summary->header;
+    first->result = batch_bytes(h) == first->len
+                        ? log_append_admit(log, h, -1, NULL, now_ms, &seen)
+                        : LOG_E_CORRUPT;
+    if (first->result == 1) {
+        first->result = 0;
+        log_append_duplicate(log, &seen, &first->out);
+    }
+    if (first->result != 0 || first->out.duplicate) return from + 1;
+    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    if (log_append_must_roll(log, s, first->len, timestamp, base + h->last_offset_delta, now_ms)) {
+        if ((first->result = log_roll(log, base, now_ms)) != 0) return from + 1;
+        s = log->view.segments[log->view.segment_count - 1];
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    if ((first->result = log_begin_epoch(log, epoch, base)) != 0) return from + 1;
+    size_t used = 0;
+    uint32_t to = from;
+    do {
+        log_group_stamp(log, &parts[to], base, now_ms);
+        base = batch_last_offset(&parts[to].header) + 1;
+        used += parts[to++].len;
+    } while (to < count && batch_bytes(&parts[to].summary->header) == parts[to].len &&
+             log_group_joins(log, s, parts, from, to, used, now_ms) &&
+             log_append_admit(log, &parts[to].summary->header, -1, NULL, now_ms, &seen) == 0);
+    if ((first->result = segment_pin(s, false)) != 0) {
+        first->result = log_storage_error(log, first->result, "open");
+        return from + 1;
+    }
+    first->result = log_group_write(log, s, parts, from, &to, used);
+    if (first->result == 0) to = log_group_account(log, s, parts, from, to, now_ms);
+    segment_unpin(s);
+    return first->result == 0 ? to : from + 1;
+}
+
+void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
+                      int64_t now_ms) {
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++) memset(&parts[i].out, 0, sizeof parts[i].out);
+    log_append_lock(log);
+    meter_add(&log->counts.appends, count);
+    uint32_t resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
+    for (uint32_t i = 0; i < count;) {
+        uint32_t next = log_group_run(log, parts, i, count, now_ms);
+        assert(next > i && next <= count);
+        i = next;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct log_group_part *p = &parts[i];
+        p->out.resignations = resignations;
+        if (p->out.duplicate) continue;
+        log_append_count(log, &p->summary->header, p->len, p->result);
+        any = any || p->result == 0;
+    }
+    bool ask = any && log_append_asks(log);
+    log_append_unlock(log);
+    for (uint32_t i = 0; i < count; i++) {
+        struct log_group_part *p = &parts[i];
+        if (p->result == 0 && !p->out.duplicate)
+            log_append_tell(log, p->batch, &p->header, &p->out);
+    }
+    if (any) log_wake_after_append(log);
+    if (ask) flusher_ask(log);
 }
 
 /* ---- as follower ---- */

@@ -240,22 +240,35 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     return 0;
 }
 
-void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
+/* Up to where space is to be taken now, from *from on; 0: there is enough of it. */
+static int64_t segment_space_end(const struct segment *s, int64_t limit, bool whole,
+                                 int64_t *from) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
     int64_t allocated = atomic_load_explicit(&s->allocated, memory_order_relaxed);
-    if (bytes < SEGMENT_SMALL_BYTES && !whole) return;
+    if (bytes < SEGMENT_SMALL_BYTES && !whole) return 0;
     int64_t chunk = bytes < SEGMENT_CHUNK_MIN ? SEGMENT_CHUNK_MIN : bytes;
     if (chunk > SEGMENT_CHUNK_MAX) chunk = SEGMENT_CHUNK_MAX;
     if (allocated < bytes) allocated = bytes;
     /* A batch that is longer than a segment has left nothing to allocate. */
-    if (allocated >= limit) return;
-    if (allocated - bytes > chunk / 2) return;
-    int64_t wanted = whole ? limit - allocated : chunk;
-    if (!log_dir_may_allocate(s->home->dir, wanted)) return;
+    if (allocated >= limit) return 0;
+    if (allocated - bytes > chunk / 2) return 0;
+    *from = allocated;
+    return whole || allocated + chunk > limit ? limit : allocated + chunk;
+}
+
+void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
+    int64_t from = 0, to = segment_space_end(s, limit, whole, &from);
+    if (to == 0 || !log_dir_may_allocate(s->home->dir, to - from)) return;
     bool idle = false;
     if (!atomic_compare_exchange_strong(&s->preallocating, &idle, true)) return;
-    int64_t to = whole || allocated + chunk > limit ? limit : allocated + chunk;
-    if (atomic_load(&s->allocated) < bytes) atomic_store(&s->allocated, bytes);
+    /* The one before may have ended since that look: from now on nobody else allocates. */
+    to = segment_space_end(s, limit, whole, &from);
+    if (to == 0) {
+        atomic_store(&s->preallocating, false);
+        return;
+    }
+    assert(to > from);
+    if (atomic_load(&s->allocated) < from) atomic_store(&s->allocated, from);
     s->job = (struct iojob){.run = segment_preallocate_run, .token = (uint64_t)to};
     segment_retain(s);
     int pinned = segment_pin(s, false);

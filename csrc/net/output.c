@@ -73,6 +73,7 @@ static ssize_t send_bytes(struct connection *c) {
 }
 
 static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
+    int64_t now_ns = reactors_now_ns();
     for (struct slot *s = c->first; n != 0;) {
         assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
         struct output_place at = place_of(s);
@@ -85,7 +86,7 @@ static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIR
             n -= went;
         }
         if (is_sent(s)) {
-            requests_pop(r, c);
+            requests_pop(r, c, now_ns);
             s = c->first;
         } else if (due == 0) {
             break;
@@ -115,7 +116,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     if (s->range_sent == range->length) {
         s->range_sent = 0;
         s->part++;
-        if (is_sent(s)) requests_pop(r, c);
+        if (is_sent(s)) requests_pop(r, c, reactors_now_ns());
     }
     return n;
 }
@@ -125,7 +126,7 @@ enum output_result output_run(struct reactor *r, struct connection *c) {
     size_t turn = 0;
     while (c->first != NULL && c->first->state == SLOT_ANSWERED) {
         if (is_sent(c->first)) { /* an answer of no bytes */
-            requests_pop(r, c);
+            requests_pop(r, c, reactors_now_ns());
             continue;
         }
         if (turn >= OUTPUT_TURN_BYTES) return OUTPUT_TURN;

@@ -188,7 +188,8 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
 
 /* How long to sleep, in ms; -1 is not needed: the tick is always set. */
 static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
-    if (r->ready.first != NULL || !mailbox_arm(r->mailbox)) return 0;
+    if (r->ready.first != NULL || serve_is_queued(r->serve)) return 0;
+    if (!mailbox_arm(r->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&r->timers);
     if (r->drain_until_ms < first_ms) first_ms = r->drain_until_ms;
     int64_t left_ms = first_ms - now_ms;
@@ -223,10 +224,15 @@ void *reactor_main(void *argument) {
         r->handshakes_ns = 0;
         STAT_ADD(r, wakeups, 1);
         take_messages(r); /* also: from here on posts need not wake this thread */
-        for (int i = 0; i < count; i++) on_event(r, &events[i]);
+        for (int i = 0; i < count; i++) {
+            r->more_events = i + 1 < count;
+            on_event(r, &events[i]);
+        }
         take_messages(r);
         expire_timers(r);
+        requests_append(r);
         connection_run_ready(r);
+        requests_append(r); /* what had been left over starts when answers have gone */
         atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));

@@ -105,6 +105,7 @@ enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
     SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */
+    SLOT_QUEUED,      /* serve appends it with others before the turn is over */
     SLOT_MISSING,     /* the control plane decides */
     SLOT_CONTROL,     /* the control plane answers */
     SLOT_ANSWERED,    /* the reply is to be sent */
@@ -191,6 +192,7 @@ struct reactor {
     struct input_pool input GUARDED_BY(role);
     struct connection_list ready GUARDED_BY(role), input_waiting GUARDED_BY(role);
     struct connection_list room_waiting GUARDED_BY(role);
+    struct connection_list appended GUARDED_BY(role); /* their answers are due now */
     /* It may pass the input limit, so that someone always gets on; since when. */
     struct connection *privileged GUARDED_BY(role);
     int64_t privileged_ms GUARDED_BY(role);
@@ -204,6 +206,8 @@ struct reactor {
     uint32_t unsafe_posted GUARDED_BY(role), unsafe_left_out GUARDED_BY(role);
     int64_t handshakes_ns GUARDED_BY(role); /* what they have had of this round */
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
+    int64_t paused_ns GUARDED_BY(role); /* when a request was last left alone; 0: not known */
+    bool more_events GUARDED_BY(role);  /* of this turn are to come */
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
     bool unflushed; /* the control plane's own: it queued messages and has not woken it */
@@ -307,6 +311,8 @@ int requests_start(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* A later request may start beside those in flight, so reading makes sense. */
 bool requests_may_read(const struct connection *c);
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) REQUIRES(r->role);
+/* Has appended what was queued, before the turn is over. */
+void requests_append(struct reactor *r) REQUIRES(r->role);
 void requests_on_io_done(struct reactor *r, struct slot *s) REQUIRES(r->role);
 void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
@@ -315,7 +321,7 @@ void requests_on_verdict(struct reactor *r, struct slot *s, const struct message
 /* The connection ends: all of its requests are let go. */
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Takes the oldest request, which is answered and sent, off the connection. */
-void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
+void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) REQUIRES(r->role);
 
 /* ---- guard.c: connections that are not anybody's yet, or no longer */
 /* A new connection of a listener with these flags. False: memory ran out. */
@@ -341,12 +347,13 @@ void guard_posted(const struct frames_rules *rules, struct connection *c, int16_
 
 /* ---- timing.c: where a request's time goes */
 /* Its last byte is here. */
-void timing_begin(struct connection *c, struct slot *s);
+void timing_begin(struct connection *c, struct slot *s, int64_t now_ns);
 /* Before and after it is worked on once more; between after and before it waits. */
 void timing_resume(struct slot *s);
-void timing_pause(struct slot *s);
+void timing_pause(struct slot *s, int64_t now_ns);
 /* Its answer is out, or there is none to send. */
-void timing_end(struct reactor *r, struct connection *c, struct slot *s) REQUIRES(r->role);
+void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t now_ns)
+    REQUIRES(r->role);
 
 /* ---- output.c */
 enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };

@@ -5,6 +5,7 @@
  * appended (or answered) lets another Produce start behind it. */
 #include "net/reactor_state.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 
 static bool is_exclusive(const struct slot *s) {
     if (s->r.api_key != API_PRODUCE) return true;
-    return s->state != SLOT_ANSWERED && !(s->state == SLOT_WAITING && !s->r.exclusive);
+    bool waits = s->state == SLOT_WAITING || s->state == SLOT_QUEUED;
+    return s->state != SLOT_ANSWERED && !(waits && !s->r.exclusive);
 }
 
 static bool may_start(const struct connection *c) {
@@ -55,11 +57,11 @@ static void unlink_slot(struct connection *c, struct slot *s) {
     assert_slow((c->slot_count == 0) == (c->first == NULL));
 }
 
-void requests_pop(struct reactor *r, struct connection *c) {
+void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
     assert_slow(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
-    timing_end(r, c, s);
+    timing_end(r, c, s, now_ns);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
     free_slot(r, s);
@@ -201,14 +203,15 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r-
     }
 }
 
-/* Enters what serve said. `first`: it is the answer of serve_start, the body is still in the
- * connection's buffer. */
-static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first)
-    REQUIRES(r->role) {
+/* Enters what serve said, at `now_ns`. `first`: it is the answer of serve_start, the body is still
+ * in the connection's buffer. */
+static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first,
+                  int64_t now_ns) REQUIRES(r->role) {
     struct connection *c = s->connection;
     assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered once */
     timers_cancel(&r->timers, &s->timer);
-    timing_pause(s);
+    timing_pause(s, now_ns);
+    r->paused_ns = now_ns;
     if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
     switch (status) {
     case SERVE_ANSWER:
@@ -239,10 +242,40 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
             true; /* after the answers before it; those behind it could not be told apart */
         if (s != c->last) c->failed = true;
         break;
-    case SERVE_SILENT: timing_end(r, c, s); break;
+    case SERVE_SILENT: timing_end(r, c, s, now_ns); break;
+    case SERVE_QUEUED: assert(!"a queued request waits for its append"); break;
     }
     unlink_slot(c, s);
     free_slot(r, s);
+}
+
+/* It is queued, or its status is entered. */
+static void worked(struct reactor *r, struct slot *s, enum serve_status status, bool first)
+    REQUIRES(r->role) {
+    if (status != SERVE_QUEUED) {
+        enter(r, s, status, first, reactors_now_ns());
+        return;
+    }
+    assert(!s->r.body_needed && !s->r.exclusive);
+    timers_cancel(&r->timers, &s->timer);
+    drop_body(r, s);
+    s->state = SLOT_QUEUED;
+    r->paused_ns = 0;
+}
+
+void requests_append(struct reactor *r) {
+    enum serve_status status;
+    struct serve_request *request = serve_next_appended(r->serve, &status);
+    int64_t now_ns = request == NULL ? 0 : reactors_now_ns();
+    for (; request != NULL; request = serve_next_appended(r->serve, &status)) {
+        struct slot *s = (struct slot *)(void *)((char *)request - offsetof(struct slot, r));
+        struct connection *c = s->connection;
+        assert(s->state == SLOT_QUEUED && c != NULL);
+        s->r.now_ms = r->now_ms;
+        enter(r, s, status, false, now_ns);
+        connection_enlist(c, &r->appended);
+    }
+    connection_run_list(r, &r->appended);
 }
 
 /* What serve works on a request counts on its client's time, as far as that is limited. */
@@ -256,13 +289,14 @@ static void end_work(struct slot *s) {
 }
 
 static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
-                      bool served) REQUIRES(r->role) {
+                      bool served, int64_t now_ns) REQUIRES(r->role) {
     struct slot *s = new_slot(r, c, h);
+    if (s != NULL) s->r.more = r->more_events || c->in_end - c->in_start > c->frame_bytes;
     if (s == NULL) {
         c->closing = true;
         return;
     }
-    timing_begin(c, s);
+    timing_begin(c, s, now_ns);
     if (served) {
         if (h->api_key == API_PRODUCE)
             STAT_ADD(r, requests_produce, 1);
@@ -272,7 +306,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         enum serve_status status = serve_start(r->serve, &s->r);
         end_work(s);
         if (s->r.api_key == API_FETCH) post_joins(r);
-        enter(r, s, status, true);
+        worked(r, s, status, true);
     } else if (!post_request(r, s)) {
         c->closing = true;
         unlink_slot(c, s);
@@ -335,6 +369,7 @@ static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t 
 int requests_start(struct reactor *r, struct connection *c) {
     const struct frames_rules *rules = &r->all->config.rules;
     int started = 0;
+    r->paused_ns = 0;
     while (may_start(c) && !r->draining) {
         assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
         size_t pending = c->in_end - c->in_start;
@@ -360,7 +395,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         bool served = !c->controls && serve_knows(h.api_key, h.api_version);
         if (!served && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
-        start_one(r, c, &h, served);
+        start_one(r, c, &h, served, r->paused_ns != 0 ? r->paused_ns : reactors_now_ns());
         assert_slow(pending >= c->frame_bytes);
         started++;
         c->in_start += c->frame_bytes;
@@ -385,7 +420,7 @@ void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason
     enum serve_status status = serve_resume(r->serve, &s->r, reason);
     end_work(s);
     if (s->r.api_key == API_FETCH) post_joins(r);
-    enter(r, s, status, false);
+    worked(r, s, status, false);
     connection_enlist(c, &r->ready);
 }
 
@@ -410,7 +445,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct message *
         return;
     }
     timing_resume(s);
-    timing_pause(s);
+    timing_pause(s, s->mark_ns);
     s->state = SLOT_ANSWERED;
     assert(l->size <= UINT32_MAX && (l->size == 0 || l->size >= FRAMES_SIZE_BYTES));
     s->close_after = l->status == REPLY_CLOSES;
@@ -434,7 +469,8 @@ void requests_abandon_all(struct reactor *r, struct connection *c) {
         struct slot *s = c->first;
         unlink_slot(c, s);
         timers_cancel(&r->timers, &s->timer);
-        bool served = s->state == SLOT_WAITING || s->state == SLOT_MISSING;
+        bool served = s->state == SLOT_WAITING || s->state == SLOT_QUEUED ||
+                      s->state == SLOT_MISSING;
         if (s->state != SLOT_ANSWERED) STAT_ADD(r, requests_abandoned, 1);
         if (served && !serve_abandon(r->serve, &s->r)) {
             s->state = SLOT_ABANDONED;

@@ -1,20 +1,21 @@
 /* Where a request's time goes, for the reactor's meters; and the reporting of slow ones.
  *
  * Three readings of the clock for a request that is answered at once: its last byte, its answer,
- * the answer's last byte. */
+ * the answer's last byte. Of requests that came together the first is the second of the one before,
+ * and answers that leave together share the third. */
 #include "net/reactor_state.h"
 
 #include <string.h>
 
 #include "format/assertion.h"
 
-void timing_begin(struct connection *c, struct slot *s) {
+void timing_begin(struct connection *c, struct slot *s, int64_t now_ns) {
     size_t len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
     if (len > CLIENT_ID_BYTES_MAX) len = CLIENT_ID_BYTES_MAX;
     if (len != 0) memcpy(c->client_id, s->r.client_id, len);
     c->client_id_len = (uint8_t)len;
     s->request_bytes = (uint32_t)c->frame_bytes;
-    s->began_ns = s->mark_ns = reactors_now_ns();
+    s->began_ns = s->mark_ns = now_ns;
 }
 
 void timing_resume(struct slot *s) {
@@ -26,8 +27,7 @@ void timing_resume(struct slot *s) {
     s->mark_ns = now_ns;
 }
 
-void timing_pause(struct slot *s) {
-    int64_t now_ns = reactors_now_ns();
+void timing_pause(struct slot *s, int64_t now_ns) {
     s->local_ns += now_ns - s->mark_ns;
     s->mark_ns = now_ns;
 }
@@ -66,11 +66,11 @@ static void post_slow(struct reactor *r, const struct connection *c, const struc
     events_post(r->all->events, e);
 }
 
-void timing_end(struct reactor *r, struct connection *c, struct slot *s) {
+void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t now_ns) {
     int16_t api_key = s->r.api_key;
     assert_slow(api_key >= 0 && api_key < FRAMES_API_KEYS_MAX); /* frames_header let it in */
     struct meter_api *api = &r->meters[api_key];
-    int64_t now_ns = reactors_now_ns(), total_ns = now_ns - s->began_ns;
+    int64_t total_ns = now_ns - s->began_ns;
     uint64_t response_bytes = s->r.reply.len + s->r.reply.file_bytes;
     meter_note(api, METER_REQUEST_BYTES, s->request_bytes);
     meter_note(api, METER_RESPONSE_BYTES, (int64_t)response_bytes);

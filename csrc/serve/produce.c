@@ -3,51 +3,14 @@
  * All topics are looked up before the first append: a miss parks the request whole, and it is
  * parsed anew when the control plane has decided, so nothing is ever appended twice. The body stays
  * in place until the batches are appended (they are stamped there). */
-#include "serve/serve_state.h"
+#include "serve/produce_state.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "format/assertion.h"
-#include "serve/leaders.h"
 #include "serve/wire.h"
-
-/* v12: what a transaction writes to becomes part of it (KIP-890). */
-enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000, ADDING_VERSION_MIN = 12 };
-
-struct produce_part {
-    struct topic *topic; /* one reference; NULL when not granted. Changed by set_topic alone */
-    struct topic_key key; /* as the request named it: in the body, or (keep_keys) the topic's own */
-    struct log *log;     /* borrowed through topic: NULL when that is */
-    uint8_t *records;    /* in the body, or recoded */
-    uint8_t *recoded;    /* owned: after compression.type */
-    size_t len;
-    int64_t base_offset, last_offset, append_time_ms, log_start_offset;
-    struct batch_summary *summary; /* owned while there is something to check or to answer */
-    struct log_waiter waiter;
-    uint32_t resignations; /* the log's when it was appended */
-    int32_t partition;
-    int64_t last_marker; /* of the batch's producer, when its coordinator was asked */
-    int32_t check; /* batch_error of the check */
-    int16_t error;
-    bool first_of_topic, waiting;
-    bool unverified; /* the coordinator is being asked about it */
-    bool refused; /* by the producer state: answered with the log start, as in Kafka */
-};
-
-struct produce {
-    struct iojob job;
-    struct serve *serve;
-    struct produce_part *parts;
-    struct misses misses;
-    uint32_t part_count, part_cap;
-    int64_t job_ns; /* how long a worker took */
-    struct serve_transaction transaction; /* of transactional batches; the id lies in the body */
-    int32_t timeout_ms;
-    int16_t acks, version;
-    bool flexible, by_id, transactional, job_running, verifying;
-    struct produce_part parts_inline[PARTS_INLINE];
-};
 
 /* Takes the reference on `topic` over, and lets go of what stood there: log and topic go together.
  * `error`: why the part is refused all the same. */
@@ -60,7 +23,7 @@ static void set_topic(struct produce_part *p, struct topic *topic, int16_t error
     if (topic != NULL && error == 0) p->log = topic_log(topic, p->partition, &p->error);
 }
 
-static void produce_free(struct serve_request *r) {
+void produce_free(struct serve_request *r) {
     struct produce *q = r->state;
     if (q == NULL) return;
     for (uint32_t i = 0; i < q->part_count; i++) {
@@ -69,12 +32,42 @@ static void produce_free(struct serve_request *r) {
         p->waiting = false;
         set_topic(p, NULL, 0);
         free(p->recoded);
-        free(p->summary);
+        if (p->summary != &q->summary_first) free(p->summary);
     }
     if (q->parts != q->parts_inline) free(q->parts);
     misses_clear(&q->misses, r);
-    free(q);
     r->state = NULL;
+    struct serve *s = q->serve;
+    if (s->spare_count == PRODUCE_SPARES_MAX) {
+        free(q);
+        return;
+    }
+    assert(!q->queued && !q->appended);
+    q->next = s->spares;
+    s->spares = q;
+    s->spare_count++;
+}
+
+static struct produce *produce_new(struct serve *s) {
+    struct produce *q = s->spares;
+    if (q == NULL) {
+        q = malloc(sizeof *q);
+    } else {
+        assert_slow(s->spare_count > 0);
+        s->spares = q->next;
+        s->spare_count--;
+    }
+    if (q != NULL) memset(q, 0, offsetof(struct produce, summary_first));
+    return q;
+}
+
+void produce_free_spares(struct serve *s) {
+    while (s->spares != NULL) {
+        struct produce *q = s->spares;
+        s->spares = q->next;
+        free(q);
+    }
+    s->spare_count = 0;
 }
 
 static struct produce_part *add_part(struct produce *q) {
@@ -182,7 +175,7 @@ static bool zstd_too_old(const struct produce *q, const struct produce_part *p) 
 
 /* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
  * an io worker. */
-static void check_part(const struct produce *q, struct produce_part *p, struct inflater *in,
+static void check_part(struct produce *q, struct produce_part *p, struct inflater *in,
                        int64_t now_ms) {
     struct log_config config;
     struct batch_rules rules;
@@ -199,7 +192,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         p->error = ERROR_UNSUPPORTED_COMPRESSION_TYPE;
         return;
     }
-    p->summary = malloc(sizeof *p->summary);
+    p->summary = p == q->parts ? &q->summary_first : malloc(sizeof *p->summary);
     if (p->summary == NULL) {
         p->error = ERROR_KAFKA_STORAGE_ERROR;
         return;
@@ -241,189 +234,15 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
     for (uint32_t i = 0; i < q->part_count; i++) {
         const struct produce_part *p = &q->parts[i];
         if (p->error != 0 || p->len < BATCH_HEADER_BYTES) continue;
-        struct log_config config;
         int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
-        log_config_get(p->log, &config);
-        if (config.compression_codec >= 0 && config.compression_codec != codec) return true;
-        if (codec != CODEC_NONE && config.walk_records &&
-            p->len > (size_t)s->shared->limits.inline_inflate_bytes)
-            return true;
+        int stored = log_compression_codec(p->log);
+        if (stored >= 0 && stored != codec) return true;
+        bool large = p->len > (size_t)s->shared->limits.inline_inflate_bytes;
+        if (codec == CODEC_NONE || !large) continue;
+        struct log_config config;
+        if (log_config_get(p->log, &config)->walk_records) return true;
     }
     return false;
-}
-
-static void append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
-    struct log_appended done;
-    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
-    if (!log_take_room(p->log, (int64_t)p->len)) {
-        p->error = log_error_code(LOG_E_FULL);
-        return;
-    }
-    assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
-    int error;
-    if (p->summary->header.attributes & BATCH_TRANSACTIONAL)
-        error = log_append_verified(p->log, p->records, p->len, p->summary, p->last_marker,
-                                    q->version >= ADDING_VERSION_MIN, now_ms, &done);
-    else
-        error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
-    log_give_room(p->log, (int64_t)p->len);
-    if (error != 0) {
-        p->error = log_error_code(error);
-        /* A marker came meanwhile: a client that tries again has the coordinator asked anew. */
-        if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
-        p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
-        return;
-    }
-    assert_slow(done.base_offset >= 0 && done.base_offset <= done.last_offset);
-    p->base_offset = done.base_offset;
-    p->last_offset = done.last_offset;
-    p->append_time_ms = done.append_time_ms;
-    p->resignations = done.resignations;
-    p->log_start_offset = done.log_start_offset;
-}
-
-/* The high watermark has passed its records: whether they are still there, and on enough replicas.
- */
-static int16_t check_replicas(const struct produce_part *p) {
-    if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
-    return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
-}
-
-/* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
- * the waiter is linked. */
-static bool acknowledged(struct produce_part *p) {
-    assert_slow(p->waiter.mailbox != NULL);
-    p->waiting = false;
-    if (p->error != 0) return true;
-    assert_slow(p->last_offset >= 0); /* what it waits for was appended */
-    for (int step = 0; step < 2; step++) {
-        if (step == 1 && (p->error = check_replicas(p)) != 0) return true;
-        if (step == 1 && !log_flush_before_ack(p->log)) return true;
-        p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
-        p->waiter.offset = p->last_offset;
-        if (log_wait(p->log, &p->waiter)) continue;
-        p->waiting = true;
-        return false;
-    }
-    return true;
-}
-
-/* v10: who leads instead (KIP-951). */
-static void answer_tags(struct reply *a, const struct produce_part *p, int16_t version,
-                        bool flexible, struct leaders *leaders) {
-    struct topic_leader leader;
-    if (version < 10 || p->error != ERROR_NOT_LEADER_OR_FOLLOWER ||
-        !leaders_of(p->topic, p->partition, &leader)) {
-        reply_no_tags(a, flexible);
-        return;
-    }
-    reply_i8(a, 1);
-    leaders_answer(leaders, a, 0, leader);
-}
-
-static void answer_part(struct reply *a, const struct produce_part *p, int16_t version,
-                        bool flexible, struct leaders *leaders) {
-    reply_i32(a, p->partition);
-    reply_i16(a, p->error);
-    reply_i64(a, p->error == 0 ? p->base_offset : -1);
-    reply_i64(a, p->error == 0 ? p->append_time_ms : -1);
-    bool named = p->check != 0 && p->summary != NULL && p->summary->bad_record_count > 0;
-    if (version >= 5) { /* v5: log start offset (KIP-107) */
-        bool known = named || p->check == BATCH_E_SEQUENCE || p->refused;
-        reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
-    }
-    if (version >= 8) { /* v8: which records are bad, and a message (KIP-467) */
-        /* As in Kafka, these have nothing to add to their error codes. */
-        bool explained = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
-                         p->check != BATCH_E_TOO_LARGE;
-        const char *text = explained ? batch_error_text(p->check) : NULL;
-        uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
-        reply_count(a, flexible, bad);
-        for (uint32_t i = 0; i < bad; i++) {
-            reply_i32(a, p->summary->bad_records[i]);
-            reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
-            reply_no_tags(a, flexible);
-        }
-        reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
-    }
-    answer_tags(a, p, version, flexible, leaders);
-}
-
-static uint32_t count_topics(const struct produce *q) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < q->part_count; i++) n += q->parts[i].first_of_topic;
-    return n;
-}
-
-static enum serve_status answer(struct serve_request *r, struct produce *q) {
-    struct reply *a = &r->reply;
-    assert_slow(!q->job_running && a->len == 0);
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
-    if (q->acks == 0) {
-        /* Nobody would read an error code: a closed connection makes the client look again. */
-        enum serve_status status = SERVE_SILENT;
-        for (uint32_t i = 0; i < q->part_count; i++)
-            if (q->parts[i].error != 0) status = SERVE_CLOSE;
-        serve_charge_produce(r, false);
-        produce_free(r);
-        return status;
-    }
-    struct leaders leaders;
-    leaders.count = 0;
-    reply_header(a, r->correlation_id, q->flexible);
-    reply_count(a, q->flexible, count_topics(q));
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        const struct produce_part *p = &q->parts[i];
-        if (p->first_of_topic) {
-            uint32_t n = 1;
-            while (i + n < q->part_count && !q->parts[i + n].first_of_topic) n++;
-            reply_topic_key(a, q->flexible, p->key);
-            reply_count(a, q->flexible, n);
-        }
-        answer_part(a, p, q->version, q->flexible, &leaders);
-        if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
-    }
-    reply_i32(a, serve_charge_produce(r, true));
-    if (q->flexible) leaders_answer_endpoints(&leaders, q->serve, r, a);
-    reply_finish(a);
-    produce_free(r);
-    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
-}
-
-/* The request's names lie in the body; once it may be reused they are needed from elsewhere. Only
- * then. */
-static bool keep_keys(struct produce *q) {
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
-        if (p->topic == NULL) return false;
-        p->key.bytes = q->by_id ? p->topic->id : (const uint8_t *)p->topic->name;
-    }
-    return true;
-}
-
-static enum serve_status append_all(struct serve_request *r, struct produce *q) {
-    int64_t now_ms = serve_wall_ms(q->serve);
-    bool pending = false;
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
-        assert(p->topic != NULL || (p->log == NULL && p->error != 0));
-        if (p->error == 0)
-            append_part(q, p, now_ms);
-        else if (p->log != NULL)
-            log_count_refused(p->log);
-    }
-    for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
-        p->waiter.mailbox = q->serve->mailbox;
-        p->waiter.token = r->token;
-        if (!acknowledged(p)) pending = true;
-    }
-    if (!pending) return answer(r, q);
-    r->exclusive = false;
-    r->body_needed = !keep_keys(q);
-    r->deadline_ms = r->received_ms + (q->timeout_ms < 0 ? 0 : q->timeout_ms);
-    return SERVE_WAIT;
 }
 
 static int check_job(struct iojob *job, void *worker_scratch) {
@@ -449,7 +268,7 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
     int64_t now_ms = serve_wall_ms(s);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error == 0) check_part(q, &q->parts[i], s->inflater, now_ms);
-    return append_all(r, q);
+    return produce_append(r, q, now_ms);
 }
 
 /* ---- transactions: what a partition asks before the first batch of one (KIP-890) ---- */
@@ -524,7 +343,7 @@ static enum serve_status looked_up(struct serve *s, struct serve_request *r, str
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->api_key == API_PRODUCE);
-    struct produce *q = calloc(1, sizeof *q);
+    struct produce *q = produce_new(s);
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;
     q->serve = s;
@@ -543,30 +362,6 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     return SERVE_CLOSE;
 }
 
-/* After a wake or at the deadline: what is still waiting, and what will never come. */
-static enum serve_status look_again(struct serve_request *r, struct produce *q, bool timed_out) {
-    bool pending = false;
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
-        if (!p->waiting) continue;
-        assert(p->log != NULL && p->error == 0 && q->acks == -1);
-        log_unwait(p->log, &p->waiter);
-        int failed = log_failed(p->log);
-        if (failed == 0 && !acknowledged(p)) {
-            if (!timed_out) {
-                pending = true;
-                continue;
-            }
-            log_unwait(p->log, &p->waiter);
-            p->error = ERROR_REQUEST_TIMED_OUT;
-        } else if (failed != 0) {
-            p->error = log_error_code(failed);
-        }
-        p->waiting = false;
-    }
-    return pending ? SERVE_WAIT : answer(r, q);
-}
-
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason) {
     struct produce *q = r->state;
@@ -582,14 +377,15 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         assert(q->job_running && q->job_ns >= 0);
         q->job_running = false;
         r->busy_ns += q->job_ns;
-        return append_all(r, q);
+        return produce_append(r, q, serve_wall_ms(s));
     }
     if (q->job_running) return SERVE_WAIT;
-    return look_again(r, q, reason == SERVE_TIMEOUT);
+    return produce_look_again(r, q, reason == SERVE_TIMEOUT);
 }
 
 bool produce_abandon(struct serve_request *r) {
     struct produce *q = r->state;
+    produce_group_leave(q->serve, q);
     if (q->job_running) {
         /* Called again at the job's message: what it checked is dropped, nothing was appended. */
         q->job_running = false;

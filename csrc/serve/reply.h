@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/assertion.h"
 #include "format/bytes.h"
 #include "log/log.h"
 #include "serve/copies.h"
@@ -41,8 +42,15 @@ struct reply {
 void reply_init(struct reply *r);
 /* Frees the bytes and releases the ranges; the reply is as after reply_init. */
 void reply_clear(struct reply *r);
-/* Room for n bytes, counted in; NULL when failed. */
-uint8_t *reply_reserve(struct reply *r, size_t n);
+/* Room for n bytes, counted in; NULL when failed. Most have room. */
+uint8_t *reply_reserve_more(struct reply *r, size_t n);
+static inline uint8_t *reply_reserve(struct reply *r, size_t n) {
+    assert_slow(r->len <= r->cap); /* for each integer of an answer */
+    if (r->failed || n > r->cap - r->len) return reply_reserve_more(r, n);
+    uint8_t *at = r->bytes + r->len;
+    r->len += (uint32_t)n;
+    return at;
+}
 /* Takes over the range (it is released by reply_clear). Short ranges are read into the bytes at
  * once. */
 void reply_range(struct reply *r, struct log_range *range);

@@ -101,6 +101,8 @@ void serve_tick(struct serve *s, int64_t now_ms) {
 
 void serve_free(struct serve *s) {
     copies_clear(&s->copies);
+    produce_free_groups(s);
+    produce_free_spares(s);
     inflater_free(s->inflater);
     free(s);
 }

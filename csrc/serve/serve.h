@@ -27,7 +27,9 @@ enum serve_status {
     SERVE_WAIT = 2,
     SERVE_MISS =
         3, /* missing[] names what the control plane must decide; resumed with SERVE_GRANTED */
-    SERVE_CLOSE = 4 /* not a legal request: close the connection without an answer */
+    SERVE_CLOSE = 4, /* not a legal request: close the connection without an answer */
+    /* A Produce that is appended with others of this turn; serve_next_appended has its status. */
+    SERVE_QUEUED = 5
 };
 enum serve_reason { SERVE_WOKEN = 1, SERVE_TIMEOUT = 2, SERVE_IO_DONE = 3, SERVE_GRANTED = 4 };
 
@@ -63,6 +65,7 @@ struct serve_request {
     int32_t client_id_len;
     struct quota_client *quota; /* one reference; NULL: nothing limits this client */
     size_t frame_bytes;         /* of the request, without its size field */
+    bool more; /* others are about to start in this turn, so that an append may wait for theirs */
     int64_t began_ns; /* when serve was last entered, CLOCK_MONOTONIC; timed clients only */
     int64_t busy_ns;  /* how long serve has worked on it before that */
     /* set by serve */
@@ -124,6 +127,10 @@ uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins);
 bool serve_knows(int16_t api_key, int16_t api_version);
 enum serve_status serve_start(struct serve *s, struct serve_request *r);
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);
+/* Appends what is queued; then one request after the other that was, and its status. NULL: that
+ * was the last. To be called before the thread sleeps. */
+struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status);
+bool serve_is_queued(const struct serve *s); /* some are to be appended */
 /* The connection is gone. True: everything is released. False: a job still reads the body; keep
  * request and body, and call again at its MESSAGE_IO_DONE. */
 bool serve_abandon(struct serve *s, struct serve_request *r);

@@ -35,6 +35,9 @@ struct serve {
     uint32_t join_count;
     struct gather gather; /* of short answers to consumers */
     struct copies copies;
+    struct produce *spares; /* of Produces that are over, for the next ones */
+    uint32_t spare_count;
+    struct produce_groups *groups; /* NULL: none has been queued yet */
 };
 
 /* An error that a partition, or a whole Fetch, is answered with. */
@@ -61,6 +64,8 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r);
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason);
 bool produce_abandon(struct serve_request *r);
+void produce_free_spares(struct serve *s);
+void produce_free_groups(struct serve *s);
 enum serve_status fetch_start(struct serve *s, struct serve_request *r);
 enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);
 bool fetch_abandon(struct serve *s, struct serve_request *r);

@@ -92,18 +92,19 @@ cdef class Quotas:
         assert len(address) == 16, address
         return c.quotas_connection(self.ptr, address, now_ms)
 
-    def charge(self, uint32_t principal, bytes client_id, int kind, double value, int64_t now_ms):
+    def charge(self, uint32_t principal, bytes client_id, int kind, double value, int64_t now_ms,
+               bint always=False):
         """Counts `value` for the client; returns for how many ms it is to be left alone, 0 within
         its limit, None when the client is unknown.
 
-        A FETCH that is over the limit counts nothing.
+        A FETCH that is over the limit counts nothing, unless it is to count always.
         """
         cdef int32_t wait_ms
         cdef c.quota_client *client = c.quotas_client(
             self.ptr, principal, client_id, <uint32_t>len(client_id))
         if client == NULL:
             return None
-        if kind == c.QUOTA_FETCH:
+        if kind == c.QUOTA_FETCH and not always:
             wait_ms = c.quota_client_charge_fetch(client, value, now_ms)
         else:
             wait_ms = c.quota_client_charge(client, <c.quota_kind>kind, value, now_ms)

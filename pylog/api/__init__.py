@@ -64,7 +64,10 @@ if TYPE_CHECKING:
 OF_SHARE_GROUPS = (
     api.SHARE_GROUP_HEARTBEAT, api.SHARE_GROUP_DESCRIBE, api.SHARE_FETCH, api.SHARE_ACKNOWLEDGE,
     api.INITIALIZE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE, api.WRITE_SHARE_GROUP_STATE,
-    api.DELETE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE_SUMMARY)
+    api.DELETE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE_SUMMARY,
+    api.DESCRIBE_SHARE_GROUP_OFFSETS, api.ALTER_SHARE_GROUP_OFFSETS,
+    api.DELETE_SHARE_GROUP_OFFSETS)
+OF_STREAMS_GROUPS = (api.STREAMS_GROUP_HEARTBEAT, api.STREAMS_GROUP_DESCRIBE)
 
 
 def _no_sasl(context: RequestContext) -> None:
@@ -87,9 +90,10 @@ def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> 
 
 def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cluster.Addresses,
                   metadata_service: MetadataService, settings: Settings,
-                  watch: Callable[[int], object], access: Access | None) -> dict[int, Handler]:
+                  watch: Callable[[int], object], client_quotas: ClientQuotas,
+                  access: Access | None) -> dict[int, Handler]:
     # Imported here: not every broker has share groups.
-    from pylog.api import share_fetch, share_groups, share_states
+    from pylog.api import share_fetch, share_groups, share_offsets, share_states
 
     may_read = None
     if access is not None:
@@ -102,9 +106,23 @@ def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cl
         **share_groups.ShareGroupsApi(coordinator, sharing.coordinator, sharing.states,
                                       sharing.settings, metadata_service).handlers(),
         **share_fetch.ShareFetchApi(sharing.partitions, sharing.coordinator, addresses,
-                                    metadata_service, settings, watch, may_read).handlers(),
+                                    metadata_service, settings, watch, client_quotas,
+                                    may_read).handlers(),
         **share_states.ShareStatesApi(sharing.coordinator).handlers(),
+        **share_offsets.ShareOffsetsApi(coordinator, sharing, metadata_service).handlers(),
     }
+
+
+def _streams_groups(coordinator: GroupCoordinator, controller: ActiveController,
+                    metadata_service: MetadataService, client_quotas: ClientQuotas,
+                    settings: Settings, now_ms: Callable[[], int],
+                    access: Access | None) -> dict[int, Handler]:
+    # Imported here: few brokers have Streams groups.
+    from pylog.api.streams_groups import StreamsGroupsApi
+    from pylog.api.streams_topics import InternalTopics
+
+    return StreamsGroupsApi(coordinator, metadata_service, InternalTopics(controller, now_ms),
+                            client_quotas, settings, access).handlers()
 
 
 def handlers(*, settings: Settings, metadata_service: MetadataService,
@@ -120,10 +138,9 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
              ) -> dict[int, Handler]:
     """The handlers of all families, each family with what it needs. Keeps (3).
 
-    metadata_service: has the image in force. listener_name, registered: see api.cluster and
-    api.configs. now_ms: the wall clock. sharing: gives share groups, made when they are first asked
-    for; watch: see api.share_fetch. asker, forward: see api.tokens. access: None, everything is
-    allowed. authentication: see api.security.
+    metadata_service: has the image in force. listener_name, registered: see api.cluster,
+    api.configs. sharing: gives share groups, made when they are first asked for; watch: see
+    api.share_fetch. asker, forward: see api.tokens; authentication: api.security.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
     in_transactions = transactions_family.TransactionsApi(
@@ -144,7 +161,11 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                                controller).handlers(),
             groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
             _made_later(OF_SHARE_GROUPS, lambda: _share_groups(
-                sharing(), coordinator, addresses, metadata_service, settings, watch, access)),
+                sharing(), coordinator, addresses, metadata_service, settings, watch, client_quotas,
+                access)),
+            _made_later(OF_STREAMS_GROUPS, lambda: _streams_groups(
+                coordinator, controller, metadata_service, client_quotas, settings, now_ms,
+                access)),
             consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings,
                                               access).handlers(),
             offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
@@ -161,8 +182,11 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                                        now_ms, forward).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
-    if access is None:
-        return found
+    return found if access is None else _guarded(found, access, metadata_service, settings)
+
+
+def _guarded(found: dict[int, Handler], access: Access, metadata_service: MetadataService,
+             settings: Settings) -> dict[int, Handler]:
     # Imported here: not every broker asks what its clients may do.
     from pylog.api.rights import Rights
 

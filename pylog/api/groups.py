@@ -9,10 +9,11 @@ Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 from pylog.api.group_rows import PART_ROWS, in_parts
-from pylog.coordinator import inventory
+from pylog.coordinator import inventory, share_offsets
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
 from pylog.protocol import api, messages
@@ -42,7 +43,7 @@ NOWHERE = -1, "", -1
 
 class GroupsApi:
     """Classic groups, on the coordinator `groups`; where coordinators are, those of `transactions`
-    and `sharing` too."""
+    and `sharing` too, which has the states of share groups."""
 
     def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator,
                  sharing: Callable[[], Sharing], addresses: Addresses):
@@ -204,7 +205,8 @@ class GroupsApi:
 
     def delete_groups(
             self, context: RequestContext, request: Message) -> Coroutine[Any, Any, Message]:
-        """Deletes groups without members; answers once their tombstones are written (KIP-229).
+        """Deletes groups without members; answers once their tombstones are written (KIP-229), of
+        share groups also those of their share partitions' states.
 
         NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
         per group.
@@ -212,9 +214,11 @@ class GroupsApi:
         new = messages.DeleteGroupsResponse
         rows = []
         for group_id in dict.fromkeys(request.groups_names):
-            pending = self._groups.run_in_pieces(
-                group_id, Pending(lambda code: code), inventory.delete, group_id)
-            rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
+            is_share, _ = self._groups.look(group_id, share_offsets.exists, group_id)
+            gone: Any = asyncio.ensure_future(self._sharing().states.delete_group(group_id)) \
+                if is_share else self._groups.run_in_pieces(
+                    group_id, Pending(lambda code: code), inventory.delete, group_id)
+            rows.append((gone, new.DeletableGroupResult(group_id=group_id)))
         return _deleted(rows)
 
 

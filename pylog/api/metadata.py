@@ -72,9 +72,21 @@ class MetadataApi:
                 _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
                 for topic in request.topics])
         departures = self._metadata.departures
-        if departures is not None and departures.unsure:
+        if departures is not None and self._is_led_by(departures.suspects, context, request):
             return self._once_settled(departures, context, request)
         return self._looked_up(context, request)
+
+    def _is_led_by(self, brokers, context, request) -> bool:
+        """Whether one of these leads something that is asked for; of all topics, without a look.
+
+        What comes behind a request on its connection, a Fetch say, would wait with it."""
+        if not brokers or _wants_all(context, request):
+            return bool(brokers)
+        image = self._metadata.image
+        topics = (image.topics.get(topic.name) or image.topics_by_id.get(bytes(topic.topic_id))
+                  for topic in request.topics)
+        return any(state.leader in brokers
+                   for topic in topics if topic is not None for state in topic.partitions)
 
     async def _once_settled(self, departures, context, request):
         """A leader may just have died: who follows it is known in a moment."""

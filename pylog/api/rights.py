@@ -16,6 +16,7 @@ from collections import namedtuple
 from pylog.api import refusals
 from pylog.api.edits import edited, with_rows
 from pylog.api.share_rights import ShareRights
+from pylog.api.streams_rights import StreamsRights
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import (
@@ -134,6 +135,7 @@ class Rights:
             api.LIST_TRANSACTIONS: self._list_transactions,
             api.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
             **ShareRights(access).special(),
+            **StreamsRights(access).special(),
         }
 
     def around(self, handlers: dict[int, Handler]) -> dict[int, Handler]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.api.cluster import Addresses
     from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.share_coordinator import ShareCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
@@ -46,7 +47,7 @@ class ShareFetchApi:
 
     def __init__(self, partitions: SharePartitions, shares: ShareCoordinator,
                  addresses: Addresses, metadata: MetadataService, settings: Settings,
-                 watch: Callable[[int], object],
+                 watch: Callable[[int], object], quotas: ClientQuotas,
                  may_read: Callable[[RequestContext, str], bool] | None = None):
         self._partitions = partitions
         self._shares = shares
@@ -54,6 +55,7 @@ class ShareFetchApi:
         self._metadata = metadata
         self._settings = settings
         self._watch = watch
+        self._quotas = quotas
         self._may_read = may_read
 
     def handlers(self) -> dict[int, Handler]:
@@ -210,8 +212,10 @@ class ShareFetchApi:
                 found[place] = Row(error)
         if not places or request.max_records <= 0 or request.max_bytes <= 0:
             return found
-        bytes_max = min(request.max_bytes, self._settings["fetch.max.bytes"],
-                        self._settings["control.response.bytes.max"] // 2)
+        client_id = (context.client_id or "").encode()
+        bytes_max = max(1, self._quotas.fetch_bytes_max(context.principal, client_id, min(
+            request.max_bytes, self._settings["fetch.max.bytes"],
+            self._settings["control.response.bytes.max"] // 2)))
         turn = request.share_session_epoch % len(places)
         found.update(await self._partitions.fetch(Fetch(
             request.group_id, Wanted(
@@ -219,6 +223,11 @@ class ShareFetchApi:
                 context.api_version >= RENEWS_SINCE and request.share_acquire_mode == EXACT),
             request.max_wait_ms, min(request.min_bytes, bytes_max), bytes_max),
             places[turn:] + places[:turn]))
+        size = sum(len(row.acquired.records) for row in found.values())
+        if size:
+            # What is acquired is sent: its time runs. The client is left alone after that.
+            context.throttle_ms = max(context.throttle_ms, self._quotas.charge_fetch(
+                context.principal, client_id, size))
         return found
 
     def _answer(self, context: RequestContext, group_id: str, session: Session,

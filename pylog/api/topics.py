@@ -92,8 +92,7 @@ class TopicsApi:
             new = messages.CreateTopicsResponse.CreatableTopicConfigs
             found = {}
             for name, value in sorted(defaults.items()):
-                # Kafka does not show the settings that it keeps for its own tests.
-                if name.startswith("internal."):
+                if not catalogue.is_shown(name):
                     continue
                 found[name] = new(name=name, value=format_value(value),
                                   config_source=_source(settings, catalogue.topic(name).synonyms))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
     from pylog.client.producer import Producer
     from pylog.client.scanning import scan
+    from pylog.client.acknowledgements import Acknowledge
+    from pylog.client.share_consumer import ShareConsumer
 
 
 _PLACES = {
@@ -32,12 +34,13 @@ _PLACES = {
     "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
     "ConfigResource": "descriptions", "ResourceType": "descriptions",
     "RecordMetadata": "deliveries", "scan": "scanning",
+    "ShareConsumer": "share_consumer", "Acknowledge": "acknowledgements",
 }
 _NATIVE = {"Record": "pylog._native.columns"}
 
-__all__ = ["Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic", "OffsetAndMetadata",
-           "OffsetAndTimestamp", "RebalanceListener", "ResourceType",
-           "Producer", "Record", "RecordMetadata", "TopicPartition", "errors", "scan"]
+__all__ = ["Acknowledge", "Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic",
+           "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "Record",
+           "RecordMetadata", "ResourceType", "ShareConsumer", "TopicPartition", "errors", "scan"]
 
 
 def _found(name: str) -> object:

@@ -20,6 +20,8 @@ from pylog.client.descriptions import ResourceType as ResourceType
 from pylog.client.descriptions import ScramCredentialInfo as ScramCredentialInfo
 from pylog.client.descriptions import ScramDeletion as ScramDeletion
 from pylog.client.descriptions import ScramUpsertion as ScramUpsertion
+from pylog.client.descriptions import ShareGroupDescription as ShareGroupDescription
+from pylog.client.descriptions import ShareOffset as ShareOffset
 from pylog.client.descriptions import TransactionDescription as TransactionDescription
 from pylog.client.descriptions import TransactionListing as TransactionListing
 from pylog.client.metadata import TopicInfo as TopicInfo
@@ -50,6 +52,12 @@ class Admin:
         validate_only: bool = ...,
         timeout: float | None = ...,
     ) -> None: ...
+    def alter_consumer_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, Any],
+        timeout: float | None = ...,
+    ) -> None: ...
     def alter_group_offsets(
         self,
         group: str,
@@ -59,6 +67,12 @@ class Admin:
     def alter_partition_reassignments(
         self,
         wanted: Mapping[TopicPartition, list[int] | None],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def alter_share_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
         timeout: float | None = ...,
     ) -> None: ...
     def alter_user_scram_credentials(
@@ -95,6 +109,17 @@ class Admin:
         filters: Iterable[AclFilter],
         timeout: float | None = ...,
     ) -> dict[AclFilter, list[AclBinding]]: ...
+    def delete_consumer_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def delete_consumer_groups(
+        self,
+        groups: Iterable[str],
+        timeout: float | None = ...,
+    ) -> None: ...
     def delete_group_offsets(
         self,
         group: str,
@@ -111,6 +136,17 @@ class Admin:
         before: Mapping[TopicPartition, int],
         timeout: float | None = ...,
     ) -> dict[TopicPartition, int]: ...
+    def delete_share_group_offsets(
+        self,
+        group: str,
+        topics: Iterable[str],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def delete_share_groups(
+        self,
+        groups: Iterable[str],
+        timeout: float | None = ...,
+    ) -> None: ...
     def delete_topics(
         self,
         names: Iterable[str],
@@ -136,6 +172,11 @@ class Admin:
         resources: Iterable[ConfigResource],
         timeout: float | None = ...,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]: ...
+    def describe_consumer_groups(
+        self,
+        groups: Iterable[str],
+        timeout: float | None = ...,
+    ) -> dict[str, GroupDescription]: ...
     def describe_delegation_token(
         self,
         owners: Iterable[str] | None = ...,
@@ -156,6 +197,11 @@ class Admin:
         partition: TopicPartition,
         timeout: float | None = ...,
     ) -> list[ProducerDescription]: ...
+    def describe_share_groups(
+        self,
+        groups: Iterable[str],
+        timeout: float | None = ...,
+    ) -> dict[str, ShareGroupDescription]: ...
     def describe_topics(
         self,
         names: Iterable[str],
@@ -199,6 +245,18 @@ class Admin:
         types: Iterable[ResourceType] = ...,
         timeout: float | None = ...,
     ) -> list[ConfigResource]: ...
+    def list_consumer_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = ...,
+        require_stable: bool = ...,
+        timeout: float | None = ...,
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+    def list_consumer_groups(
+        self,
+        states: Iterable[str] = ...,
+        timeout: float | None = ...,
+    ) -> list[GroupListing]: ...
     def list_group_offsets(
         self,
         group: str,
@@ -221,6 +279,11 @@ class Admin:
         self,
         timeout: float | None = ...,
     ) -> dict[TopicPartition, Any]: ...
+    def list_share_group_offsets(
+        self,
+        group: str,
+        timeout: float | None = ...,
+    ) -> dict[TopicPartition, ShareOffset]: ...
     def list_topics(
         self,
         internal: bool = ...,
@@ -233,6 +296,13 @@ class Admin:
         timeout: float | None = ...,
     ) -> list[TransactionListing]: ...
     def remove_members(
+        self,
+        group: str,
+        instance_ids: Iterable[str] = ...,
+        member_ids: Iterable[str] = ...,
+        timeout: float | None = ...,
+    ) -> None: ...
+    def remove_members_from_consumer_group(
         self,
         group: str,
         instance_ids: Iterable[str] = ...,

@@ -26,6 +26,7 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.positions import TIMES
 from pylog.client.security_administration import SecurityAdministration
 from pylog.client.settings import ADMIN, Settings
+from pylog.client.share_administration import ShareAdministration
 from pylog.client.transaction_administration import TransactionAdministration
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -40,7 +41,7 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 
-class Admin(Groups, SecurityAdministration, TransactionAdministration):
+class Admin(Groups, ShareAdministration, SecurityAdministration, TransactionAdministration):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
     def __init__(self, config: Mapping[str, Any] | None = None,
@@ -204,13 +205,13 @@ class Admin(Groups, SecurityAdministration, TransactionAdministration):
                     _outcome(row, f"{topic.name}-{row.partition_index}", row.low_watermark)
                     for topic in answer.topics for row in topic.partitions}
 
-        wanted = {TopicPartition(*tp): offset for tp, offset in before.items()}
+        wanted = {TopicPartition.of(tp): offset for tp, offset in before.items()}
         return await positions.by_leader(self.cluster, wanted, ask, timeout)
 
     async def list_offsets(self, at: Mapping[TopicPartition, int | str],
                            timeout: float | None = None) -> dict[TopicPartition, Any]:
         """OffsetAndTimestamp by partition. at: "earliest", "latest" or a time in ms."""
-        times = {TopicPartition(*tp): TIMES.get(which, which) for tp, which in at.items()}
+        times = {TopicPartition.of(tp): TIMES.get(which, which) for tp, which in at.items()}
         return await positions.list_offsets(self.cluster, times, 0, timeout)
 
     async def elect_leaders(self, partitions: Iterable[TopicPartition] | None = None,
@@ -252,7 +253,7 @@ class Admin(Groups, SecurityAdministration, TransactionAdministration):
                     _outcome(row, f"{topic.name}-{row.partition_index}")
                     for topic in answer.responses for row in topic.partitions}
 
-        await self._each({TopicPartition(*tp): to for tp, to in wanted.items()}, timeout, ask)
+        await self._each({TopicPartition.of(tp): to for tp, to in wanted.items()}, timeout, ask)
 
     async def list_partition_reassignments(self, timeout: float | None = None
                                            ) -> dict[TopicPartition, Any]:

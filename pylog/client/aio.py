@@ -14,15 +14,19 @@ from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPar
 TYPE_CHECKING = False  # Nothing is imported before it is used.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
+    from pylog.client.acknowledgements import Acknowledge
     from pylog.client.administration import Admin
     from pylog.client.aio_consumer import Consumer
     from pylog.client.aio_producer import Producer
+    from pylog.client.aio_share_consumer import ShareConsumer
 
-_PLACES = {"Admin": "pylog.client.administration", "Consumer": "pylog.client.aio_consumer",
+_PLACES = {"Acknowledge": "pylog.client.acknowledgements",
+           "ShareConsumer": "pylog.client.aio_share_consumer",
+           "Admin": "pylog.client.administration", "Consumer": "pylog.client.aio_consumer",
            "Producer": "pylog.client.aio_producer", "Record": "pylog._native.columns"}
 
-__all__ = ["Admin", "Consumer", "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "Record",
-           "TopicPartition"]
+__all__ = ["Acknowledge", "Admin", "Consumer", "OffsetAndMetadata", "OffsetAndTimestamp",
+           "Producer", "Record", "ShareConsumer", "TopicPartition"]
 
 
 def _found(name: str) -> object:

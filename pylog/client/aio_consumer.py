@@ -213,7 +213,7 @@ class Consumer:
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next poll goes on at `offset`."""
-        await self._core.seek(TopicPartition(*partition), offset)
+        await self._core.seek(TopicPartition.of(partition), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         await self._core.seek_to(partitions, "earliest")
@@ -223,7 +223,7 @@ class Consumer:
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that a poll gives."""
-        return await self._core.position(TopicPartition(*partition), timeout)
+        return await self._core.position(TopicPartition.of(partition), timeout)
 
     async def pause(self, *partitions: TopicPartition) -> None:
         await self._core.set_paused(partitions, True)

@@ -16,6 +16,7 @@ from typing import Any
 from pylog.client import endings
 from pylog.client.deliveries import Delivery, RecordMetadata, TableDelivery
 from pylog.client.errors import LostRecords
+from pylog.client.exactly_once import AioTransaction, core_of
 from pylog.client.measures import Metrics
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
@@ -25,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from pylog.client.aio_consumer import Consumer
     from pylog.client.options import ProducerOptions
 
 CLOSE_S = 30.0
@@ -114,6 +116,15 @@ class Producer:
         await self._core.close(timeout)
 
     # Transactions
+
+    def transaction(self, consumer: Consumer | None = None) -> AioTransaction:
+        """`async with producer.transaction(consumer):`, as the Producer's."""
+        if consumer is None:
+            return AioTransaction(self._core, None)
+        # Imported here: a program that only writes does not pay for it.
+        from pylog.client.aio_consumer import Consumer
+
+        return AioTransaction(self._core, core_of(consumer, Consumer))
 
     async def init_transactions(self) -> None:
         """Once, before the first transaction: fences earlier producers of the transactional.id."""

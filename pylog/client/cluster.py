@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from pylog.client.connection import SILENCE_S, BufferPool, Connection
+from pylog.client.durations import rounded
 from pylog.client.errors import (
     ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     NoBrokersError, error, raise_for,
@@ -27,6 +28,7 @@ from pylog.client.measures import Metrics, Traffic, age_s, report
 from pylog.client.notices import Notices
 from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in, with_leader
 from pylog.client.settings import Settings, servers
+from pylog.client.unreachable import how_far
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -448,7 +450,10 @@ class Cluster:
         except TimeoutError as ended:
             if isinstance(ended, KafkaError):
                 raise
-            raise KafkaTimeoutError(f"not done within {timeout_s} s: {last}") from last
+            opening = self.traffic.opening
+            why = last or (how_far(opening) if opening is not None else "")
+            raise KafkaTimeoutError(f"not done within {rounded(timeout_s)}"
+                                    f"{f': {why}' if why else ''}") from last
 
 
 def _noted(task: asyncio.Task[Any]) -> None:

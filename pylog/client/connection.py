@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pylog
-from pylog.client import login
+from pylog.client import login, unreachable
+from pylog.client.durations import rounded
 from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     UnsupportedByBrokerError, error,
@@ -46,7 +47,6 @@ POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
 HTTP = int.from_bytes(b"HTTP", "big")
-CERTIFICATE_SECONDS = 5.0
 # Few requests take longer, but for those that wait for the other members of a group.
 SILENCE_S = 2.0
 PATIENT_KEYS = (api.JOIN_GROUP, api.SYNC_GROUP)
@@ -180,15 +180,17 @@ class Connection(asyncio.BufferedProtocol):
         """Connects, agrees on versions and logs in. Raises KafkaConnectionError and the like."""
         wait_s = settings.seconds("socket.connection.setup.timeout.ms")
         made = cls(host, port, settings, pool, traffic)
+        made.traffic.opening = made      # Whose time runs out says how far it got.
         try:
             async with asyncio.timeout(wait_s):
                 await made._connect()
                 await made._agree()
                 await login.log_in(made)
         except TimeoutError:
-            made.fail(KafkaConnectionError(f"{host}:{port}: no connection within {wait_s} s"))
+            made.fail(KafkaConnectionError(
+                f"{unreachable.how_far(made)} within {rounded(wait_s)}"))
         except ssl.SSLError as failure:
-            made.fail(await _distrusted(made, failure))
+            made.fail(await unreachable.distrusted(made, failure))
         except OSError as failure:
             if isinstance(failure, KafkaError):
                 made.fail(failure)
@@ -204,6 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         if made.failure is not None:
             made.traffic.refused_logins += isinstance(made.failure, AuthenticationError)
             raise made.failure
+        made.traffic.opening = None
         return made
 
     async def _connect(self) -> None:
@@ -569,26 +572,3 @@ def _named(api_key: int) -> str:
     """What a request is called."""
     return next((name for name, key in vars(api).items() if key == api_key and name.isupper()),
                 f"api key {api_key}")
-
-
-async def _distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
-    """Why TLS failed; of an expired certificate with its date, for which it is looked at again."""
-    text = outgoing.explained(failure)
-    if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
-        day = outgoing.expiry(await _certificate(connection.host, connection.port))
-        text += f", on {day}" if day else ""
-    return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
-
-
-async def _certificate(host: str, port: int) -> bytes:
-    """A broker's certificate, unchecked, in DER; empty when it cannot be had."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        async with asyncio.timeout(CERTIFICATE_SECONDS):
-            _, writer = await asyncio.open_connection(host, port, ssl=context)
-            certificate = writer.get_extra_info("ssl_object").getpeercert(True)
-            writer.close()
-    except OSError:
-        return b""
-    return certificate or b""

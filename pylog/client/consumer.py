@@ -217,7 +217,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next poll goes on at `offset`."""
-        self._desk.run(self._core.seek(TopicPartition(*partition), offset))
+        self._desk.run(self._core.seek(TopicPartition.of(partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Of all assigned partitions when none is named."""
@@ -228,7 +228,7 @@ class Consumer:
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that a poll gives."""
-        return int(self._desk.run(self._core.position(TopicPartition(*partition), timeout)))
+        return int(self._desk.run(self._core.position(TopicPartition.of(partition), timeout)))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """No records of these until `resume`."""

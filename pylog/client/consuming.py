@@ -367,7 +367,7 @@ class Consuming:
                            ) -> dict[TopicPartition, Any]:
         self._check_open()
         return await positions.list_offsets(
-            self.cluster, {TopicPartition(*tp): time_ms for tp, time_ms in times.items()},
+            self.cluster, {TopicPartition.of(tp): time_ms for tp, time_ms in times.items()},
             self.fetcher.isolation, timeout_s)
 
     async def ends(self, partitions: Iterable[TopicPartition], which: int,
@@ -403,6 +403,26 @@ class Consuming:
                 for tp, state in list(self.subscription.states.items())
                 if state.position is not None}
 
+    def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that a transaction has to commit."""
+        states = self.subscription.states
+        return {tp: found for tp, found in self.consumed().items()
+                if found.offset != states[tp].kept}
+
+    def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """They are committed."""
+        for tp, found in offsets.items():
+            state = self.subscription.states.get(tp)
+            if state is not None:
+                state.kept = found.offset
+
+    def rewind(self) -> None:
+        """The next poll goes on at what was committed last, or where this consumer began."""
+        for state in self.subscription.states.values():
+            if state.kept is not None and state.kept != state.position:
+                state.move_to(state.kept)
+        self.fetcher.poke()
+
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group. Raises IllegalStateError without one."""
         who = self._committer() if self.membership is not None else None
@@ -428,7 +448,7 @@ class Consuming:
         """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
         self._check_open()
         given = self.consumed() if offsets is None else {
-            TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int)
+            TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
             else OffsetAndMetadata(*value) for tp, value in offsets.items()}
 
         self._commits = number = self._commits + 1
@@ -513,7 +533,7 @@ class Consuming:
                         ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """None for a partition without a committed offset."""
         self._check_open()
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = [TopicPartition.of(tp) for tp in partitions]
         if self.settings["group.id"] is None:
             raise IllegalStateError("committed offsets need group.id")
         found = await self.cluster.retry(lambda: commits.committed(

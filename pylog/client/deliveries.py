@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from pylog._native.intake import Delivery
+from pylog.client.durations import rounded
 from pylog.client.errors import KafkaTimeoutError
 
 _LOG = logging.getLogger("pylog.client")
@@ -134,7 +135,7 @@ class Pending:
 
     def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
         if not self.wait(timeout_s):
-            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
         failure = self.part(index)[0].error
         if failure is not None:
             raise failure
@@ -142,7 +143,7 @@ class Pending:
 
     def exception_of(self, index: int, timeout_s: float | None) -> BaseException | None:
         if not self.wait(timeout_s):
-            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
         return self.part(index)[0].error
 
     def await_of(self, index: int, timestamp: int) -> Generator[Any, None, RecordMetadata]:
@@ -186,7 +187,7 @@ class TableDelivery:
         Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
         for pending in self._pendings:
             if not pending.wait(timeout_s):
-                raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+                raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
         return self._outcome()
 
     def __await__(self) -> Generator[Any, None, list[tuple[str, int, int, int]]]:

@@ -110,6 +110,30 @@ class GroupDescription(NamedTuple):
     members: list[MemberDescription]
 
 
+class ShareMemberDescription(NamedTuple):
+    member_id: str
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+
+
+class ShareGroupDescription(NamedTuple):
+    group_id: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: list[ShareMemberDescription]
+
+
+class ShareOffset(NamedTuple):
+    """Where a share group is in a partition. start_offset: the first record that is not done with,
+    -1: nowhere yet. lag: records that are not done with, -1: not known."""
+
+    start_offset: int
+    leader_epoch: int
+    lag: int
+
+
 class ReplicaInfo(NamedTuple):
     """size: bytes on disk; offset_lag: records behind the leader."""
 

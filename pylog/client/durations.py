@@ -1,7 +1,7 @@
 """Durations as ISO 8601 writes them, for `auto.offset.reset=by_duration:PT1H`.
 
 Owns: nothing.
-Called by: client.settings, client.positions.
+Called by: client.settings, client.positions, and who tells of a time limit.
 Invariants: (1) what Java's Duration.parse takes is taken, but for negative ones.
 Source: KIP-1106; ISO 8601.
 """
@@ -23,6 +23,12 @@ def milliseconds(text: str) -> int:
     days, hours, minutes, seconds, rest = found.groups()
     whole = ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60
     return (whole + int(seconds or 0)) * 1000 + int(f"{rest or 0:0<3}"[:3])
+
+
+def rounded(seconds: float | None) -> str:
+    """A time limit that was reached, as messages tell it: 2.5 s, 30 s, 0.05 s."""
+    assert seconds is not None, "no limit is never reached"
+    return f"{round(seconds, 1 if seconds >= 1 else 3):.10g} s"
 
 
 def before(policy: str, now_ms: int) -> int:

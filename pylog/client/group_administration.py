@@ -46,6 +46,13 @@ class Groups:
         found = await self._each({node.id: None for node in nodes}, timeout, ask)
         return [listing for _, listings in sorted(found.items()) for listing in listings]
 
+    async def list_consumer_groups(self, states: Iterable[str] = (),
+                                   timeout: float | None = None) -> list[GroupListing]:
+        """Those whose members consume, of either protocol: no share groups, no Connect."""
+        found = await self.list_groups(states, timeout=timeout)
+        return [row for row in found if row.protocol in ("consumer", "")
+                and row.type.lower() in ("", "classic", "consumer")]
+
     async def _listed(self, node: int, states: list[str], types: list[str]) -> Any:
         connection = await self.cluster.connection(node)
         version = connection.version(messages.ListGroupsRequest)
@@ -60,7 +67,7 @@ class Groups:
         return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
                 for row in answer.groups]
 
-    async def describe_groups(self, groups: Iterable[str], timeout: float | None = None
+    async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
         """Of either protocol. Raises GroupIdNotFoundError."""
         async def ask(left: dict[str, None]) -> dict[str, Any]:
@@ -103,7 +110,8 @@ class Groups:
         return GroupDescription(row.group_id, row.group_state, "consumer", row.assignor_name,
                                 await self.cluster.coordinator(GROUP, row.group_id), members)
 
-    async def delete_groups(self, groups: Iterable[str], timeout: float | None = None) -> None:
+    async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
+                                     ) -> None:
         """Of groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
         async def delete(group: str) -> Any:
             request = messages.DeleteGroupsRequest(groups_names=[group])
@@ -117,8 +125,9 @@ class Groups:
 
         await self._each(dict.fromkeys(groups), timeout, ask)
 
-    async def remove_members(self, group: str, instance_ids: Iterable[str] = (),
-                             member_ids: Iterable[str] = (), timeout: float | None = None) -> None:
+    async def remove_members_from_consumer_group(
+            self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),
+            timeout: float | None = None) -> None:
         """Takes static members (by instance id) or any (by member id) out of a classic group."""
         request = messages.LeaveGroupRequest
         members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
@@ -134,27 +143,29 @@ class Groups:
 
         await self.cluster.retry(attempt, timeout)
 
-    async def list_group_offsets(self, group: str,
-                                 partitions: Iterable[TopicPartition] | None = None,
-                                 require_stable: bool = False, timeout: float | None = None
-                                 ) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def list_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition] | None = None,
+            require_stable: bool = False, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed, in all partitions or (where it has) in these."""
-        wanted = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        wanted = None if partitions is None else [TopicPartition.of(tp) for tp in partitions]
         found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
             lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
             timeout)
         return found
 
-    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, Any],
-                                  timeout: float | None = None) -> None:
+    async def alter_consumer_group_offsets(
+            self, group: str, offsets: Mapping[TopicPartition, Any], timeout: float | None = None
+    ) -> None:
         """Commits for a group without members: int or OffsetAndMetadata, the next to read."""
-        given = {TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int)
+        given = {TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
                  else OffsetAndMetadata(*value) for tp, value in offsets.items()}
         await self.cluster.retry(
             lambda: commits.commit(self.cluster, Identity(group), given), timeout)
 
-    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition],
-                                   timeout: float | None = None) -> None:
+    async def delete_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> None:
         """Raises GroupSubscribedToTopicError where a member is subscribed."""
         request = messages.OffsetDeleteRequest
         topics: dict[str, Any] = {}
@@ -172,6 +183,16 @@ class Groups:
                     raise_for(row.error_code, context=f"{topic.name}-{row.partition_index}")
 
         await self.cluster.retry(attempt, timeout)
+
+    delete_share_groups = delete_consumer_groups
+
+    # As they were called before they had Kafka's names.
+    describe_groups = describe_consumer_groups
+    delete_groups = delete_consumer_groups
+    remove_members = remove_members_from_consumer_group
+    list_group_offsets = list_consumer_group_offsets
+    alter_group_offsets = alter_consumer_group_offsets
+    delete_group_offsets = delete_consumer_group_offsets
 
 
 async def _caught(work: Any) -> Any:

@@ -30,6 +30,7 @@ class Traffic:
         self.opened = self.closed = self.refused_logins = 0
         self.requests = self.answers = self.bytes_out = self.bytes_in = 0
         self.latency_s = self.latency_most_s = 0.0
+        self.opening: Any = None     # The connection that was begun last and is not ready yet.
 
     def answered(self, latency_s: float, size: int) -> None:
         self.answers += 1

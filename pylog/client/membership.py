@@ -47,7 +47,7 @@ class Membership:
         self.settings = host.settings
         self.subscription = host.subscription
         self.group = group
-        self.instance_id = self.settings["group.instance.id"]
+        self.instance_id = self.settings.values.get("group.instance.id")
         self.member_id = ""
         self.generation = -1
         self.lost = False

@@ -8,7 +8,7 @@ Source: Kafka's Java client, for names and fields.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 EARLIEST = -2  # The offsets that a time query uses for the two ends of a log.
 LATEST = -1
@@ -22,6 +22,16 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+    @classmethod
+    def of(cls, given: Any) -> TopicPartition:
+        """What an application gave for a partition: one of these, or a pair. Raises TypeError."""
+        if isinstance(given, (tuple, list)) and len(given) == 2 \
+                and isinstance(given[0], str) and hasattr(given[1], "__index__"):
+            return cls(*given)
+        hint = f", such as TopicPartition({given!r}, 0)" if isinstance(given, str) else ""
+        raise TypeError(f"{given!r} is no partition: expected TopicPartition(topic, partition)"
+                        f"{hint}")
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -281,6 +281,121 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "value.deserializer": Any,
 }, total=False)
 
+class ShareConsumerOptions(TypedDict, total=False):
+    bootstrap_servers: str | Sequence[str]
+    client_id: str
+    client_rack: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    connections_max_idle_ms: int
+    socket_connection_setup_timeout_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
+    sasl_username: str | None
+    sasl_password: str | None
+    pylog_sasl_tokenauth: bool
+    sasl_kerberos_service_name: str
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_principal: str | None
+    oauth_cb: Any
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
+    ssl_ca_location: str | None
+    ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_certificate_location: str | None
+    ssl_key_location: str | None
+    ssl_key_password: str | None
+    ssl_endpoint_identification_algorithm: Literal["https", ""]
+    ssl_context: Any
+    interceptor_classes: Any
+    allow_auto_create_topics: bool
+    group_id: str | None
+    max_poll_interval_ms: int
+    max_poll_records: int
+    check_crcs: bool
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    key_deserializer: Any
+    value_deserializer: Any
+    share_acknowledgement_mode: Literal["implicit", "explicit"]
+    share_acquire_mode: Literal["batch_optimized", "record_limit"]
+
+ShareConsumerConfig = TypedDict("ShareConsumerConfig", {
+    "bootstrap.servers": str | Sequence[str],
+    "client.id": str,
+    "client.rack": str,
+    "request.timeout.ms": int,
+    "default.api.timeout.ms": int,
+    "metadata.max.age.ms": int,
+    "reconnect.backoff.ms": int,
+    "reconnect.backoff.max.ms": int,
+    "retry.backoff.ms": int,
+    "retry.backoff.max.ms": int,
+    "connections.max.idle.ms": int,
+    "socket.connection.setup.timeout.ms": int,
+    "send.buffer.bytes": int,
+    "receive.buffer.bytes": int,
+    "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
+    "sasl.username": str | None,
+    "sasl.password": str | None,
+    "pylog.sasl.tokenauth": bool,
+    "sasl.kerberos.service.name": str,
+    "sasl.kerberos.keytab": str | None,
+    "sasl.kerberos.principal": str | None,
+    "oauth_cb": Any,
+    "sasl.oauthbearer.token.endpoint.url": str | None,
+    "sasl.oauthbearer.client.credentials.client.id": str | None,
+    "sasl.oauthbearer.client.credentials.client.secret": str | None,
+    "sasl.oauthbearer.scope": str | None,
+    "ssl.ca.location": str | None,
+    "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.keystore.location": str | None,
+    "ssl.keystore.password": str | None,
+    "ssl.keystore.key": str | None,
+    "ssl.keystore.certificate.chain": str | None,
+    "ssl.truststore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.truststore.location": str | None,
+    "ssl.truststore.password": str | None,
+    "ssl.truststore.certificates": str | None,
+    "ssl.certificate.location": str | None,
+    "ssl.key.location": str | None,
+    "ssl.key.password": str | None,
+    "ssl.endpoint.identification.algorithm": Literal["https", ""],
+    "ssl.context": Any,
+    "interceptor.classes": Any,
+    "allow.auto.create.topics": bool,
+    "group.id": str | None,
+    "max.poll.interval.ms": int,
+    "max.poll.records": int,
+    "check.crcs": bool,
+    "fetch.min.bytes": int,
+    "fetch.max.bytes": int,
+    "fetch.max.wait.ms": int,
+    "key.deserializer": Any,
+    "value.deserializer": Any,
+    "share.acknowledgement.mode": Literal["implicit", "explicit"],
+    "share.acquire.mode": Literal["batch_optimized", "record_limit"],
+}, total=False)
+
 class AdminOptions(TypedDict, total=False):
     bootstrap_servers: str | Sequence[str]
     client_id: str

@@ -19,7 +19,9 @@ from pylog._native.intake import Intake
 from pylog.client import endings
 from pylog.client.deliveries import Delivery, TableDelivery
 from pylog.client.driver import Driver
+from pylog.client.durations import rounded
 from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
+from pylog.client.exactly_once import Transaction, core_of
 from pylog.client.measures import Metrics
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
@@ -29,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from pylog.client.consumer import Consumer
     from pylog.client.options import ProducerOptions
     from pylog.client.tables import TableSender
 
@@ -140,6 +143,23 @@ class Producer(Intake):
 
     # Transactions
 
+    def transaction(self, consumer: Consumer | None = None) -> Transaction:
+        """`with producer.transaction(consumer):` begins a transaction and commits it at the end,
+        together with the positions of `consumer`; an exception aborts it, and the consumer goes
+        back to what was committed.
+
+        The consumer needs a group.id and enable.auto.commit=false. Raises in the end what
+        a record failed with, CommitFailedError and its like when the group has moved on,
+        RebalanceNeededError when the consumer lost partitions meanwhile: aborted, and to be begun
+        again unless `.fatal`. The first one fences earlier producers of the transactional.id.
+        """
+        if consumer is None:
+            return Transaction(self._driver.run, self._core, None)
+        # Imported here: a program that only writes does not pay for it.
+        from pylog.client.consumer import Consumer
+
+        return Transaction(self._driver.run, self._core, core_of(consumer, Consumer))
+
     def init_transactions(self, timeout: float | None = None) -> None:
         """Once, before the first transaction: fences earlier producers of the transactional.id."""
         self._run(self._core.needs_transactions().init(), timeout)
@@ -174,6 +194,6 @@ class Producer(Intake):
             except TimeoutError as failure:
                 if isinstance(failure, KafkaTimeoutError):
                     raise
-                raise KafkaTimeoutError(f"not done within {timeout} s") from failure
+                raise KafkaTimeoutError(f"not done within {rounded(timeout)}") from failure
 
         self._driver.run(bounded())

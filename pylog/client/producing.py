@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylog._native.intake import Delivery, Route
+from pylog.client import refusals
 from pylog.client.accumulator import Accumulator
 from pylog.client.cluster import Cluster
 from pylog.client.deliveries import Pending
+from pylog.client.durations import rounded
 from pylog.client.errors import (
     BufferFullError, ClosedError, ConfigError, FatalError, ForkedError, IllegalStateError,
     KafkaError, KafkaTimeoutError, SerializationError, error,
@@ -173,14 +175,21 @@ class Producing:
             key = key.encode()
         if type(value) is str:
             value = value.encode()
-        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
-        if headers:
-            size += header_bytes(headers)
+        try:
+            size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+            if headers:
+                size += header_bytes(headers)
+        except (TypeError, ValueError, AttributeError) as failure:
+            raise refusals.of(topic, key, value, headers, failure) from failure
         if size > self.request_bytes_max:
             raise error(ErrorCode.MESSAGE_TOO_LARGE,
                         f"{topic}: a record of {size} bytes is over max.request.size")
+        if partition is not None and not hasattr(partition, "__index__"):
+            raise TypeError(f"{topic}: a partition is a number, not {partition!r}")
         route = self.routes.get(topic) or self._route(topic)
         if route is None:
+            if not isinstance(topic, str):
+                raise TypeError(f"a topic's name is a str, not {topic!r}")
             return "metadata"
         if partition is None:
             partition = self._choose(route, topic, key, size)
@@ -195,8 +204,10 @@ class Producing:
             queue = accumulator.queue(topic, partition)
             taken = accumulator.append(queue, key, value, timestamp, headers, on_delivery, size)
         except (TypeError, ValueError, AttributeError) as failure:
-            raise SerializationError(f"{topic}: key, value and header values are bytes, str or "
-                                     f"buffers, or need a serializer: {failure}") from failure
+            if timestamp is not None and not hasattr(timestamp, "__index__"):
+                raise TypeError(f"{topic}: a timestamp is a whole number of ms, not "
+                                f"{timestamp!r}") from failure
+            raise refusals.of(topic, key, value, headers, failure) from failure
         if taken is None:
             return "memory"
         route.add_lane(partition, queue)
@@ -253,7 +264,8 @@ class Producing:
             await self.cluster.topic(topic, timeout_s)
         except KafkaTimeoutError as failure:
             raise KafkaTimeoutError(
-                f"{topic}: no metadata within {timeout_s} s (max.block.ms): {failure}") from failure
+                f"{topic}: no metadata within {rounded(timeout_s)} (max.block.ms): "
+                f"{failure}") from failure
         count = self.cluster.metadata.partition_count(topic)
         if partition is not None and partition >= count:
             await self.cluster.refresh([topic])
@@ -302,7 +314,8 @@ class Producing:
                 for pending in pendings:
                     await self._settled(pending)
         except TimeoutError:
-            raise KafkaTimeoutError(f"not all was delivered within {timeout_s} s") from None
+            raise KafkaTimeoutError(
+                f"not all was delivered within {rounded(timeout_s)}") from None
         finally:
             accumulator.flushing -= 1
         return accumulator.take_lost()

@@ -144,6 +144,12 @@ class ConsumerMembership(Membership):
             request.subscribed_topic_names = sorted(topics)
         if self.in_full or owned != self.told_owned:
             request.topic_partitions = self._rows(owned)
+        answer = await self._beat_with(request, topics)
+        self.told_owned = owned
+        self.member_id = answer.member_id or self.member_id
+
+    async def _beat_with(self, request: Any, topics: frozenset[str]) -> Any:
+        """The answer to a heartbeat of either kind of group, once what it says is taken."""
         answer = await ask_coordinator(self.cluster, self.group, lambda _: (request, None))
         if answer.error_code:
             failure = refused(self.cluster, self.group, answer.error_code)
@@ -151,15 +157,15 @@ class ConsumerMembership(Membership):
                 failure.args = (f"group {self.group!r}: {answer.error_message}",)
             raise failure
         self.in_full = False
-        self.told_topics, self.told_owned = topics, owned
+        self.told_topics = topics
         self.generation = answer.member_epoch
-        self.member_id = answer.member_id or self.member_id
         self.beat_s = answer.heartbeat_interval_ms / 1000
         if answer.assignment is not None:
             self.unknown_ids = False
             self.wanted = [(row.topic_id, number) for row in answer.assignment.topic_partitions
                            for number in row.partitions]
             self.host.notify()
+        return answer
 
     def _rows(self, owned: list[TopicPartition]) -> list[Any]:
         rows: dict[str, Any] = {}
@@ -183,6 +189,9 @@ class ConsumerMembership(Membership):
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=epoch,
             instance_id=self.instance_id)
+        await self._leave_with(request)
+
+    async def _leave_with(self, request: Any) -> None:
         try:
             await ask_coordinator(self.cluster, self.group, lambda _: (request, None),
                                   timeout_s=JOIN_SLACK_S)

@@ -23,6 +23,7 @@ from pylog._native.builder import seal
 from pylog.client.accumulator import SEQUENCE_MASK, Accumulator, Queue
 from pylog.client.cluster import Backoff, Cluster
 from pylog.client.deliveries import Pending
+from pylog.client.durations import rounded
 from pylog.client.errors import FatalError, KafkaError, KafkaTimeoutError, error
 from pylog.client.measures import Records
 from pylog.client.settings import Settings
@@ -172,7 +173,8 @@ class Sender:
             with queue.lock:
                 pending = queue.ready.popleft()
             failure = KafkaTimeoutError(
-                f"{pending.topic}-{pending.partition}: not delivered within {self.delivery_s} s "
+                f"{pending.topic}-{pending.partition}: not delivered within "
+                f"{rounded(self.delivery_s)} "
                 f"and {pending.attempts} tries")
             self._give_up(pending, failure)
 

@@ -17,6 +17,8 @@ from pylog.client import durations, spellings
 from pylog.client.errors import ConfigError
 
 ALL, CONSUMER, PRODUCER, ADMIN = "all", "consumer", "producer", "admin"
+SHARE_CONSUMER = "share_consumer"
+READERS = f"{CONSUMER} {SHARE_CONSUMER}"
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -40,7 +42,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TABLE = (
     _row("bootstrap.servers", ALL, list, None),
     _row("client.id", ALL, str, "pylog"),
-    _row("client.rack", CONSUMER, str, ""),
+    _row("client.rack", READERS, str, ""),
     _row("request.timeout.ms", ALL, int, 30_000, 1, INT32_MAX),
     _row("default.api.timeout.ms", ALL, int, 60_000, 1, INT32_MAX),
     _row("metadata.max.age.ms", ALL, int, 300_000, 0, INT64_MAX),
@@ -85,15 +87,15 @@ TABLE = (
     _row("statistics.interval.ms", f"{PRODUCER} {CONSUMER}", int, 0, 0, INT32_MAX),
     _row("stats_cb", f"{PRODUCER} {CONSUMER}", object, None),
     _row("interceptor.classes", ALL, list, ()),
-    _row("allow.auto.create.topics", CONSUMER, bool, True),
-    _row("group.id", CONSUMER, str, None),
+    _row("allow.auto.create.topics", READERS, bool, True),
+    _row("group.id", READERS, str, None),
     _row("group.instance.id", CONSUMER, str, None),
     _row("group.protocol", CONSUMER, str, "classic", "classic", "consumer"),
     _row("group.remote.assignor", CONSUMER, str, None),
     _row("session.timeout.ms", CONSUMER, int, 45_000, 1, INT32_MAX),
     _row("heartbeat.interval.ms", CONSUMER, int, 3_000, 1, INT32_MAX),
-    _row("max.poll.interval.ms", CONSUMER, int, 300_000, 1, INT32_MAX),
-    _row("max.poll.records", CONSUMER, int, 500, 1, INT32_MAX),
+    _row("max.poll.interval.ms", READERS, int, 300_000, 1, INT32_MAX),
+    _row("max.poll.records", READERS, int, 500, 1, INT32_MAX),
     _row("partition.assignment.strategy", CONSUMER, list, ("range", "cooperative-sticky")),
     _row("enable.auto.commit", CONSUMER, bool, True),
     _row("auto.commit.interval.ms", CONSUMER, int, 5_000, 0, INT32_MAX),
@@ -101,15 +103,18 @@ TABLE = (
          "by_duration:<duration>"),
     _row("isolation.level", CONSUMER, str, "read_uncommitted",
          "read_uncommitted", "read_committed"),
-    _row("check.crcs", CONSUMER, bool, True),
+    _row("check.crcs", READERS, bool, True),
     _row("exclude.internal.topics", CONSUMER, bool, True),
-    _row("fetch.min.bytes", CONSUMER, int, 1, 0, INT32_MAX),
-    _row("fetch.max.bytes", CONSUMER, int, 52_428_800, 0, INT32_MAX),
-    _row("fetch.max.wait.ms", CONSUMER, int, 500, 0, INT32_MAX),
+    _row("fetch.min.bytes", READERS, int, 1, 0, INT32_MAX),
+    _row("fetch.max.bytes", READERS, int, 52_428_800, 0, INT32_MAX),
+    _row("fetch.max.wait.ms", READERS, int, 500, 0, INT32_MAX),
     _row("max.partition.fetch.bytes", CONSUMER, int, 1_048_576, 0, INT32_MAX),
     _row("queued.max.messages.kbytes", CONSUMER, int, 65_536, 1, INT32_MAX),
-    _row("key.deserializer", CONSUMER, object, None),
-    _row("value.deserializer", CONSUMER, object, None),
+    _row("key.deserializer", READERS, object, None),
+    _row("value.deserializer", READERS, object, None),
+    _row("share.acknowledgement.mode", SHARE_CONSUMER, str, "implicit", "implicit", "explicit"),
+    _row("share.acquire.mode", SHARE_CONSUMER, str, "batch_optimized",
+         "batch_optimized", "record_limit"),
     _row("key.serializer", PRODUCER, object, None),
     _row("value.serializer", PRODUCER, object, None),
     _row("acks", PRODUCER, str, "all", "all", "-1", "0", "1"),

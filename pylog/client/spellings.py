@@ -52,7 +52,7 @@ ASSIGNORS = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin",
 # Keeps (3): measurements, buffers and threads that are made otherwise here.
 WITHOUT_EFFECT = frozenset("""
     auto.include.jmx.reporter batch.num.messages broker.address.family broker.address.ttl
-    client.dns.lookup config.providers debug delivery.report.only.error enable.auto.offset.store
+    client.dns.lookup debug delivery.report.only.error enable.auto.offset.store
     enable.metrics.push enable.sparse.connections internal.termination.signal log.connection.close
     log.queue log.thread.name log_level metadata.recovery.rebootstrap.trigger.ms
     metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
@@ -79,6 +79,7 @@ MEANT = {
     "password": "sasl.password", "offset_reset": "auto.offset.reset",
 }
 _JAAS = "sasl.jaas.config"
+_PROVIDERS = "config.providers"
 _TICKETS = {"keyTab": "sasl.kerberos.keytab", "principal": "sasl.kerberos.principal",
             "serviceName": "sasl.kerberos.service.name"}
 _BEARER = {"clientId": "sasl.oauthbearer.client.credentials.client.id",
@@ -88,6 +89,10 @@ _BEARER = {"clientId": "sasl.oauthbearer.client.credentials.client.id",
 
 def translated(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(settings by our names, names that have no effect). Raises ConfigError."""
+    if _PROVIDERS in given:
+        from pylog.client import providers
+
+        given = providers.resolved(given)
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name == _JAAS:

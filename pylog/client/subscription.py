@@ -27,8 +27,8 @@ class PartitionState:
     __slots__ = (
         "checked_epoch", "epoch", "error", "fetch_position", "high_watermark", "last_stable_offset",
         "log_start_offset", "not_before_s", "partition", "paused", "position",
-        "preferred", "preferred_until_s", "record_epoch", "reset", "revoking", "source", "topic",
-        "tp", "validate",
+        "kept", "preferred", "preferred_until_s", "record_epoch", "reset", "revoking", "source",
+        "topic", "tp", "validate",
     )
 
     def __init__(self, tp: TopicPartition, source: int):
@@ -37,6 +37,8 @@ class PartitionState:
         self.source = source
         self.epoch = 0
         self.position: int | None = None
+        # Where an aborted transaction goes back to; None while the position is not known.
+        self.kept: int | None = None
         self.fetch_position = -1
         self.paused = False
         self.revoking = False
@@ -58,7 +60,7 @@ class PartitionState:
         self.epoch += 1
         self.fetch_position = offset
         self.record_epoch = record_epoch
-        self.position = offset
+        self.position = self.kept = offset
         self.reset = None
         self.error = None
         self.preferred = -1
@@ -66,7 +68,7 @@ class PartitionState:
     def forget_position(self, reset: str | int | None) -> None:
         """Have the position looked up. Keeps (2)."""
         self.epoch += 1
-        self.position = None
+        self.position = self.kept = None
         self.reset = reset
         self.error = None
 
@@ -79,6 +81,7 @@ class Subscription:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.by_hand = False
+        self.losses = 0     # Partitions that were assigned and are not any more.
         self.listener: Any = None
         self.states: dict[TopicPartition, PartitionState] = {}
         # A partition keeps its number when it comes back: the column reader knows it by that.
@@ -112,7 +115,9 @@ class Subscription:
         """By hand; the new states. What is assigned already stays as it is."""
         if self.by_group:
             raise IllegalStateError("the consumer is subscribed: unsubscribe first")
-        wanted = dict.fromkeys(TopicPartition(*tp) for tp in partitions)
+        if isinstance(partitions, str):
+            raise TypeError(f"assign takes partitions, not {partitions!r}; subscribe takes topics")
+        wanted = dict.fromkeys(TopicPartition.of(tp) for tp in partitions)
         self.by_hand = True
         self.drop([tp for tp in self.states if tp not in wanted])
         return self.add([tp for tp in wanted if tp not in self.states])
@@ -150,6 +155,7 @@ class Subscription:
         for tp in list(partitions):
             state = self.states.pop(tp, None)
             if state is not None:
+                self.losses += 1
                 state.forget_position(None)
                 state.revoking = True
 

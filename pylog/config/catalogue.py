@@ -232,31 +232,31 @@ BROKER = (
      "Time a record stays locked for the member that got it."),
     ("group.share.session.timeout.ms", "int", 45000, "1..", "medium", "", "live",
      "Silence after which a member of a share group is dropped."),
-    ("group.streams.assignment.interval.ms", "int", 1000, "0..", "medium", "cluster", "inert",
+    ("group.streams.assignment.interval.ms", "int", 1000, "0..", "medium", "cluster", "live",
      "Pause between assignments of a streams group."),
-    ("group.streams.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
+    ("group.streams.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "live",
      "Heartbeat interval given to members of streams groups."),
-    ("group.streams.initial.rebalance.delay.ms", "int", 3000, "0..", "medium", "", "inert",
+    ("group.streams.initial.rebalance.delay.ms", "int", 3000, "0..", "medium", "", "live",
      "Wait for more members before a streams group's first rebalance."),
-    ("group.streams.max.assignment.interval.ms", "int", 15000, "0..", "medium", "", "inert",
+    ("group.streams.max.assignment.interval.ms", "int", 15000, "0..", "medium", "", "live",
      "Upper bound of a streams group's own assignment pause."),
-    ("group.streams.max.heartbeat.interval.ms", "int", 15000, "1..", "medium", "", "inert",
+    ("group.streams.max.heartbeat.interval.ms", "int", 15000, "1..", "medium", "", "live",
      "Upper bound of a streams group's own heartbeat pause."),
-    ("group.streams.max.session.timeout.ms", "int", 60000, "1..", "medium", "", "inert",
+    ("group.streams.max.session.timeout.ms", "int", 60000, "1..", "medium", "", "live",
      "Upper bound of a streams group's own session time-out."),
-    ("group.streams.max.size", "int", INT_MAX, "1..", "medium", "", "inert",
+    ("group.streams.max.size", "int", INT_MAX, "1..", "medium", "", "live",
      "Most members of one streams group."),
-    ("group.streams.max.standby.replicas", "int", 2, "0..", "medium", "", "inert",
+    ("group.streams.max.standby.replicas", "int", 2, "0..", "medium", "", "live",
      "Upper bound of a streams group's own standby replicas."),
-    ("group.streams.min.assignment.interval.ms", "int", 0, "0..", "medium", "", "inert",
+    ("group.streams.min.assignment.interval.ms", "int", 0, "0..", "medium", "", "live",
      "Lower bound of a streams group's own assignment pause."),
-    ("group.streams.min.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
+    ("group.streams.min.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "live",
      "Lower bound of a streams group's own heartbeat pause."),
-    ("group.streams.min.session.timeout.ms", "int", 45000, "1..", "medium", "", "inert",
+    ("group.streams.min.session.timeout.ms", "int", 45000, "1..", "medium", "", "live",
      "Lower bound of a streams group's own session time-out."),
-    ("group.streams.num.standby.replicas", "int", 0, "0..", "medium", "", "inert",
+    ("group.streams.num.standby.replicas", "int", 0, "0..", "medium", "", "live",
      "Standby replicas of each streams task."),
-    ("group.streams.session.timeout.ms", "int", 45000, "1..", "medium", "", "inert",
+    ("group.streams.session.timeout.ms", "int", 45000, "1..", "medium", "", "live",
      "Silence after which a member of a streams group is dropped."),
     ("initial.broker.registration.timeout.ms", "int", 60000, "", "medium", "", "live",
      "Time for a first registration before the broker gives up."),
@@ -382,9 +382,9 @@ BROKER = (
      "Bytes of metadata between snapshots."),
     ("metadata.log.max.snapshot.interval.ms", "long", 3600000, "0..", "high", "", "live",
      "Time between metadata snapshots."),
-    ("metadata.log.segment.bytes", "int", 1073741824, "8388608..", "high", "", "inert",
+    ("metadata.log.segment.bytes", "int", 1073741824, "8388608..", "high", "", "live",
      "Size at which a segment of the metadata log is closed."),
-    ("metadata.log.segment.ms", "long", 604800000, "", "high", "", "inert",
+    ("metadata.log.segment.ms", "long", 604800000, "", "high", "", "live",
      "Age at which a segment of the metadata log is closed."),
     ("metadata.max.idle.interval.ms", "int", 500, "0..", "low", "", "inert",
      "Pause between no-op records of an idle controller."),
@@ -564,7 +564,7 @@ BROKER = (
      ("DEFAULT",),
      "", "medium", "broker", "live",
      "Rules from Kerberos principals to short names."),
-    ("sasl.kerberos.service.name", "string", None, "", "medium", "broker", "inert",
+    ("sasl.kerberos.service.name", "string", None, "", "medium", "broker", "live",
      "Kerberos service name of the brokers."),
     ("sasl.kerberos.ticket.renew.jitter", "double", 0.05, "", "medium", "broker", "inert",
      "Random share of the renewal time."),
@@ -585,9 +585,9 @@ BROKER = (
      "Share of a credential's life after which it is refreshed."),
     ("sasl.login.refresh.window.jitter", "double", 0.05, "", "medium", "broker", "inert",
      "Random share of that time."),
-    ("sasl.login.retry.backoff.max.ms", "long", 10000, "", "low", "", "inert",
+    ("sasl.login.retry.backoff.max.ms", "long", 10000, "", "low", "", "live",
      "Longest pause between login attempts."),
-    ("sasl.login.retry.backoff.ms", "long", 100, "", "low", "", "inert",
+    ("sasl.login.retry.backoff.ms", "long", 100, "", "low", "", "live",
      "First pause between login attempts."),
     ("sasl.mechanism.controller.protocol", "string", "GSSAPI", "", "high", "", "live",
      "SASL mechanism towards controllers."),
@@ -619,11 +619,11 @@ BROKER = (
      "Passphrase of that key."),
     ("sasl.oauthbearer.assertion.template.file", "string", None, "", "medium", "", "inert",
      "File with the assertion's fixed headers and claims."),
-    ("sasl.oauthbearer.client.credentials.client.id", "string", None, "", "medium", "", "inert",
+    ("sasl.oauthbearer.client.credentials.client.id", "string", None, "", "medium", "", "live",
      "Client id at the identity provider."),
     ("sasl.oauthbearer.client.credentials.client.secret", "password",
      None,
-     "", "medium", "", "inert",
+     "", "medium", "", "live",
      "Client secret at the identity provider."),
     ("sasl.oauthbearer.clock.skew.seconds", "int", 30, "", "low", "", "live",
      "Clock difference allowed to the identity provider."),
@@ -647,13 +647,13 @@ BROKER = (
      "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
      "", "medium", "", "inert",
      "Java class that checks tokens."),
-    ("sasl.oauthbearer.scope", "string", None, "", "medium", "", "inert",
+    ("sasl.oauthbearer.scope", "string", None, "", "medium", "", "live",
      "Scope asked for in tokens."),
     ("sasl.oauthbearer.scope.claim.name", "string", "scope", "", "low", "", "live",
      "Name of the scope claim."),
     ("sasl.oauthbearer.sub.claim.name", "string", "sub", "", "low", "", "live",
      "Name of the subject claim."),
-    ("sasl.oauthbearer.token.endpoint.url", "string", None, "", "medium", "", "inert",
+    ("sasl.oauthbearer.token.endpoint.url", "string", None, "", "medium", "", "live",
      "Address that issues tokens."),
     ("sasl.server.callback.handler.class", "class", None, "", "medium", "", "inert",
      "Java class for SASL server callbacks."),
@@ -818,6 +818,10 @@ OWN = (
      "Longest answer other than Fetch's; where one would be longer the connection is closed."),
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),
+    ("errors.deadletterqueue.auto.create.topics.enable", "boolean", False, "", "medium", "cluster",
+     "live", "The dead-letter topic of a share group is created when it is first needed."),
+    ("errors.deadletterqueue.topic.name.prefix", "string", "dlq.", "", "medium", "cluster", "live",
+     "What the names of dead-letter topics begin with; empty: anything."),
     ("fetch.gather.max.ms", "int", 5, "0..1000", "low", "", "live",
      "How long a busy broker lets short answers to many readers wait for more; 0: not at all."),
     ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
@@ -880,6 +884,14 @@ OWN = (
     ("ssl.crl.location", "string", "", "", "medium", "broker", "live",
      "PEM file of revoked certificates, which clients may not show; empty: none are looked up."),
 )
+
+# Of a later Kafka than the tables above, where groups and topics have them too (KIP-1191 of Kafka
+# 4.4): they are shown where they are set.
+LATER = frozenset((
+    "errors.deadletterqueue.copy.record.enable",
+    "errors.deadletterqueue.group.enable",
+    "errors.deadletterqueue.topic.name",
+))
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
 # directory that outlives a reboot, open to nobody else, a reactor thread does the work of several
@@ -957,6 +969,7 @@ TOPIC_DEFAULTS = (
     ("compression.type", ("compression.type",)),
     ("compression.zstd.level", ("compression.zstd.level",)),
     ("delete.retention.ms", ("log.cleaner.delete.retention.ms",)),
+    ("errors.deadletterqueue.group.enable", ()),
     ("file.delete.delay.ms", ("log.segment.delete.delay.ms",)),
     ("flush.messages", ("log.flush.interval.messages",)),
     ("flush.ms", ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")),
@@ -989,6 +1002,8 @@ TOPIC_DEFAULTS = (
 
 # Topic settings whose own facts differ from their broker setting's, or that have none.
 TOPIC_OWN = (
+    ("errors.deadletterqueue.group.enable", "boolean", False, "", "medium", "", "live",
+     "Share groups may have this topic as their dead-letter topic."),
     ("flush.ms", "long", LONG_MAX, "0..", "medium", "", "live",
      "Age of an unflushed record at which a partition is flushed."),
     ("follower.replication.throttled.replicas", "list", (), "", "medium", "", "live",
@@ -1088,6 +1103,12 @@ def is_broker(name: str) -> bool:
 
 def is_topic(name: str) -> bool:
     return name in _TOPIC
+
+
+def is_shown(name: str) -> bool:
+    """Whether a topic's or group's setting is told where nobody has set it. Kafka does not show
+    those that it keeps for its own tests."""
+    return not name.startswith("internal.") and name not in LATER
 
 
 def rate_names() -> list[str]:

@@ -147,6 +147,7 @@ class ClientQuotas:
         self._tokens: dict[tuple, Tokens] = {}
         self.timed = False       # some client's time on the threads is limited
         self._mutations_limited = False
+        self._fetches_limited = False
 
     def now_ms(self) -> int:
         return self.clock_ns() // NS_PER_MS
@@ -159,6 +160,7 @@ class ClientQuotas:
         kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
         self.timed = REQUEST_PERCENTAGE in kinds
         self._mutations_limited = CONTROLLER_MUTATION_RATE in kinds
+        self._fetches_limited = CONSUMER_BYTE_RATE in kinds
         self.native.void(not kinds.isdisjoint(COUNTED))
         self.native.set_addresses(*self._addresses())
 
@@ -222,6 +224,21 @@ class ClientQuotas:
                 return wait_ms
             self.install(principal, client_id)
         return 0
+
+    def fetch_bytes_max(self, principal: int, client_id: bytes, most: int) -> int:
+        """How much the control plane may answer a client that fetches, at most `most`."""
+        if not self._fetches_limited:
+            return most
+        self.install(principal, client_id)
+        return int(self.native.fetch_max(principal, client_id, most) or most)
+
+    def charge_fetch(self, principal: int, client_id: bytes, bytes_: int) -> int:
+        """Counts what a client got from the control plane; for how many ms it is to be muted."""
+        if not self._fetches_limited:
+            return 0
+        self.install(principal, client_id)
+        return int(self.native.charge(
+            principal, client_id, native.FETCH, bytes_, self.now_ms(), True) or 0)
 
     def mutations(self, principal: int, client_id: str | None, strict: bool) -> Mutations | None:
         """The account of a request that makes or removes partitions; None: it has no limit."""

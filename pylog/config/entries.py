@@ -41,7 +41,7 @@ def of_cluster(settings, wanted=None) -> list[Entry]:
 def of_topic(settings, own: dict, wanted=None) -> list[Entry]:
     """All settings of a topic; own: its overrides as text."""
     names = [name for name in catalogue.topic_names()
-             if not name.startswith("internal.") or name in own]
+             if name in own or catalogue.is_shown(name)]
     inherited = _inherited(settings)
     return [_of_topic(settings, name, values.parse(catalogue.topic(name), own[name]), True)
             if name in own else inherited[name] for name in _chosen(names, wanted)]
@@ -70,7 +70,8 @@ def of_group(settings, own: dict, wanted=None) -> list[Entry]:
     """All settings of a group; own: its overrides as text."""
     effective = groups.group_config(own, settings)
     found = []
-    for name in _chosen(groups.names(), wanted):
+    names = [name for name in groups.names() if name in own or catalogue.is_shown(name)]
+    for name in _chosen(names, wanted):
         setting = groups.group(name)
         below = broker_synonyms(settings, setting.synonyms[0]) if setting.synonyms else \
             [(name, values.format_value(setting.default), DEFAULT)]

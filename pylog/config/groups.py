@@ -30,6 +30,10 @@ SYNONYMS = {
     "streams.session.timeout.ms": "group.streams.session.timeout.ms",
 }
 OWN = (
+    ("errors.deadletterqueue.copy.record.enable", "boolean", False, "", "medium", "", "live",
+     "Dead letters of a share group carry the record's key, value and headers."),
+    ("errors.deadletterqueue.topic.name", "string", "", "", "medium", "", "live",
+     "Topic that a share group's rejected and undeliverable records go to; empty: none."),
     ("share.auto.offset.reset", "string", "latest", "", "medium", "", "live",
      "Where a share group begins: latest, earliest or by_duration:PnDTnHnMn.nS."),
     ("share.isolation.level", "string", "read_uncommitted", "read_committed|read_uncommitted",

@@ -3,7 +3,8 @@ partitions, questions to the coordinators of other producers.
 
 Owns: a connection to each broker that was asked.
 Called by: broker (makes and closes it), coordinator.transaction_service (through broker: write),
-  coordinator.verification (ask_coordinator), sharing.persister (ask); on the event loop.
+  coordinator.verification (ask_coordinator), sharing.persister (ask), sharing.dead_letters; on the
+  event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
   is an error that is tried again; (2) no answer is awaited from a broker that the controller has
   fenced since; (3) a leader that is slow holds up no other's markers.
@@ -57,6 +58,11 @@ class Brokers:
                 else self._sent(leader, marker, rows) for leader, rows in by_leader.items())):
             found.update(written)
         return found
+
+    async def append(self, topic: str, index: int, data: bytes) -> Error:
+        """NONE when a partition that is led here has the batch, as durable as an acks=all answer
+        promises."""
+        return await self._markers.append(topic, index, data)
 
     async def _sent(self, leader: int, marker: Marker,
                     partitions: list[Partition]) -> dict[Partition, Error]:

@@ -149,8 +149,7 @@ def leave(groups: Any, group: ConsumerGroup,
             else:
                 # An administrator names the instance; only the group knows the member id.
                 member, _ = consumer_groups.static_member_of(
-                    group, member_id or group.statics.get(instance_id, ""), instance_id, False,
-                    True)
+                    group, member_id or group.statics.get(instance_id, ""), instance_id, False)
             gone[member.id] = member
             groups.rebalances.because(group, rebalances.LEFT, member, *reason)
             errors.append(ErrorCode.NONE)
@@ -165,7 +164,7 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None,
             generation: int) -> ConsumerMember:
     """Raises Refusal."""
     member = consumer_groups.member_of(group, member_id) if instance_id is None else \
-        consumer_groups.static_member_of(group, member_id, instance_id, False, True)[0]
+        consumer_groups.static_member_of(group, member_id, instance_id, False)[0]
     if member.classic is None:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.epoch != generation:

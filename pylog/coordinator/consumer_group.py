@@ -12,15 +12,14 @@ Source: KIP-848; Kafka's ConsumerGroup and ConsumerGroupMember.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from pylog.coordinator.assigned_group import AssignedGroup
 from pylog.coordinator.assignors import Assignment
-from pylog.coordinator.group import CONSUMER, Committed
+from pylog.coordinator.group import CONSUMER
 
-EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
 # States of a member, as Kafka's records have them.
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
 LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
 NO_TIMEOUT = -1
-FIRST_EPOCH = 1    # Of a group without members, and of its assignment.
 NO_RECORD = 0      # The epoch of a group whose records are gone.
 NOBODY: dict[int, str] = {}
 NOTHING: Assignment = {}
@@ -98,26 +97,19 @@ class ConsumerMember:
 COPIED = tuple(name for name in ConsumerMember.__slots__ if name != "id")
 
 
-class ConsumerGroup(Committed):
-    """See the module's head. hash: of the metadata of subscribed topics, 0 for none; refresh_ms: on
-    a clock that never goes back, when the hash is to be looked at again."""
+class ConsumerGroup(AssignedGroup):
+    """See the module's head. Its topics are those subscribed to."""
 
-    __slots__ = ("assignment_epoch", "assignment_ms", "assignors", "classic_protocols", "classics",
-                 "epoch", "had_old_metadata", "hash", "members", "names", "owners", "refresh_ms",
-                 "regexes", "resolved", "resolving", "statics", "targets")
+    __slots__ = ("assignors", "classic_protocols", "classics", "had_old_metadata", "names",
+                 "owners", "regexes", "resolved", "resolving", "statics")
+    members: dict[str, ConsumerMember]
+    targets: dict[str, Assignment]
     kind = CONSUMER
     protocol_type = CONSUMER
 
     def __init__(self, id_: str) -> None:
         super().__init__(id_)
-        self.epoch = FIRST_EPOCH
-        self.hash = 0
-        self.assignment_epoch = FIRST_EPOCH
-        self.assignment_ms = 0
-        self.refresh_ms = 0
         self.had_old_metadata = False
-        self.members: dict[str, ConsumerMember] = {}
-        self.targets: dict[str, Assignment] = {}
         self.resolved: dict[str, Resolved] = {}
         self.resolving: Iterator[dict[str, Resolved] | None] | None = None   # See targets.
         self.statics: dict[str, str] = {}            # Instance id -> member id.
@@ -129,27 +121,6 @@ class ConsumerGroup(Committed):
         self.owners: dict[bytes, dict[int, str]] = {}   # Topic id -> partition -> member id.
 
     # ---- state ----------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> str:
-        if not self.members:
-            return EMPTY
-        if self.epoch > self.assignment_epoch:
-            return ASSIGNING
-        epoch = self.assignment_epoch
-        return STABLE if all(member.is_at(epoch) for member in self.members.values()) \
-            else RECONCILING
-
-    @property
-    def generation(self) -> int:
-        """What the classic protocol calls it."""
-        return self.epoch
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether nothing is left worth a record or a place in memory."""
-        return self.epoch <= FIRST_EPOCH and not (
-            self.members or self.offsets or self.unstable)
 
     def topics(self) -> set[str]:
         """The topics that members name, or that their expressions match."""
@@ -166,6 +137,11 @@ class ConsumerGroup(Committed):
         """An expression that is not resolved yet matches nothing."""
         resolved = self.resolved.get(member.regex) if member.regex else None
         return member.topics if resolved is None else member.topics | resolved.topics
+
+    def epoch_of(self, member: ConsumerMember, topic: str, topic_id: bytes,
+                 partition: int) -> int | None:
+        """The epoch in which a member got a partition that it still answers for."""
+        return member.epoch_of(topic_id, partition)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
         return self.owners.get(topic_id, NOBODY).get(partition)

@@ -142,7 +142,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
         _check_epoch(before, request.member_epoch, owned)
         replaced = None
     else:
-        before, replaced = static_member_of(group, member_id, request.instance_id, joins, False)
+        before, replaced = static_member_of(group, member_id, request.instance_id, joins)
         if not joins:
             _check_epoch(before, request.member_epoch, owned)
     if before.state not in (MEMBER_STABLE, UNREVOKED, UNRELEASED) and (owned is None or owned):
@@ -242,7 +242,7 @@ def member_of(group: ConsumerGroup, member_id: str, joins: bool = False) -> Cons
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str, joins: bool,
-                     classic: bool) -> tuple[ConsumerMember, ConsumerMember | None]:
+                     classic: bool = False) -> tuple[ConsumerMember, ConsumerMember | None]:
     """(the member with that instance, the one whose place it takes or None). Raises Refusal."""
     current = group.statics.get(instance_id)
     if not joins:
@@ -323,7 +323,7 @@ def _leave(groups: Any, request: Any) -> Any:
     if request.instance_id is None:
         member = member_of(group, request.member_id)
     else:
-        member, _ = static_member_of(group, request.member_id, request.instance_id, False, False)
+        member, _ = static_member_of(group, request.member_id, request.instance_id, False)
         if request.member_epoch == LEAVE_STATIC:
             _leave_for_a_while(groups, group, member)
             return messages.ConsumerGroupHeartbeatResponse(

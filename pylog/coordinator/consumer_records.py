@@ -12,9 +12,9 @@ Source: Kafka's coordinator schemas: keys 3 (group), 4 (topics, older Kafkas'), 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pylog.coordinator.assigned_group import FIRST_EPOCH
 from pylog.coordinator.assignors import Assignment
 from pylog.coordinator.consumer_group import (
-    FIRST_EPOCH,
     NO_RECORD,
     ClassicMember,
     ConsumerGroup,

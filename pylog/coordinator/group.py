@@ -18,6 +18,7 @@ STABLE = "Stable"
 DEAD = "Dead"
 CLASSIC = "classic"
 CONSUMER = "consumer"
+STREAMS = "streams"
 NO_TIME = -1
 
 class Offset(NamedTuple):

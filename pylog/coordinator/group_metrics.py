@@ -11,7 +11,7 @@ import asyncio
 from collections import namedtuple
 
 from pylog.coordinator import embedded
-from pylog.coordinator.group import CLASSIC
+from pylog.coordinator.group import CLASSIC, STREAMS
 from pylog.protocol.errors import ProtocolError
 
 STEP = 200              # Groups looked at in one go,
@@ -81,11 +81,16 @@ async def members(coordinator, group_id: str) -> list:
     group, topics = found
     return [{"member_id": member.id, "client_id": member.client_id, "host": member.client_host,
              "instance_id": member.instance_id, "partitions": assigned(member.assignment)
-             if group.kind == CLASSIC else _held(member, topics)}
+             if group.kind == CLASSIC else _held(group, member, topics)}
             for member in group.members.values()]
 
 
-def _held(member, topics: dict) -> list:
+def _held(group, member, topics: dict) -> list:
+    if group.kind == STREAMS:
+        return [(topic, index) for held in (member.assigned, member.revoking)
+                for id_, partitions in held.active.items()
+                for topic, subtopology in group.topology.sources().items() if subtopology == id_
+                for index in partitions]
     return [(topics[topic_id].name, index) for held in (member.assigned, member.revoking)
             for topic_id, partitions in held.items() if topic_id in topics for index in partitions]
 

@@ -22,10 +22,13 @@ from pylog.coordinator import (
 )
 from pylog.coordinator.classic_groups import ClassicGroups
 from pylog.coordinator.consumer_group import NO_RECORD, ConsumerGroup
-from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, Group
+from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
+
+# What the keys of Streams groups' records begin with.
+STREAMS_KEYS = frozenset(kind.to_bytes(2, "big") for kind in (17, 19, 20, 21, 22, 23))
 
 
 class Groups(ClassicGroups):
@@ -37,7 +40,9 @@ class Groups(ClassicGroups):
         """One record of the log, in order, before loaded(). Raises ProtocolError."""
         decoded = records.decode(key, value)
         if decoded is None:
-            if not share_groups.replay(self, key, value):
+            if key[:2] in STREAMS_KEYS:
+                self._replay_streams(key, value)
+            elif not share_groups.replay(self, key, value):
                 self._replay_consumer(key, value)
             return
         kind, group_id, *what = decoded
@@ -73,19 +78,39 @@ class Groups(ClassicGroups):
         else:
             if group is not None:
                 made.take_offsets(group)
-                if group.kind == CONSUMER:
+                if group.kind != CLASSIC:
                     self.changed.update((group_id, (member_id,)) for member_id in group.members)
             self.groups[group_id] = made
         self.changed.add((group_id, None))
 
     def _replay_consumer(self, key: bytes, value: bytes | None) -> None:
         found = consumer_records.replay(key, value, self._consumer_group, self._made)
-        if found is None:
-            return
-        group_id, member_id = found
+        if found is not None:
+            self._replayed(*found, value is None, CONSUMER)
+
+    def _replay_streams(self, key: bytes, value: bytes | None) -> None:
+        # Imported here: few brokers have Streams groups.
+        from pylog.coordinator import streams_records
+        from pylog.coordinator.streams_group import StreamsGroup
+
+        def find(group_id: str) -> StreamsGroup | None:
+            group = self.find(group_id)
+            return group if isinstance(group, StreamsGroup) else None
+
+        def make(group_id: str) -> StreamsGroup:
+            made = find(group_id)
+            if made is None:
+                made = StreamsGroup(group_id)
+                self._replace(group_id, self.find(group_id), made)
+            return made
+
+        self._replayed(*streams_records.replay(key, value, find, make), value is None, STREAMS)
+
+    def _replayed(self, group_id: str, member_id: str | None, is_gone: bool, kind: str) -> None:
+        """A record of a group of a newer protocol was applied."""
         self.changed.add((group_id, None if member_id is None else (member_id,)))
         group = self.groups.get(group_id)
-        if value is None and group is not None and group.kind == CONSUMER and \
+        if is_gone and group is not None and group.kind == kind and \
                 group.epoch == NO_RECORD and not group.members:
             # Its last record: offsets may be left.
             left = Group(group_id, NO_TIME) if group.offsets or group.unstable else None
@@ -109,6 +134,10 @@ class Groups(ClassicGroups):
         for group in list(self.groups.values()):
             if group.kind == CONSUMER:
                 consumer_groups.loaded(self, group)
+            elif group.kind == STREAMS:
+                from pylog.coordinator import streams_groups
+
+                streams_groups.loaded(self, group)
             else:
                 self.loaded_classic(group)
         share_groups.expect_all(self, self.limits.share_session_ms)
@@ -131,7 +160,7 @@ class Groups(ClassicGroups):
             super().join(request, version, client_id, host, token)
             return
         error = self.join_fault(request)
-        if error == ErrorCode.NONE and is_share:
+        if error == ErrorCode.NONE and (is_share or group.kind == STREAMS and group.members):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error == ErrorCode.NONE and not group.members:
             self._join_empty(group, request, version, client_id, host, token)
@@ -146,9 +175,9 @@ class Groups(ClassicGroups):
         self.replies.append((token, messages.JoinGroupResponse(
             error_code=error, member_id=request.member_id, protocol_name=None)))
 
-    def _join_empty(self, group: ConsumerGroup, request: Any, version: int, client_id: str,
+    def _join_empty(self, group: Committed, request: Any, version: int, client_id: str,
                     host: str, token: Any) -> None:
-        """Nobody is in the consumer group: it is a classic one from now on, for who is new."""
+        """Nobody is in the group of a newer protocol: it is a classic one now, for who is new."""
         if request.member_id:
             self.replies.append((token, messages.JoinGroupResponse(
                 error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id,
@@ -163,10 +192,12 @@ class Groups(ClassicGroups):
     def sync(self, request: Any, token: Any) -> None:
         """A SyncGroup request; a follower's is answered when the leader's is here."""
         group = self.find(request.group_id)
-        if group is None or group.kind != CONSUMER:
+        if group is None or group.kind == CLASSIC:
             super().sync(request, token)
             return
         try:
+            if group.kind == STREAMS:
+                raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
             answer = classic_members.sync(self, group, request)
         except Refusal as refused:
             answer = messages.SyncGroupResponse(error_code=refused.error)
@@ -175,16 +206,20 @@ class Groups(ClassicGroups):
     def heartbeat(self, request: Any) -> int:
         """The error code that answers it."""
         group = self.find(request.group_id)
-        if group is None or group.kind != CONSUMER:
+        if group is None or group.kind == CLASSIC:
             return super().heartbeat(request)
+        if group.kind == STREAMS:
+            return ErrorCode.UNKNOWN_MEMBER_ID
         return classic_members.heartbeat(self, group, request)
 
     def leave(self, group_id: str, members: list[tuple[Any, ...]]) -> Any:
         """members: [(member id, instance id or None, and perhaps why)]. Returns an error code for
         each, or one for all."""
         group = self.find(group_id)
-        if group is None or group.kind != CONSUMER:
+        if group is None or group.kind == CLASSIC:
             return super().leave(group_id, members)
+        if group.kind == STREAMS:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         return classic_members.leave(self, group, members)
 
     # ---- time -----------------------------------------------------------------------------------
@@ -198,10 +233,14 @@ class Groups(ClassicGroups):
                 continue
             group = self.groups.get(key[1])
             # A timer of what the group was before means nothing.
-            if group is None or (key[0] in consumer_groups.TIMERS) != (group.kind == CONSUMER):
+            if group is None or group.kind != _kind_of(key[0]):
                 continue
             if group.kind == CONSUMER:
                 consumer_groups.due(self, group, key)
+            elif group.kind == STREAMS:
+                from pylog.coordinator import streams_groups
+
+                streams_groups.due(self, group, key)
             else:
                 self.is_due(group, key)
 
@@ -212,3 +251,10 @@ class Groups(ClassicGroups):
 
     def forget_timers(self, group_id: str, member_id: str) -> None:
         consumer_groups.cancel(self, group_id, member_id)
+
+
+def _kind_of(timer: str) -> str:
+    """The kind of groups that have such timers."""
+    if timer in consumer_groups.TIMERS:
+        return CONSUMER
+    return STREAMS if timer.startswith(STREAMS) else CLASSIC

@@ -17,7 +17,10 @@ from pylog.coordinator.assignors import Assignor
 GROUP_RESOURCE = 32     # The type of a group's own settings in the metadata.
 DEFAULTS: Mapping[str, int] = MappingProxyType({
     "group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000,
-    "group.consumer.assignment.interval.ms": 0})
+    "group.consumer.assignment.interval.ms": 0,
+    "group.streams.session.timeout.ms": 45_000, "group.streams.heartbeat.interval.ms": 5000,
+    "group.streams.initial.rebalance.delay.ms": 3000, "group.streams.assignment.interval.ms": 1000,
+    "group.streams.num.standby.replicas": 0})
 
 
 class ConsumerLimits(NamedTuple):
@@ -48,6 +51,7 @@ class Limits(NamedTuple):
     retention_ms: int
     consumer: ConsumerLimits = ConsumerLimits()
     share_session_ms: int = 45_000
+    streams_members_max: int = 2**31 - 1
 
 
 class Time(Protocol):
@@ -64,7 +68,8 @@ def limits_from(settings: Any) -> Limits:
         settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
         settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
         settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000,
-        _consumer_limits(settings), settings["group.share.session.timeout.ms"])
+        _consumer_limits(settings), settings["group.share.session.timeout.ms"],
+        settings["group.streams.max.size"])
 
 
 def _consumer_limits(settings: Any) -> ConsumerLimits:

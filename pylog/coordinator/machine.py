@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pylog.coordinator import consumer_records, records
 from pylog.coordinator.consumer_group import ConsumerGroup
-from pylog.coordinator.group import CLASSIC, DEAD, Committed, Group
+from pylog.coordinator.group import CLASSIC, DEAD, STREAMS, Committed, Group
 from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Limits, Time
 from pylog.coordinator.rebalances import Rebalances
@@ -107,6 +107,8 @@ class GroupMachine:
             group.move(DEAD, self.clock.wall_ms())
             for member_id in group.pending:
                 self.timers.cancel(("member", group.id, member_id))
+        elif group.kind == STREAMS:
+            self.timers.cancel(group.delay)
         self.rebalances.forget(group.id)
         self.groups.pop(group.id, None)
         self.gone.add(group.id)
@@ -116,11 +118,16 @@ class GroupMachine:
         self.records.append((records.group_key(group.id), records.group_value(group)))
         self.changed.add((group.id, None))
 
-    def record_gone(self, group: Committed) -> None:
+    def record_gone(self, group: Any) -> None:
         """The tombstones of a group."""
         if isinstance(group, ConsumerGroup):
             self.records += consumer_records.group_gone(group)
             self.changed.update((group.id, (member_id,)) for member_id in group.members)
+        elif group.kind == STREAMS:
+            # Imported here: few brokers have Streams groups.
+            from pylog.coordinator import streams_records
+
+            self.records += streams_records.group_gone(group)
         else:
             self.records.append((records.group_key(group.id), None))
         self.changed.add((group.id, None))

@@ -89,6 +89,20 @@ class Markers:
                 pending.refuse(ErrorCode.of(failure.code))
         return pending
 
+    async def append(self, topic: str, index: int, data: bytes) -> Error:
+        """As write(), of a batch that is no marker."""
+        pending: Pending = Pending(lambda error: error)
+        partition_log = self._node.logs.get(topic, index)
+        if partition_log is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            _, last = partition_log.append(data, self._node.now_ms())
+            self._after(partition_log, last, pending)
+        except LogError as failure:
+            return ErrorCode.of(failure.code)
+        found: Error = await pending
+        return found
+
     # ---- durability -----------------------------------------------------------------------------
 
     def _after(self, partition_log: Log, offset: int, pending: Pending) -> None:

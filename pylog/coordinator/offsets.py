@@ -134,8 +134,8 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
 
 def _member_fault(group, request, epoch: int, in_transaction: bool, version: int,
                   entries) -> Error:
-    """Why a consumer group does not take a commit, or NONE. Who is behind may commit what it has
-    had since before the epoch that it names (KIP-1251)."""
+    """Why a group of a newer protocol does not take a commit, or NONE. Who is behind may commit
+    what it has had since before the epoch that it names (KIP-1251)."""
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     if in_transaction and epoch == -1 and not request.member_id \
@@ -151,8 +151,8 @@ def _member_fault(group, request, epoch: int, in_transaction: bool, version: int
     stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
     if epoch > member.epoch:
         return stale
-    for _, topic_id, partition, *_ in entries:
-        since = member.epoch_of(topic_id, partition)
+    for topic, topic_id, partition, *_ in entries:
+        since = group.epoch_of(member, topic, topic_id, partition)
         if since is None or epoch < since:
             return stale
     return ErrorCode.NONE
@@ -172,7 +172,7 @@ def fetch_fault(groups, group_id: str, member_id: str | None, epoch: int) -> Err
     return ErrorCode.NONE
 
 
-def fetch(groups, group_id: str, topics, stable: bool = False) -> list:
+def fetch(groups, group_id: str, topics, stable: bool) -> list:
     """topics: [(topic, [partition])], or None for all. stable: UNSTABLE where an open transaction
     has offsets. Returns [(topic, [(partition, Offset or None)])].
     """
@@ -266,7 +266,7 @@ def delete(groups, group_id: str, topics):
     group = groups.find(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND, {}
-    if group.state != EMPTY and group.protocol_type != CONSUMER:
+    if group.kind == CLASSIC and group.state != EMPTY and group.protocol_type != CONSUMER:
         return ErrorCode.NON_EMPTY_GROUP, {}
     errors = {}
     for topic, partitions in topics:

@@ -2,8 +2,8 @@
 
 Owns: the rebalances that go on.
 Called by: coordinator.machine, coordinator.classic_groups, coordinator.consumer_groups,
-  coordinator.classic_members, coordinator.targets; coordinator.history, monitor.explain and
-  tools.history (sentence).
+  coordinator.classic_members, coordinator.streams_groups, coordinator.targets;
+  coordinator.history, monitor.explain and tools.history (sentence).
 Invariants: (1) a group has one rebalance at a time: what happens meanwhile belongs to it; (2) one
   that is over is given away once; (3) it names at most CAUSES_MAX causes and MEMBERS_MAX members,
   and counts the others.
@@ -26,8 +26,8 @@ REASON_MAX = 255        # Characters that are kept of a client's reason.
 JOINED, LEFT, REJOINED, REPLACED = "joined", "left", "rejoined", "instance_replaced"
 EXPIRED, NOT_REJOINED, NOT_SYNCED, NOT_REVOKED = (
     "session_expired", "rejoin_timeout", "sync_timeout", "revocation_timeout")
-SUBSCRIBED, TOPICS, TOO_MANY, DOWNGRADED = (
-    "subscription_changed", "topics_changed", "group_too_large", "downgraded")
+SUBSCRIBED, TOPICS, TOO_MANY, DOWNGRADED, SETTINGS = (
+    "subscription_changed", "topics_changed", "group_too_large", "downgraded", "settings_changed")
 
 
 class Rebalance:
@@ -161,4 +161,5 @@ WORDS = {
     NOT_REVOKED: "did not give up its partitions in time",
     SUBSCRIBED: "subscribes to something else", TOPICS: "its topics changed",
     TOO_MANY: "it has more members than group.max.size", DOWNGRADED: "it is a classic group again",
+    SETTINGS: "its settings changed",
 }

@@ -59,6 +59,11 @@ class ShareCoordinator:
         """Whether the cluster has share groups."""
         return self._broker.image.features.get(FEATURE, 0) > 0
 
+    @property
+    def has_topic(self) -> bool:
+        """Whether there may be a state at all."""
+        return self.runtime.topic.current is not None
+
     def start(self) -> None:
         """Begins to load what there is; returns at once. On the event loop."""
         self.runtime.start()

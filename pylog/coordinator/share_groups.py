@@ -248,6 +248,8 @@ def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
             group.initializing[topic.id] = Places(
                 name, frozenset(left) | (under_way.partitions if under_way else frozenset()),
                 now_ms)
+            # A deletion that was never finished: it begins anew instead.
+            group.deleting.pop(topic.id, None)
     if missing:
         _record(machine, group, share_group.places_record(group))
         machine.replies.append((starter, ToInitialize(group.id, group.epoch, missing)))

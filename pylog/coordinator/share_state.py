@@ -68,7 +68,7 @@ class ShareState:
     def __init__(self, snapshot_epoch: int = 0, state_epoch: int = 0):
         self.snapshot_epoch = snapshot_epoch
         self.state_epoch = state_epoch
-        self.leader_epoch = NO_EPOCH
+        self.leader_epoch = 0
         self.start_offset = NO_OFFSET
         self.complete_count = NOT_COUNTED
         self.create_ms = self.write_ms = 0

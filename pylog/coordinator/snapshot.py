@@ -11,7 +11,7 @@ Source: none; the log is the truth, LMDB is the map.
 Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
 group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the
 topic: the offsets committed for it. `cg/c` + the same + digest of the member's id: a member of a
-consumer group. Of a consumer group, the rows of groups and members hold its records. `cg/s` +
+consumer or Streams group. Of those, the rows of groups and members hold their records. `cg/s` +
 partition + digest of the group id: a share group, by its records.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from pylog.coordinator import consumer_records, records
 from pylog.coordinator.consumer_group import ConsumerGroup
-from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, Committed, Group, Offset
+from pylog.coordinator.group import CLASSIC, NO_TIME, STREAMS, Committed, Group, Offset
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.share_group import records_of
 from pylog.coordinator.journal import Record
@@ -117,8 +117,8 @@ class ShardSnapshot:
         group_id, rest = _text(value)
         _, rest = _text(rest)
         group: Committed
-        if _kind(rest) == CONSUMER:
-            group = self._read_consumers(txn, digest, group_id, rest)
+        if _kind(rest) != CLASSIC:
+            group = self._read_members(txn, digest, group_id, rest)
         else:
             group = records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
         for _, entries in _walk(txn, OFFSETS + self._partition + digest):
@@ -126,13 +126,19 @@ class ShardSnapshot:
             group.offsets.update(_unpacked(topic, rest))
         return group
 
-    def _read_consumers(self, txn: Any, digest: bytes, group_id: str,
-                        data: bytes) -> ConsumerGroup:
-        group = ConsumerGroup(group_id)
-        _, data = _text(data[len(KINDS):])
+    def _read_members(self, txn: Any, digest: bytes, group_id: str, data: bytes) -> Any:
+        """A group of a newer protocol."""
+        kind, data = _text(data[len(KINDS):])
+        group: Any = ConsumerGroup(group_id)
+        if kind == STREAMS:
+            # Imported here: few brokers have Streams groups.
+            from pylog.coordinator.streams_group import StreamsGroup
+
+            group = StreamsGroup(group_id)
+        replay = _records_of(group).replay
         for value in (data, *(value for _, value in _walk(txn, MEMBER + self._partition + digest))):
             for key, record in _unpacked_records(value):
-                consumer_records.replay(key, record, lambda _: group, lambda _: group)
+                replay(key, record, lambda _: group, lambda _: group)
         return group
 
     def rows(self, machine: Groups, changed: Changes) -> Iterator[list[Row]]:
@@ -153,13 +159,13 @@ class ShardSnapshot:
                 yield self._member_rows(machine, group_id, members[first:first + MEMBERS_STEP])
 
     def _member_rows(self, machine: Groups, group_id: str, member_ids: list[str]) -> list[Row]:
-        """What write() needs for members of a consumer group, or of what was one."""
+        """What write() needs for members of a newer group, or of what was one."""
         place = MEMBER + self._partition + _digest(group_id)
         group = machine.groups.get(group_id)
         rows: list[Row] = []
         for member_id in member_ids:
-            found = consumer_records.member_state(group, member_id) \
-                if isinstance(group, ConsumerGroup) else []
+            found = _records_of(group).member_state(group, member_id) \
+                if group is not None and group.kind != CLASSIC else []
             rows.append((place + _digest(member_id), _packed_records(found) if found else None))
         return rows
 
@@ -177,8 +183,9 @@ class ShardSnapshot:
                     (SHARE + place,
                      None if share is None else _packed_records(list(records_of(share))))]
         head = _packed(group_id) + _packed(group.protocol_type or "")
-        if group.kind == CONSUMER:
-            value = KINDS + _packed(CONSUMER) + _packed_records(consumer_records.group_state(group))
+        if group.kind != CLASSIC:
+            value = KINDS + _packed(group.kind) + _packed_records(
+                _records_of(group).group_state(group))
         else:
             has_record = group.generation > 0 or group.protocol_type is not None
             value = records.group_value(group) if has_record else b""
@@ -207,6 +214,16 @@ class ShardSnapshot:
                     txn.delete(key)
             if applied is not None:
                 txn.put(APPLIED + self._partition, _APPLIED.pack(self._topic_id, *applied))
+
+
+def _records_of(group: Any) -> Any:
+    """The module that knows the records of such a group."""
+    if group.kind != STREAMS:
+        return consumer_records
+    # Imported here: few brokers have Streams groups.
+    from pylog.coordinator import streams_records
+
+    return streams_records
 
 
 def _walk(txn: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

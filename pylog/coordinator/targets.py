@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from pylog.coordinator import assignors, consumer_records, expressions, rebalances, subscriptions
+from pylog.coordinator.assigned_group import retarget
 from pylog.coordinator.assignors import Assignment, Subscriber
 from pylog.coordinator.consumer_group import (
     LEAVE_STATIC,
@@ -23,6 +24,7 @@ from pylog.coordinator.consumer_group import (
     ConsumerMember,
     Resolved,
 )
+from pylog.coordinator.group import CONSUMER, STREAMS
 from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.metadata.refusal import Refusal
 from pylog.protocol.errors import ErrorCode
@@ -109,7 +111,8 @@ def topics_changed(groups: Any, names: set[str]) -> None:
     """Topics are new, gone or have other partitions: whoever subscribes to them looks again."""
     groups.topics_version = max(groups.topics_version, groups.image().offset)
     for group in groups.groups.values():
-        if isinstance(group, ConsumerGroup) and not names.isdisjoint(group.topics()):
+        if group.kind == STREAMS and group.needs(names) or group.kind == CONSUMER \
+                and not names.isdisjoint(group.topics()):
             group.refresh_ms = 0
 
 
@@ -203,16 +206,8 @@ def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
     if made is None:
         group.assignment_ms = now_ms    # It is tried again after the interval.
         return False
-    for member_id in group.members:
-        target = made.get(member_id, NOTHING)
-        if target != group.targets.get(member_id):
-            group.targets[member_id] = target
-            groups.records.append(consumer_records.target_record(group, member_id, target))
-            groups.changed.add((group.id, (member_id,)))
-    group.assignment_epoch, group.assignment_ms = group.epoch, now_ms
-    groups.records.append(consumer_records.target_epoch_record(group))
-    groups.changed.add((group.id, None))
-    groups.events["generation"] += 1
+    retarget(groups, group, made, NOTHING, consumer_records.target_record,
+             consumer_records.target_epoch_record, now_ms)
     return True
 
 

@@ -61,7 +61,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
             try:
                 checkpoint = _prepare_one(source, path, name, index, topic_id, cut, config, now_ms)
             except (LogError, OSError):
-                remove_tree(path)
+                remove_tree(_doomed(path))
                 raise
             parts.append(Part(place, path, checkpoint))
         for root in {os.path.dirname(part.path) for part in parts}:
@@ -119,7 +119,7 @@ def publish(name: str, parts: list) -> None:
 
 def discard(parts: list) -> None:
     for part in parts:
-        remove_tree(part.path)
+        remove_tree(_doomed(part.path))
 
 
 def take_left_over(disks, names: dict, places: dict) -> list:
@@ -136,17 +136,29 @@ def take_left_over(disks, names: dict, places: dict) -> list:
                 continue
             name = names.get(bytes.fromhex(found[3]))
             directory = f"{name}-{int(found[2])}"
-            is_ours = os.path.exists(os.path.join(path, MARK))
+            mark = os.path.join(path, MARK)
+            is_marked = os.path.exists(mark)
             if name is not None and directory not in places:
-                if is_ours:
-                    os.unlink(os.path.join(path, MARK))
+                if is_marked:
+                    os.unlink(mark)
                 # The name is on disk before the partition serves.
                 if disks.rename_only_copy(number, found[0], directory):
                     places[directory] = number
                     log.info("a branch was finished", extra={"directory": directory})
-            elif is_ours:
-                unwanted.append(path)
+            # The mark is the first file of a branch: a kill may come before it.
+            elif is_marked or not os.listdir(path):
+                unwanted.append(_doomed(path))
     return unwanted
+
+
+def _doomed(path: str) -> str:
+    """Renames a directory to what every start removes: a kill may leave half of it, unmarked."""
+    doomed = path.removesuffix("stray") + "delete"
+    try:
+        os.rename(path, doomed)
+    except OSError:
+        return path
+    return doomed
 
 
 def _directory(name: str, index: int, topic_id: bytes) -> str:

@@ -27,7 +27,8 @@ METADATA_VERSION = NEWEST_VERSION
 METADATA_VERSION_MIN = OLDEST_VERSION
 # Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
-            "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
+            "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1),
+            "streams.version": (0, 1)}
 # Likewise, of several brokers.
 CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"

@@ -37,6 +37,8 @@ from pylog.metadata.threads import in_thread
 ASK_AGAIN_S = 0.2
 # A node lets the first of the controllers begin, in an empty quorum, for so long.
 FIRST_S = 10.0
+# Without these a copy goes on from where it is, rather than from a snapshot.
+FEW_RECORDS = 1000
 TOKEN = "pylog"
 
 log = logging.getLogger("pylog.metadata")
@@ -102,26 +104,27 @@ class ControllerMember(MemberMetadata):
             self._member.start()
         paths = [path for _, path in self._logs.disks.usable()]
         known_id = identity.cluster_of(paths)
-        cluster_id = await self._cluster_id(known_id)
+        named = await self._patiently(self._quorum.known_cluster_id)
+        cluster_id = named or await self._unnamed_cluster(known_id)
         self._check_cluster(paths[0], known_id, cluster_id)
         self.previous_epoch = checkpoints.clean_epoch(paths[0])
         store, clean, known = self._open_directories(cluster_id)
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
             await self._reach_the_end()
-            self._check_cluster(paths[0], known_id, await self._patiently(
-                self._quorum.cluster_id, cluster_id))
+            if named is None:
+                self._check_cluster(paths[0], known_id, await self._patiently(
+                    self._quorum.cluster_id, cluster_id))
             self.tail.begin()
             self._take_newest()
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
 
-    async def _cluster_id(self, known_id: str | None) -> str:
-        """The cluster's id. known_id: of the directories, None of empty ones."""
-        found = await self._patiently(self._quorum.known_cluster_id) or known_id
-        if found is None:
-            found = await self._after_the_first(self._quorum.known_cluster_id)
+    async def _unnamed_cluster(self, known_id: str | None) -> str:
+        """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
+        empty ones."""
+        found = known_id or await self._after_the_first(self._quorum.known_cluster_id)
         return found or await self._patiently(
             self._quorum.cluster_id, id_text(random_id(self._random)))
 
@@ -172,16 +175,20 @@ class ControllerMember(MemberMetadata):
     async def _reach_the_end(self) -> None:
         """Everything that is committed by now is in the tail."""
         assert self.office is not None
-        if self._log.end_offset > 0 and not await self._after_the_first(self._has_begun):
-            await in_thread(self._found)         # Keeps (4).
         view = await self._patiently(self._quorum.look)
+        if self._log.end_offset > 0 and view.epoch == 0:
+            if not await self._after_the_first(self._has_begun):
+                await in_thread(self._found)         # Keeps (4).
+            view = await self._patiently(self._quorum.look)
         if view.holder is not None and view.holder.node_id != self._node_id:
             self.learned(view.holder)        # Whom to register with, once that is possible.
         if view.end < self._log.end_offset:
             raise StartError(
                 f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
                 f"the quorum's only {view.end}: {self._quorum.keys.name} has lost its data")
-        if await self._patiently(self._log.load_snapshot):
+        # A short way is gone batch by batch; what was trimmed on it, catch_up() finds.
+        if view.end - self._log.end_offset > FEW_RECORDS \
+                and await self._patiently(self._log.load_snapshot):
             self.tail = Tail(Image())
             self.tail.replay(self._log.read_committed(0))
         while True:
@@ -206,6 +213,10 @@ class ControllerMember(MemberMetadata):
         assert self.office is not None
         self._standing = asyncio.get_running_loop().create_task(self.office.run())
         return self._standing
+
+    def stir(self) -> None:
+        if self.office is not None:
+            self.office.stir()
 
     async def leave(self) -> None:
         """Stands by no more; another goes on with what this node was in office for."""

@@ -18,6 +18,7 @@ import logging
 import ssl
 import threading
 
+from pylog.metadata import etcd_health
 from pylog.metadata.keys import (
     Absent,
     Answered,
@@ -26,6 +27,7 @@ from pylog.metadata.keys import (
     Is,
     Keys,
     KeysError,
+    MemberState,
     Put,
     Row,
     Unknown,
@@ -66,6 +68,10 @@ class Etcd(Keys):
     def close(self) -> None:
         with self._lock:
             self._hang_up()
+
+    def state_of(self, address: str) -> MemberState:
+        return etcd_health.state_of(
+            address, lambda: self._connection_to(address), self._token)
 
     # ---- keys -----------------------------------------------------------------------------------
 
@@ -176,16 +182,18 @@ class Etcd(Keys):
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            host, port = split(self.addresses[self._at])
-            made: http.client.HTTPConnection
-            if self.ssl_context is not None:
-                made = http.client.HTTPSConnection(
-                    host, port, timeout=self._timeout_s, context=self.ssl_context)
-            else:
-                made = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            made = self._connection_to(self.addresses[self._at])
             made.connect()
             self._connection = made
         return self._connection
+
+    def _connection_to(self, address: str) -> http.client.HTTPConnection:
+        """Not connected yet."""
+        host, port = split(address)
+        if self.ssl_context is not None:
+            return http.client.HTTPSConnection(
+                host, port, timeout=self._timeout_s, context=self.ssl_context)
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

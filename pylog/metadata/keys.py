@@ -34,6 +34,15 @@ Row = namedtuple("Row", ("key", "value"))
 Answered = namedtuple("Answered", ("succeeded", "rows"))
 Answered.__doc__ = "Of a transaction. rows: of the looks where the conditions did not hold."
 
+MemberState = namedtuple("MemberState", (
+    "address", "answers", "leads", "version", "stored_bytes", "reason", "seconds"),
+    defaults=(0.0,))
+MemberState.__doc__ = """One of the machines that keep the keys, as this node reaches it.
+
+answers: whether it can be used. stored_bytes: on its disk, -1 where it does not say. reason: what
+is wrong, "" when nothing is. seconds: what it took to know that.
+"""
+
 
 class KeysError(Exception):
     """A member answered that it cannot do this."""
@@ -62,6 +71,10 @@ class Keys(ABC):
     @abstractmethod
     def close(self) -> None:
         """Hangs up; what was put with a lease may go at once."""
+
+    @abstractmethod
+    def state_of(self, address: str) -> MemberState:
+        """How one member is, asked on a connection of its own. Never raises."""
 
     @abstractmethod
     def look(self, looks) -> list:

@@ -32,18 +32,22 @@ CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable"
 def limits_of(settings) -> dict:
     """LocalLog's arguments by Kafka's settings."""
     return {"snapshot_bytes": settings["metadata.log.max.record.bytes.between.snapshots"],
-            "snapshot_ms": settings["metadata.log.max.snapshot.interval.ms"]}
+            "snapshot_ms": settings["metadata.log.max.snapshot.interval.ms"],
+            "segments": {"segment.bytes": settings["metadata.log.segment.bytes"],
+                         "segment.ms": settings["metadata.log.segment.ms"]}}
 
 
 class LocalLog(MetadataLog):
     """checkpoint: what the last clean stop left, or None to look at the files. snapshot_bytes,
-    snapshot_ms: how much, and how old, the records may be that are in no snapshot."""
+    snapshot_ms: how much, and how old, the records may be that are in no snapshot. segments: when
+    one is closed, as a topic's settings say it."""
 
     KEY = (METADATA_LOG_ID, 0)
 
     def __init__(self, directory, checkpoint, now_ms, *, snapshot_bytes: int = 20 << 20,
-                 snapshot_ms: int = 0):
+                 snapshot_ms: int = 0, segments: dict | None = None):
         self._now_ms = now_ms
+        self._config = {**CONFIG, **(segments or {})}
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_interval_ms = snapshot_ms      # 0: they may have any age.
         self._snapshot_ms = now_ms()
@@ -52,8 +56,8 @@ class LocalLog(MetadataLog):
         if not os.path.isdir(self._folder):
             checkpoint = None
         self._log = partitions.open_log(
-            directory, TOPIC, 0, METADATA_LOG_ID, CONFIG, checkpoint or partitions.NOTHING_KNOWN,
-            checkpoint is not None, now_ms())
+            directory, TOPIC, 0, METADATA_LOG_ID, self._config,
+            checkpoint or partitions.NOTHING_KNOWN, checkpoint is not None, now_ms())
         self._snapshot = snapshots.newest(self._folder)
         # A snapshot's epoch counts too: the records that it covers may be gone from the log.
         self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)

@@ -46,7 +46,7 @@ class MemberMetadata(MetadataService):
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
-        self.credentials = securing.towards_controllers(settings)
+        self.credentials = securing.towards_controllers(settings, now_ms)
         # Decisions are made elsewhere.
         self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
@@ -132,6 +132,9 @@ class MemberMetadata(MetadataService):
         """What a controller does once its listeners answer, until leave(): a broker alone, nothing.
         """
         return None
+
+    def stir(self) -> None:
+        """Records were committed that this node waits for: an observer is told by itself."""
 
     async def leave(self) -> None:
         """Follows no more; before close()."""

@@ -17,7 +17,7 @@ from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
 from pylog.metadata import snapshots
 from pylog.metadata.image import Image
-from pylog.metadata.local import CONFIG, TOPIC, LocalLog
+from pylog.metadata.local import TOPIC, LocalLog
 from pylog.metadata.store import METADATA_LOG_ID
 
 log = logging.getLogger("pylog.metadata")
@@ -116,7 +116,8 @@ class ObservedLog(LocalLog):
         known = partitions.NOTHING_KNOWN._replace(
             log_start_offset=offset, recovery_point=offset, high_watermark=offset)
         self._log = partitions.open_log(
-            self._directory, TOPIC, 0, METADATA_LOG_ID, CONFIG, known, False, self._now_ms())
+            self._directory, TOPIC, 0, METADATA_LOG_ID, self._config, known, False,
+            self._now_ms())
         self._log.become_follower(self._epoch)
         assert self._log.start_offset == self._log.end_offset == offset, (
             self._log.start_offset, self._log.end_offset, offset)

@@ -131,9 +131,11 @@ class Observer:
 
     def _request(self):
         new = messages.FetchRequest
-        epoch = max(self._controllers.epoch, 0)     # -1 is no epoch to Kafka's controllers.
+        epoch = self._epoch_known()
         return new(
-            cluster_id=self._cluster_id, max_wait_ms=WAIT_MS, min_bytes=0,
+            cluster_id=self._cluster_id, min_bytes=0,
+            # A start waits for word that it knows everything, not for more.
+            max_wait_ms=WAIT_MS if self.caught_up.is_set() else 0,
             max_bytes=self._bytes_max, session_id=0, session_epoch=-1,
             replica_state=new.ReplicaState(replica_id=self._node_id),
             topics=[new.FetchTopic(topic_id=METADATA_LOG_ID, partitions=[new.FetchPartition(
@@ -142,11 +144,19 @@ class Observer:
                 replica_directory_id=self._directory_id,
                 high_watermark=self._log.committed)])])
 
+    def _epoch_known(self) -> int:
+        """The newest that is known of, if only by a record: a controller before it would have what
+        was committed since cut away. 0 at least: -1 is no epoch to Kafka's controllers."""
+        return max(self._controllers.epoch, self._log.last_epoch, 0)
+
     async def _take(self, peer: Peer, row, endpoints) -> bool:
         """One partition's answer. Whether it brought anything."""
-        leader = row.current_leader
+        leader, epoch = row.current_leader, self._controllers.epoch
         if leader.leader_epoch >= 0:
             self._learn(leader, endpoints)
+        if row.error_code == ErrorCode.FENCED_LEADER_EPOCH and self._controllers.epoch > epoch:
+            # It is the active one, and asked again under its epoch.
+            return True
         if row.error_code:
             raise Refused(row.error_code)
         if row.snapshot_id.end_offset >= 0:
@@ -165,6 +175,8 @@ class Observer:
         return True
 
     def _learn(self, leader, endpoints) -> None:
+        if leader.leader_epoch < self._log.last_epoch:
+            return      # A controller that has not heard of the next one yet.
         self._controllers.learned(leader.leader_id, leader.leader_epoch, [
             (node.node_id, node.host, node.port) for node in endpoints])
 
@@ -213,7 +225,7 @@ class Observer:
         answer = await peer.call(new(
             cluster_id=self._cluster_id, replica_id=self._node_id, max_bytes=self._snapshot_bytes,
             topics=[new.TopicSnapshot(name=TOPIC, partitions=[new.PartitionSnapshot(
-                partition=0, current_leader_epoch=self._controllers.epoch, position=position,
+                partition=0, current_leader_epoch=self._epoch_known(), position=position,
                 snapshot_id=new.SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch),
                 replica_directory_id=self._directory_id)])]), version, self._timeout_s)
         if answer.error_code:

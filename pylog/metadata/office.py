@@ -85,6 +85,11 @@ class Office:
                     "reason": str(error)})
                 await asyncio.sleep(SHORTAGE_S)
 
+    def stir(self) -> None:
+        """There is news in the quorum: it is looked at now. Its watch may be slower, or silent
+        while this host's etcd begins."""
+        self._stirred.set()
+
     # ---- standing by ----------------------------------------------------------------------------
 
     async def _stand_by(self) -> View:

@@ -5,7 +5,8 @@ Called by: metadata.elections, metadata.reassignments, metadata.isr, metadata.as
 Invariants: (1) a leader is in the ISR it is named with, unless the partition keeps both; (2) an
   unclean leader is alone in the ISR and marked as recovering; (3) eligible replicas are in neither
   the ISR nor more than the ISR's shortage needs; (4) a reassignment ends with the change that puts
-  all of its new replicas in sync; (5) replicas are named with their directories, in one order.
+  all of its new replicas in sync; (5) replicas are named with their directories, in one order; (6)
+  nobody leads who is no replica, nor is remembered as the last to lead.
 Source: Kafka's PartitionChangeBuilder; KIP-455 (reassignments), KIP-704 (recovering leaders),
   KIP-858 (directories), KIP-966 (eligible leader replicas).
 """
@@ -145,9 +146,9 @@ class PartitionChange:
         for id_ in (first, self.state.leader, *self.replicas):
             if id_ != NO_LEADER and self._is_complete(id_) and self.can_lead(id_):
                 return id_, False
-        known = self.state.last_known_elr
+        known = self.state.last_known_elr    # Keeps (6).
         if self.rules.keeps_eligible and not self.isr and not self.eligible and (
-                len(known) == 1 and self.can_lead(known[0])):
+                len(known) == 1 and known[0] in self.replicas and self.can_lead(known[0])):
             return known[0], True
         if self.election == UNCLEAN:
             for id_ in self.replicas:
@@ -181,13 +182,20 @@ class PartitionChange:
             new.eligible_leader_replicas = self.eligible
 
     def _write_last_known(self, new) -> None:
-        """Who led last is remembered while nobody leads."""
+        """Who led last is remembered while nobody leads, and it is a replica; in its place who was
+        eligible last. Else a partition that lost power would wait for an administrator."""
         if not self.rules.keeps_eligible:
             return
-        if new.leader == NO_LEADER and not self.state.last_known_elr:
-            new.last_known_elr = [self.state.leader]
-        elif new.leader >= 0 and self.state.last_known_elr:
-            new.last_known_elr = []
+        state = self.state
+        known = [id_ for id_ in state.last_known_elr if id_ in self.replicas]
+        if new.leader >= 0:
+            known = []
+        elif not known and new.leader == NO_LEADER and state.leader in self.replicas:
+            known = [state.leader]
+        elif not known and not self.isr and not self.eligible:
+            known = [id_ for id_ in self.replicas if id_ in state.eligible_leader_replicas][:1]
+        if known != list(state.last_known_elr):
+            new.last_known_elr = known
 
     def _write_assignment(self, new) -> None:
         state = self.state

@@ -3,7 +3,8 @@ and whose turn it is to append.
 
 Owns: the keys below its prefix.
 Called by: metadata.quorum_log (append, read, snapshots), metadata.office (campaign, renew, look),
-  metadata.controller_member (cluster_id). Calls block.
+  metadata.controller_member (cluster_id); monitor.cluster (members; by name). Calls
+  block.
 Invariants: (1) slots are gapless: a batch is put and the end is moved in one transaction, whose
   condition is the end and the epoch that its writer knows; (2) nothing is appended under an epoch
   after a newer one began: leases tell who is alive, only the epoch's key tells who may write;
@@ -18,6 +19,7 @@ import secrets
 import threading
 import zlib
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 from pylog._native.log import LogError
 from pylog.metadata.keys import (
@@ -30,6 +32,7 @@ from pylog.metadata.keys import (
     Keys,
     KeysError,
     List,
+    MemberState,
     Put,
     Unknown,
     Unreachable,
@@ -42,6 +45,8 @@ CHUNK_BYTES = 512 << 10
 PLAIN_BYTES_MAX = 4096
 SLOTS_PER_READ = 64
 RETRY_S = 0.02
+# What was learned of the members is good for so long.
+MEMBERS_S = 2.0
 PLAIN, DEFLATED = b"\0", b"\1"
 
 log = logging.getLogger("pylog.metadata")
@@ -90,9 +95,26 @@ class Quorum:
         self.is_answering, self.is_full = True, False
         self.failures = self.appends = 0
         self.append_seconds = 0.0
+        self._asking = threading.Lock()      # Of the next two.
+        self._members: list[MemberState] = []
+        self._members_due_s = float("-inf")
 
     def close(self) -> None:
         self.keys.close()
+
+    def members(self) -> list[MemberState]:
+        """How each machine that keeps the quorum is, as seen from here at most MEMBERS_S ago."""
+        with self._asking:
+            if self._seconds() >= self._members_due_s:
+                # One that hangs takes its whole time: all at once.
+                with ThreadPoolExecutor(len(self.keys.addresses)) as pool:
+                    self._members = list(pool.map(self._state_of, self.keys.addresses))
+                self._members_due_s = self._seconds() + MEMBERS_S
+            return self._members
+
+    def _state_of(self, address: str) -> MemberState:
+        began = self._seconds()
+        return self.keys.state_of(address)._replace(seconds=self._seconds() - began)
 
     def _key(self, name: str) -> str:
         return self._prefix + name

@@ -71,13 +71,19 @@ def _cancelled(rules, topic, index, state):
     change.replicas = [id_ for id_ in state.replicas if id_ not in state.adding_replicas]
     change.isr = [id_ for id_ in state.isr if id_ not in state.adding_replicas]
     change.adding, change.removing = [], []
-    if state.isr and not change.isr:
+    known = state.isr or state.eligible_leader_replicas or state.last_known_elr
+    if known and not set(known) & set(change.replicas):
         # Keeps (2): the one that leads then may lack records.
         if not rules.allows_unclean(topic.name):
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                           f"Unable to revert partition assignment for {topic.name}:{index} because "
                           "it would require an unclean leader election.")
-        change.isr = change.replicas[:1]
+        # One in sync whom nobody could ask would lead later, unmarked.
+        if state.isr and not any(change.can_lead(id_) for id_ in change.replicas):
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                          f"Unable to revert partition assignment for {topic.name}:{index} because "
+                          f"none of the replicas {change.replicas} can lead now.")
+        change.isr = []
         change.election = UNCLEAN
     return change.record()
 

@@ -21,8 +21,8 @@ async def whole(awaitable):
     try:
         return await asyncio.shield(going)
     except asyncio.CancelledError:
+        # Nobody is left whom a failure could be told: asyncio is not to complain of that, also when
+        # one more cancellation ends the wait.
+        going.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait([going])
-        if not going.cancelled():
-            # Nobody is left whom a failure could be told: asyncio is not to complain of that.
-            going.exception()
         raise

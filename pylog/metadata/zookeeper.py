@@ -13,6 +13,8 @@ Source: ZooKeeper's multi, sync and sessions; jute.maxbuffer.
 
 import asyncio
 import logging
+import socket
+import ssl
 import threading
 from collections import namedtuple
 
@@ -31,6 +33,7 @@ from pylog.metadata.keys import (
     Is,
     Keys,
     KeysError,
+    MemberState,
     Put,
     Row,
     Unknown,
@@ -47,6 +50,7 @@ FLOOR_DIGITS = 3
 # Deleted together: far below ZooKeeper's 1 MiB for a packet.
 DROPS_MAX = 1000
 ATTEMPTS_MAX = 8
+SAID_BYTES = 1 << 12
 
 # The connection's faults: what was asked may have been done.
 LOST = (exceptions.ConnectionLoss, exceptions.SessionExpiredError, KazooTimeoutError,
@@ -70,6 +74,7 @@ class ZooKeeper(Keys):
         assert addresses, "a ZooKeeper without servers"
         self.addresses = list(addresses)
         self._timeout_s = timeout_s
+        self._context = _context_of(tls) if tls else None
         self._client = KazooClient(
             ",".join(addresses), session_s,
             connection_retry=KazooRetry(max_tries=-1, delay=RECONNECT_S, backoff=2,
@@ -86,6 +91,27 @@ class ZooKeeper(Keys):
     def close(self) -> None:
         self._client.stop()
         self._client.close()
+
+    def state_of(self, address: str) -> MemberState:
+        text, reason = "", ""
+        try:
+            text = self._said(address)
+            if "Mode: " not in text:
+                reason = text.strip() or "it serves nobody: too few of the others are there"
+        except OSError as error:
+            reason = str(error) or type(error).__name__
+        facts = dict(line.partition(": ")[::2] for line in text.splitlines())
+        return MemberState(address, not reason, facts.get("Mode") == "leader",
+                           facts.get("Zookeeper version", "").partition("-")[0], -1, reason)
+
+    def _said(self, address: str) -> str:
+        """What one server answers to `srvr`, the one such word that is allowed by default."""
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), self._timeout_s) as plain, \
+                plain if self._context is None else self._context.wrap_socket(
+                    plain, server_hostname=host.strip("[]")) as asking:
+            asking.sendall(b"srvr")
+            return b"".join(iter(lambda: asking.recv(SAID_BYTES), b"")).decode("utf-8", "replace")
 
     # ---- looks ----------------------------------------------------------------------------------
 
@@ -304,6 +330,14 @@ def tls_of(settings) -> dict:
     own = settings["quorum.zookeeper.ssl.keystore.location"] or None
     return {"use_ssl": True, "check_hostname": True, "certfile": own, "keyfile": own,
             "ca": settings["quorum.zookeeper.ssl.truststore.location"] or None}
+
+
+def _context_of(tls: dict) -> ssl.SSLContext:
+    """The same trust for what is asked beside kazoo. Raises OSError."""
+    context = ssl.create_default_context(cafile=tls["ca"])
+    if tls["certfile"]:
+        context.load_cert_chain(tls["certfile"])
+    return context
 
 
 # A transaction that fails by these was made on facts that are no longer so.

@@ -1,9 +1,10 @@
 """This broker's cluster in numbers: who is there, who leads, who is in sync, who is behind.
 
 Owns: the counts of the image that was looked at last.
-Called by: broker, which hands samples() to monitor.server, for the thread of a scrape.
+Called by: broker, which hands samples() and view() to monitor.server, for the thread of a scrape.
 Invariants: (1) partitions of the whole cluster are counted once for each image; (2) what is read of
-  the event loop's objects is copied first: nobody waits for a scrape.
+  the event loop's objects is copied first: nobody waits for a scrape; (3) members of the quorum
+  are asked on the thread of who wants to know.
 Source: Kafka's ReplicaManager, KafkaController and BrokerTopic metrics of the same meaning.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from pylog.metadata.image import NO_LEADER
 from pylog.metadata.partition_change import Rules
+from pylog.monitor import overview
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class ClusterFigures:
         self._led = led
         self._now_ns = now_ns
         self._counted: tuple | None = None       # (image, its samples)
+        self._viewed: tuple | None = None        # (image, what a page says of it)
 
     def samples(self) -> Samples:
         """[(family, [(label values, number)])], as Collector.sources give them."""
@@ -57,8 +60,19 @@ class ClusterFigures:
         figures = None if quorum is None else (
             int(quorum.is_answering), int(quorum.is_full), quorum.failures, quorum.appends,
             quorum.append_seconds)
-        return [(family, [] if figures is None else [((), figures[at])])
-                for at, family in enumerate(OF_QUORUM)]
+        members = [] if quorum is None else quorum.members()
+        return [
+            *((family, [] if figures is None else [((), figures[at])])
+              for at, family in enumerate(OF_QUORUM)),
+            ("pylog_quorum_member_up", [
+                ((member.address,), int(member.answers)) for member in members]),
+            ("pylog_quorum_member_leader", [
+                ((member.address,), int(member.leads)) for member in members]),
+            ("pylog_quorum_member_answer_seconds", [
+                ((member.address,), member.seconds) for member in members]),
+            ("pylog_quorum_member_stored_bytes", [
+                ((member.address,), member.stored_bytes) for member in members
+                if member.stored_bytes >= 0])]
 
     def _of(self, image: Image) -> Samples:
         """Keeps (1)."""
@@ -87,6 +101,31 @@ class ClusterFigures:
                 ((follower,), records) for follower, (records, _) in sorted(lags.items())]),
             ("pylog_replica_follower_lag_seconds", [
                 ((follower,), lag_ns / 1e9) for follower, (_, lag_ns) in sorted(lags.items())])]
+
+    def view(self) -> dict[str, Any]:
+        """The cluster as /cluster shows it: see monitor.overview."""
+        image, quorum = self._metadata.image, getattr(self._metadata, "quorum", None)
+        if self._viewed is None or self._viewed[0] is not image:
+            self._viewed = image, overview.of_image(image, Rules(image, self._settings))
+        led = {family: rows for family, rows in self._led_here(image)}
+        followers = [{"broker": follower, "lag_records": records, "lag_seconds": seconds}
+                     for ((follower,), records), (_, seconds) in zip(
+                         led["pylog_replica_follower_lag_records"],
+                         led["pylog_replica_follower_lag_seconds"], strict=True)]
+        return overview.whole(
+            self._viewed[1], controller=self._active_controller(),
+            told_by=self._settings["node.id"], cluster_id=self._metadata.cluster_id,
+            followers=followers, quorum=None if quorum is None else quorum.members())
+
+    def _active_controller(self) -> int | None:
+        """As far as this node knows, None while it does not."""
+        own = getattr(self._metadata, "controller", None)
+        if own is not None and own.is_active:
+            number: int = self._settings["node.id"]
+            return number
+        controllers = getattr(self._metadata, "controllers", None)
+        return None if controllers is None or controllers.active_id < 0 \
+            else controllers.active_id
 
 
 def _take_lags(lags: dict[int, tuple[int, int]], partition_log: Any, now_ns: int) -> None:

@@ -61,7 +61,8 @@ _SUBJECTS = (
     *[(prefix, "The cluster") for prefix in (
         "pylog_cluster", "pylog_metadata", "pylog_controller", "pylog_quorum")],
     ("pylog_replica", "Replicas"),
-    ("pylog_group", "Consumer groups"), ("pylog_coordinator", "Consumer groups"),
+    ("pylog_group", "Consumer groups"),
+    ("pylog_share", "Share groups"), ("pylog_coordinator", "Consumer groups"),
     ("pylog_request", "Requests"), ("pylog_response", "Requests"),
     *[(prefix, "Connections and reactors") for prefix in (
         "pylog_connections", "pylog_tls", "pylog_network", "pylog_reactor", "pylog_fetch")],

@@ -97,9 +97,24 @@ def _slow_member(view, lagging):
     if not stands and len(parts) == 1 and _hot_partition(view, lagging) is not None:
         return None
     what = "has committed nothing lately" if stands else "is slower than the others"
+    paces = _paces(view)
+    own, others = paces.pop(member, None), [pace for pace in paces.values() if pace is not None]
+    pace = "" if own is None or stands else f", it commits {own:.0f} records/s"
+    if pace and others:
+        pace += f", the others {sum(others) / len(others):.0f} each"
     return _reason("slow_member", f"{member} {what}: {lag} of {view['lag_records']} records of "
-                   f"lag are in its partitions ({_names(parts)}).", member_id=member,
-                   lag_records=lag, partitions=_names(parts))
+                   f"lag are in its partitions ({_names(parts)}){pace}.", member_id=member,
+                   lag_records=lag, partitions=_names(parts), consume_rate=own)
+
+
+def _paces(view) -> dict:
+    """Records/s by member; None as long as nobody knows."""
+    found: dict[str, float | None] = {}
+    for member, parts in _by_member(view["partitions"]).items():
+        rates = [part["consume_rate"] for part in parts if part["consume_rate"] is not None]
+        if member is not None:
+            found[member] = round(sum(rates), 3) if rates else None
+    return found
 
 
 def _hot_partition(view, lagging):

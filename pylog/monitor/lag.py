@@ -34,7 +34,9 @@ OFFSETS_MAX = 20_000
 LOOKUP_NS_MAX = 25_000_000
 KEPT_SECONDS = 30.0       # How often state.lmdb is looked at for groups without members.
 LOOP_SECONDS_MAX = 2.0    # For the event loop to answer; its last answer is used then.
-SAMPLE_SECONDS = 10.0
+SAMPLE_SECONDS = 10.0     # Between two samples of a group,
+LOOK_SECONDS = 2.0        # and until a new group has its first one,
+LOOK_SHARE = 0.01         # as long as looking takes no more of the time than this.
 SAMPLES_MAX = 31          # Of each group: five minutes.
 HISTORY_MAX = 20          # Rebalances that are told of a group.
 RATE_SECONDS = 60.0       # Over which rates are given,
@@ -188,8 +190,9 @@ class GroupLags:
 
     # ---- over time ------------------------------------------------------------------------------
 
-    def sample(self) -> None:
-        """Notes where every group is; every SAMPLE_SECONDS."""
+    def sample(self) -> float:
+        """Notes where groups are: new ones at once, so that their pace is known from the first
+        minute on. Seconds until it is to be called again."""
         with self._lock:
             now = self._seconds()
             rows = self._rows()
@@ -204,10 +207,14 @@ class GroupLags:
                              for row in rows}
             for row in rows:
                 samples, mine = self._samples[row.id], keys[row.id]
+                if samples and now - samples[-1].seconds < SAMPLE_SECONDS - LOOK_SECONDS / 2:
+                    continue
                 # The keys seldom change: one list of them for many samples.
                 same = samples and samples[-1].keys == mine
                 samples.append(Sample(now, row.generation, samples[-1].keys if same else mine,
                                       numbers[row.id]))
+            spent = self._seconds() - now
+        return min(SAMPLE_SECONDS, max(LOOK_SECONDS, spent / LOOK_SHARE))
 
     # ---- why ------------------------------------------------------------------------------------
 

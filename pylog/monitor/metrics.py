@@ -16,6 +16,7 @@ GROUP = ("group",)
 GROUP_PARTITION = ("group", "topic", "partition")
 API = ("api",)
 DIRECTORY = ("directory",)
+MEMBER = ("member",)
 
 METRICS = (
     ("pylog_build_info", "gauge", ("version", "node_id", "cluster_id"), "",
@@ -76,6 +77,13 @@ METRICS = (
      "Calls of the quorum that were given up, after all members were tried."),
     ("pylog_quorum_appends", "counter", (), "", "Batches of metadata that were appended here."),
     ("pylog_quorum_append_seconds", "counter", (), "seconds", "What those took together."),
+    ("pylog_quorum_member_up", "gauge", MEMBER, "",
+     "1 while that member of etcd or ZooKeeper answers this controller and knows a leader."),
+    ("pylog_quorum_member_leader", "gauge", MEMBER, "", "1 of the member that leads them."),
+    ("pylog_quorum_member_answer_seconds", "gauge", MEMBER, "seconds",
+     "What the last question how it is took, unanswered ones too."),
+    ("pylog_quorum_member_stored_bytes", "gauge", MEMBER, "bytes",
+     "What that member of etcd keeps on its disk; brokerd's own are full at 2 GiB."),
 
     # ---- replicas; all 0 in a cluster of one broker
     ("pylog_replica_partitions_led", "gauge", (), "", "Partitions led here."),
@@ -125,6 +133,25 @@ METRICS = (
      "What befell groups: members joined, left or expired, rebalances begun, how many ms those "
      "that are over took and members were without work meanwhile, generations, offsets committed "
      "or expired, records written."),
+
+    # ---- share groups, of the partitions that are led here
+    ("pylog_share_sessions", "gauge", (), "", "Share sessions of members with this broker."),
+    ("pylog_share_acquired_records", "counter", GROUP, "", "Records handed out, again ones too."),
+    ("pylog_share_out_bytes", "counter", GROUP, "bytes", "Record batches in ShareFetch answers."),
+    ("pylog_share_acknowledged_records", "counter", ("group", "type"), "",
+     "Records by what members said of them: accept, release, reject, renew, gap."),
+    ("pylog_share_expired_records", "counter", GROUP, "",
+     "Records that were taken back because their time was over."),
+    ("pylog_share_in_flight_records", "gauge", GROUP_PARTITION, "",
+     "Records that are handed out, free again or archiving."),
+    ("pylog_share_in_flight_ranges", "gauge", GROUP_PARTITION, "",
+     "Ranges of offsets that are kept apart in memory."),
+    ("pylog_share_archiving_records", "gauge", GROUP_PARTITION, "",
+     "Records whose dead letter is not written yet; more and more: it cannot be."),
+    ("pylog_share_dead_letters", "counter", GROUP, "", "Dead letters written."),
+    ("pylog_share_dead_letter_batches", "counter", GROUP, "", "Batches of them."),
+    ("pylog_share_dead_letter_failures", "counter", GROUP, "",
+     "Batches of dead letters that could not be written; they are tried again."),
 
     # ---- requests, by the name of their API
     ("pylog_request_seconds", "histogram", API, "seconds",
@@ -251,3 +278,4 @@ class Metric:
 
 TABLE = {row[0]: Metric(row) for row in METRICS}
 assert len(TABLE) == len(METRICS)
+SHARES = [name for name in TABLE if name.startswith("pylog_share_")]

@@ -1,4 +1,5 @@
-"""The endpoint: /metrics for Prometheus, /explain for pylog's own tool. HTTP/1.1, GET and HEAD.
+"""The endpoint: /metrics for Prometheus, /explain for pylog's own tool, /cluster for both it and
+people. HTTP/1.1, GET and HEAD.
 
 Owns: its listening socket and threads.
 Called by: broker.
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 
 from pylog._native import compress
 from pylog.log.errors import StartError
+from pylog.monitor import overview
 from pylog.monitor.admission import Admission
 from pylog.monitor.collect import Collector
 from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.service import GroupCoordinator
     from pylog.log.manager import LogManager
     from pylog.metadata.store import Store
+    from pylog.monitor.cluster import ClusterFigures
 
 CONNECTIONS_MAX = 8
 SECONDS_MAX = 10.0
@@ -44,6 +47,7 @@ GZIP_BYTES_MIN = 4 << 10
 GZIP_LEVEL = 1
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 LOOPBACK = ("localhost", "::1")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            405: "Method Not Allowed", 500: "Internal Server Error"}
@@ -67,14 +71,16 @@ class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
     admission: who may ask.
 
-    coordinator, logs, quotas, reactors, io_pool, store, replicas, cluster: what the pages are
-    about; see Collector. now_ms: the wall clock. seconds: a clock that never goes back.
+    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares: what pages are about; see
+    Collector. figures: of the cluster. now_ms: the wall clock. seconds: a clock that never goes
+    back.
     """
 
     def __init__(self, listener: str, admission: Admission, *,
                  coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
-                 replicas: Callable[[], dict[str, int]], cluster: Callable[[], list],
+                 replicas: Callable[[], dict[str, int]], shares: Callable[[], list],
+                 figures: ClusterFigures,
                  node_id: int, cluster_id: str, now_ms: Callable[[], int],
                  seconds: Callable[[], float]):
         self._listener = listener
@@ -82,8 +88,9 @@ class Monitor:
         self._lags_of = functools.partial(GroupLags, coordinator, logs, quotas, now_ms, seconds)
         self._collector_of = functools.partial(
             Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
-            replicas=replicas, cluster=cluster, node_id=node_id, cluster_id=cluster_id,
-            seconds=seconds)
+            replicas=replicas, shares=shares, cluster=figures.samples, node_id=node_id,
+            cluster_id=cluster_id, seconds=seconds)
+        self._figures = figures
         self.address: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
         self._stopping = threading.Event()
@@ -140,11 +147,12 @@ class Monitor:
     def _sample(self) -> None:
         assert self.groups is not None
         while not self._stopping.is_set():
+            wait_s = SAMPLE_SECONDS
             try:
-                self.groups.sample()
+                wait_s = self.groups.sample()
             except Exception:
                 log.exception("groups could not be sampled")
-            self._stopping.wait(SAMPLE_SECONDS)
+            self._stopping.wait(wait_s)
 
     def _accept(self) -> None:
         assert self._socket is not None
@@ -206,8 +214,13 @@ class Monitor:
             if view is None:
                 return 404, JSON, _json({"error": f"no group {name} here"})
             return 200, JSON, _json(view)
+        if path == "/cluster":
+            with self._scraping:
+                view = self._figures.view()
+            return (200, HTML, overview.html(view).encode()) \
+                if "text/html" in headers.get("accept", "") else (200, JSON, _json(view))
         if path == "/":
-            return 200, PLAIN, b"/metrics\n/explain/groups\n/explain/group/<id>\n"
+            return 200, PLAIN, b"/metrics\n/cluster\n/explain/groups\n/explain/group/<id>\n"
         return 404, PLAIN, b"no such page\n"
 
 

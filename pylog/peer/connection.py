@@ -9,7 +9,8 @@ Invariants: (1) answers come in the order of the requests: the oldest one under 
   next ones wait; (3) a connection that failed fails every request under way, once, and takes no
   more; (4) memory follows what came, not what a length claims; (5) an answer that does not come in
   time ends the connection: later ones could not be told apart; (6) while it logs in, nothing else
-  is sent, and a login that is good for a while is renewed before the next request.
+  is sent, and a login that is good for a while is renewed before the next request; (7) the event
+  loop waits for no KDC and no issuer of tokens.
 Source: Kafka's protocol guide; KIP-368 (logins that end).
 """
 
@@ -53,9 +54,9 @@ def key_of(message: Any) -> int:
 class Peer(asyncio.Protocol):
     """One connection; `await Peer.connect(...)` makes it. `failure` says why it ended."""
 
-    def __init__(self, name: str, client_id: str):
+    def __init__(self, host: str, port: int, client_id: str):
         self.failure: PeerError | None = None
-        self._name = name
+        self._host, self._name = host, f"{host}:{port}"
         self._client_id = client_id
         self._transport: Any = None
         self._under_way: deque[tuple[int, asyncio.Future[bytes]]] = deque()
@@ -74,7 +75,7 @@ class Peer(asyncio.Protocol):
                       credentials: Credentials | None = None) -> Peer:
         """A connection that is ready for requests. credentials: None for plain text. Raises
         PeerError."""
-        made = cls(f"{host}:{port}", client_id)
+        made = cls(host, port, client_id)
         made._credentials = credentials
         try:
             async with asyncio.timeout(timeout_s):
@@ -214,14 +215,19 @@ class Peer(asyncio.Protocol):
     async def _log_in(self) -> None:
         """Raises PeerError."""
         assert self._credentials is not None, self._name
+        # Imported here: only who logs in needs it.
+        from pylog.peer.credentials import advance
+
         loop = asyncio.get_running_loop()
-        steps, answer = self._credentials.login(), None
+        steps, answer = self._credentials.login(self._host), None
         try:
             while True:
-                message, version = steps.send(answer)
-                answer = await self._said(message, version)
-        except StopIteration as end:
-            lifetime_ms = end.value
+                # Keeps (7).
+                asked, lifetime_ms = await asyncio.to_thread(advance, steps, answer) \
+                    if self._credentials.blocks else advance(steps, answer)
+                if asked is None:
+                    break
+                answer = await self._said(*asked)
         except PeerError as error:
             raise PeerError(f"{self._name}: {error}") from None
         self._login_ends_s = None if lifetime_ms <= 0 else \

@@ -1,9 +1,10 @@
 """How this node shows other nodes who it is, and finds out who they are: TLS and SASL.
 
-Owns: the TLS contexts made of the settings, until their files change.
+Owns: the TLS contexts and the account made of the settings, until those change.
 Called by: peer.securing (makes them); peer.connection and peer.dial use what they are given.
 Invariants: (1) settings that cannot be used are refused when it is made, before anybody is dialled;
-  (2) no password stands in the text of an exception.
+  (2) no password stands in the text of an exception; (3) at most ASKING_MAX threads wait for a KDC
+  or an issuer of tokens, and whoever would be the next one fails at once.
 Source: KIP-103, KIP-684; Kafka's ChannelBuilders (which settings, and that brokers log in by the
   listener's own sasl.jaas.config).
 """
@@ -11,41 +12,51 @@ Source: KIP-103, KIP-684; Kafka's ChannelBuilders (which settings, and that brok
 from __future__ import annotations
 
 import ssl
+import threading
 
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
+from pylog.peer import accounts
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
-from pylog.security import jaas, outgoing, proofs, stores
+from pylog.security import outgoing, proofs, stores
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from typing import Any
 
     from pylog._native.tls import TlsClient
     from pylog.config import Settings
 
+    Account = accounts.Password | accounts.Ticket | accounts.Bearer
+    Login = Generator[tuple[Any, int], Any, int]
+
 AUTHENTICATE_VERSION = 1         # The first that says how long the login is good for.
+ASKING_MAX = 4
 
 
 class Credentials:
     """listener: a name, as the other side has it too. mechanism_setting: which names the SASL
-    mechanism. Raises ConfigError (1)."""
+    mechanism. now_ms: the wall clock. Raises ConfigError (1)."""
 
-    def __init__(self, settings: Settings, listener: str, protocol: str, mechanism_setting: str):
+    def __init__(self, settings: Settings, listener: str, protocol: str, mechanism_setting: str,
+                 now_ms: Callable[[], int]):
         self._settings = settings
         self._listener = listener
         self.has_tls = protocol in TLS_PROTOCOLS
         self.has_login = protocol in SASL_PROTOCOLS
         self._mechanism_setting = mechanism_setting
+        self._now_ms = now_ms
+        self._account: tuple[tuple, Account] | None = None
+        self._asking = threading.BoundedSemaphore(ASKING_MAX)
         self._context: tuple[tuple, ssl.SSLContext] | None = None
         self._client: tuple[tuple, TlsClient] | None = None
         if self.has_tls:
             self.context()
         if self.has_login:
-            self._account()
+            self.account()
 
     def _get(self, name: str) -> Any:
         return self._settings.of_listener(self._listener, name)
@@ -83,37 +94,74 @@ class Credentials:
 
     # ---- SASL -----------------------------------------------------------------------------------
 
-    def login(self) -> Generator[tuple[Any, int], Any, int]:
+    @property
+    def blocks(self) -> bool:
+        """Whether a step of a login may wait for another machine than the one that is dialled."""
+        assert self._account is not None, self._listener
+        return self._account[1].blocks
+
+    def login(self, host: str) -> Login:
         """Yields (request, version), is sent the answers, and returns for how many ms the login is
-        good, 0 for ever. Raises PeerError."""
-        mechanism, name, password = self._account()
+        good, 0 for ever. host: that was dialled. Raises PeerError."""
+        try:
+            mechanism, account = self._settings[self._mechanism_setting], self.account()
+        except ConfigError as error:
+            raise PeerError(str(error)) from None
         hello = yield messages.SaslHandshakeRequest(mechanism=mechanism), proofs.HANDSHAKE_VERSION
         if hello.error_code:
             raise PeerError(f"it does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-        steps = proofs.tokens(mechanism, name, password)
-        token = next(steps)
+        steps, answer = account.tokens(host), None
         while True:
+            try:
+                token = self._next(account, steps, None if answer is None else answer.auth_bytes)
+            except StopIteration:
+                assert answer is not None, mechanism     # No login ends before it has begun.
+                return answer.session_lifetime_ms
+            except (AuthenticationFailed, ConfigError) as failed:
+                raise PeerError(f"the login of {account.name}: {failed}") from None
             answer = yield messages.SaslAuthenticateRequest(auth_bytes=token), AUTHENTICATE_VERSION
             if answer.error_code:
-                raise PeerError(f"it refuses the login of {name}: "
+                raise PeerError(f"it refuses the login of {account.name}: "
                                 f"{answer.error_message or 'the credentials were not accepted'}")
-            try:
-                token = steps.send(answer.auth_bytes)
-            except StopIteration:
-                return answer.session_lifetime_ms
-            except AuthenticationFailed as failed:
-                raise PeerError(f"the login of {name}: {failed}") from None
 
-    def _account(self) -> tuple[str, str, str]:
-        """(mechanism, name, password). Raises ConfigError."""
+    def _next(self, account: Account, steps: Generator[bytes, Any, None],
+              answer: bytes | None) -> bytes:
+        if not account.blocks:
+            return steps.send(answer)
+        # Keeps (3).
+        if not self._asking.acquire(blocking=False):
+            raise AuthenticationFailed("others wait for the same answer")
+        try:
+            return steps.send(answer)
+        finally:
+            self._asking.release()
+
+    def account(self) -> Account:
+        """As the settings are now. Raises ConfigError."""
         mechanism = self._settings[self._mechanism_setting]
-        if mechanism not in proofs.MECHANISMS:
+        if mechanism not in accounts.MECHANISMS:
             raise ConfigError(f"{self._mechanism_setting}={mechanism}: expected one of "
-                              f"{', '.join(proofs.MECHANISMS)}")
-        text = self._settings.of_listener(self._listener, "sasl.jaas.config", mechanism)
-        options = {} if text is None else jaas.options(text)
-        if not options.get("username") or not options.get("password"):
-            raise ConfigError(
-                f"listener.name.{self._listener.lower()}.{mechanism.lower()}.sasl.jaas.config: "
-                "a node that logs in to others needs a username and a password in it")
-        return mechanism, options["username"], options["password"]
+                              f"{', '.join(accounts.MECHANISMS)}")
+
+        def get(name: str) -> Any:
+            return self._settings.of_listener(self._listener, name, mechanism)
+
+        made_of = mechanism, get(accounts.JAAS)
+        if self._account is None or self._account[0] != made_of:
+            try:
+                made = accounts.of(mechanism, get, self._now_ms)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"listener.name.{self._listener.lower()}.{mechanism.lower()}."
+                    f"sasl.jaas.config: {error}") from None
+            self._account = made_of, made
+        return self._account[1]
+
+
+def advance(login: Login, answer: Any) -> tuple[tuple[Any, int] | None, int]:
+    """((request, version) that comes next, 0), or (None, the end's time) of Credentials.login: as
+    a value, for a thread cannot hand on StopIteration. Raises PeerError."""
+    try:
+        return login.send(answer), 0
+    except StopIteration as end:
+        return None, end.value

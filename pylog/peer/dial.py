@@ -4,7 +4,7 @@ its listener wants that.
 Owns: nothing; the caller owns what it gets.
 Called by: replication.membership.
 Invariants: (1) a failure of any kind is one PeerError that names the address; (2) all of it ends
-  within its time.
+  within its time, but for what a KDC or an issuer of tokens takes.
 Source: none.
 """
 
@@ -64,7 +64,8 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
     if credentials.has_tls:
         tls = credentials.client().connect(line.socket.fileno(), host, credentials.checks_names)
         line.shake(tls)
-    return Dialled(line.socket, tls, line.log_in(credentials) if credentials.has_login else 0)
+    return Dialled(
+        line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
 
 
 class _Line:
@@ -93,9 +94,9 @@ class _Line:
             raise PeerError(outgoing.explained_text(str(error))) from None
         self._send, self._receive = tls.send, tls.recv
 
-    def log_in(self, credentials: Credentials) -> int:
+    def log_in(self, host: str, credentials: Credentials) -> int:
         """For how many ms the login is good. Raises PeerError, OSError, ProtocolError."""
-        steps, answer, number = credentials.login(), None, 0
+        steps, answer, number = credentials.login(host), None, 0
         try:
             while True:
                 message, version = steps.send(answer)

@@ -1,9 +1,10 @@
 """The codec's face: bytes to message objects and back, compiled from the tables on first use.
 
 Owns: the message classes and the compiled programs, both for the life of the process.
-Called by: protocol.messages, protocol.records, server.dispatch, api.metadata, client; one thread at
-  a time (the GIL).
-Invariants: (1) a class or program is made once; (2) versions outside a message's range are
+Called by: protocol.messages, protocol.records, server.dispatch, api.metadata, client; any thread
+  that has the GIL, which another may take between two lines.
+Invariants: (1) of a class or program that two threads make there is one afterwards, and both
+  have that one; (2) versions outside a message's range are
   refused before any byte is read or written.
 Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersions answers with
   header v0).
@@ -57,8 +58,8 @@ def program(name: str, version: int) -> Program:
             raise UnsupportedVersion(
                 f"{name} has no version {version}: there are {low} to {high}")
         cls = message_class(name)
-        found = _compile(message, cls, message.fields, version, {})
-        _programs[name, version] = found
+        made = _compile(message, cls, message.fields, version, {})
+        found = _programs.setdefault((name, version), made)     # Keeps (1).
     return found
 
 
@@ -245,8 +246,7 @@ def _make_classes(message: Message) -> type[Struct]:
     for name, cls in made.items():
         if cls is not top:
             setattr(top, name, cls)
-    _classes[message.name] = top  # Keeps (1).
-    return top
+    return _classes.setdefault(message.name, top)    # Keeps (1).
 
 
 def _layout_row(field: Field, made: dict[str, type[Struct]]) -> tuple[str, Any, bool, bool]:

@@ -60,6 +60,13 @@ ELEMENTS: dict[int, Elements] = {
     api.DESCRIBE_GROUPS: _row("groups", "groups:group_id members"),
     api.CONSUMER_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
     api.SHARE_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.STREAMS_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.DESCRIBE_SHARE_GROUP_OFFSETS: _row(
+        "groups:group_id topics:topic_name partitions",
+        "groups:group_id topics:topic_name partitions"),
+    api.ALTER_SHARE_GROUP_OFFSETS: _row("topics:topic_name partitions:partition_index",
+                                        "responses:topic_name partitions", KEEP, PIECE_CHANGES),
+    api.DELETE_SHARE_GROUP_OFFSETS: _row("topics:topic_name", "responses", ONCE, PIECE_CHANGES),
     api.LIST_GROUPS: _row("", "groups"),
     api.DELETE_TOPICS: _row("topics:name,topic_id|topic_names", "responses", TWICE, PIECE_CHANGES),
     api.DELETE_RECORDS: _row("topics:name partitions:partition_index", "topics:name partitions",

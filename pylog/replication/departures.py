@@ -73,13 +73,14 @@ class Departures:
     @property
     def any(self) -> bool:
         """Whether answers now are other ones than in a moment."""
-        return self.unsure or self._any_left()
+        return bool(self.suspects) or self._any_left()
 
     @property
-    def unsure(self) -> bool:
-        """Whether the controller may be about to decide that a broker is gone."""
+    def suspects(self) -> set[int]:
+        """Of which brokers the controller may be about to decide that they are gone."""
         self.look()
-        return self._held_s() > 0
+        self._held_s()
+        return self._suspected
 
     def _held_s(self) -> float:
         if not self._suspected:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pylog.peer.credentials import Credentials
     from pylog.peer.dial import Dialled
     from pylog.replication.departures import Departures
+    from pylog.replication.roles import Registered
 
 VERSION = 17                # Of Fetch.
 RENEW_SHARE = 0.85          # Of the time that a login is good for.
@@ -93,7 +94,7 @@ class ReplicaFetchers:
         self._native: fetcher.Fetchers | None = None
         self._broker_epoch = -1
         self._registered = asyncio.Event()
-        self._nodes: dict[int, tuple[str, int]] = {}
+        self._nodes: dict[int, Registered] = {}
         self._partitions: dict[tuple[bytes, int], int] = {}      # Values are tokens.
         self._by_token: dict[int, Partition] = {}
         self._links: dict[tuple[int, int], Link] = {}
@@ -134,15 +135,19 @@ class ReplicaFetchers:
         if part.link.held == 0:
             self._drop(part.link)
 
-    def set_nodes(self, nodes: dict[int, tuple[str, int]]) -> None:
-        """Where brokers listen for others: id -> (host, port)."""
+    def set_nodes(self, nodes: dict[int, Registered]) -> None:
+        """Where brokers listen for others, by id. What was dialled or asked where one is registered
+        anew may be of a machine that went without a word: it would be waited for."""
         before, self._nodes = self._nodes, dict(nodes)
         for link in self._links.values():
             if before.get(link.leader_id) not in (None, self._nodes.get(link.leader_id)):
+                if link.dialing is not None:
+                    link.dialing.cancel()
+                    link.dialing, link.since_s = None, 0.0
                 self._reconnect(link)
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """This broker is registered, or again."""
+        """This broker is registered, or again, and the image in force says so."""
         self._broker_epoch = broker_epoch
         self._registered.set()
         if self._native is not None:
@@ -209,7 +214,8 @@ class ReplicaFetchers:
             link.since_s = loop.time()
             address = self._nodes.get(link.leader_id)
             try:
-                made = await self._dialed(address) if address is not None else None
+                made = None if address is None else await self._dialed(
+                    (address.host, address.port))
             except PeerError as error:
                 made = None
                 if not told:
@@ -369,7 +375,8 @@ class ReplicaFetchers:
         address = self._nodes.get(part.leader_id)
         if address is None:
             raise PeerError(f"broker {part.leader_id} has no address")
-        peer = await Peer.connect(*address, client_id=f"broker-{self._node_id}-offsets",
+        peer = await Peer.connect(address.host, address.port,
+                                  client_id=f"broker-{self._node_id}-offsets",
                                   credentials=self._credentials)
         try:
             return await _list_offset(peer, self._node_id, part, EARLIEST), \

@@ -77,6 +77,7 @@ class Membership:
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
                                  throttles, settings.between_brokers, self.departures)
         self._tasks: list[asyncio.Task] = []
+        self._catching_up: asyncio.Task | None = None
 
     def begin(self) -> None:
         """Registers, and is a member from then on. The published image is the one from which the
@@ -94,6 +95,14 @@ class Membership:
             self.leadership.tick()
 
     def _registered(self, broker_epoch: int) -> None:
+        self._metadata.stir()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._catching_up = asyncio.get_running_loop().create_task(self._fetch_as(broker_epoch))
+
+    async def _fetch_as(self, broker_epoch: int) -> None:
+        """Keeps (3): the record of a registration has its epoch for an offset."""
+        await self._metadata.tail.wait(broker_epoch)
         self._fetchers.set_broker_epoch(broker_epoch)
 
     async def joined(self) -> None:
@@ -133,9 +142,10 @@ class Membership:
 
     async def close(self) -> None:
         """Speaks to the controller no more."""
-        for task in self._tasks:
+        tasks = self._tasks if self._catching_up is None else [*self._tasks, self._catching_up]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.leadership.close()
         await self.assignments.close()
         self.channel.close()
@@ -147,7 +157,7 @@ class Membership:
     def _registration(self, wanted: Any) -> Any:
         metadata = self._metadata
         return registration(
-            wanted, metadata.image, node_id=self._node_id, cluster_id=metadata.cluster_id,
+            wanted, node_id=self._node_id, cluster_id=metadata.cluster_id,
             endpoints=metadata.endpoints(self._addresses), directories=metadata.directories,
             rack=self._settings["broker.rack"])
 

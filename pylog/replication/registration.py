@@ -2,36 +2,17 @@
 
 Owns: nothing.
 Called by: replication.membership.
-Invariants: (1) a feature is named with levels that are served here, or, when the cluster has it
-  finalized, with that level, which is logged: without it the controller would not let this broker
-  in at all.
+Invariants: (1) a feature is named with the levels that are served here.
 Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
 """
-
-import logging
 
 from pylog.metadata.controller import CLUSTER_FEATURES
 from pylog.protocol import messages
 
 SERVED = {**CLUSTER_FEATURES, "kraft.version": (0, 1)}
-# Levels of Kafka 4.3 whose requests this broker does not have; clients see that in ApiVersions.
-CLAIMED = {"streams.version": (0, 1)}
-
-log = logging.getLogger("pylog.registration")
 
 
-def features(finalized: dict) -> dict:
-    """Name -> (lowest, highest level) to register with; finalized: name -> level. Keeps (1)."""
-    found = dict(SERVED)
-    for name, level in finalized.items():
-        if name not in SERVED and name in CLAIMED:
-            found[name] = CLAIMED[name]
-            log.warning("this cluster has a feature that is not served here", extra={
-                "feature": name, "level": level})
-    return found
-
-
-def registration(wanted, image, *, node_id: int, cluster_id: str, endpoints, directories, rack):
+def registration(wanted, *, node_id: int, cluster_id: str, endpoints, directories, rack):
     """The request for a lifecycle.Register. endpoints: [(listener, host, port, protocol number)].
     """
     new = messages.BrokerRegistrationRequest
@@ -40,7 +21,7 @@ def registration(wanted, image, *, node_id: int, cluster_id: str, endpoints, dir
         listeners=[new.Listener(name=name, host=host, port=port, security_protocol=protocol)
                    for name, host, port, protocol in endpoints],
         features=[new.Feature(name=name, min_supported_version=low, max_supported_version=high)
-                  for name, (low, high) in features(image.features).items()],
+                  for name, (low, high) in SERVED.items()],
         rack=rack, log_dirs=list(directories),
         previous_broker_epoch=wanted.previous_broker_epoch)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from pylog.replication.roles import commands
+from pylog.replication.roles import Registered, commands
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Replicas:
     def take_brokers(self, image: Image) -> None:
         """Brokers came, went or changed."""
         self.fetchers.set_nodes({
-            id_: (endpoint.host, endpoint.port)
+            id_: Registered(endpoint.host, endpoint.port, broker.epoch)
             for id_, broker in image.brokers.items() for endpoint in broker.endpoints
             if endpoint.name == self._listener})
         self.leadership.take_brokers(image)

@@ -22,6 +22,8 @@ Commands.__doc__ = """Partition indexes, each list in rising order.
 stop: fetched from their leader until now. drop: no longer this node's. open: this node's from now
 on. lead: led from now on, or led with other replicas. follow: to be fetched from their leader.
 """
+Registered = namedtuple("Registered", ("host", "port", "broker_epoch"))
+Registered.__doc__ = "A broker that others fetch from."
 
 
 def commands(before: Topic | None, after: Topic | None, node_id: int) -> Commands:

@@ -1,7 +1,8 @@
 """TLS towards a broker: the context of outgoing connections, and what went wrong in words.
 
 Owns: nothing.
-Called by: client.login, client.connection, peer.credentials, peer.connection, peer.dial.
+Called by: client.login, client.connection, peer.credentials, peer.accounts, peer.connection,
+  peer.dial, security.sasl.
 Invariants: (1) who is at the other end is checked, unless a setting says otherwise; (2) a text
   names the cause and the setting that mends it, and no secret.
 Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
@@ -23,8 +24,16 @@ if TYPE_CHECKING:
 # Validity in a certificate's DER: two times, of two or four digits for the year.
 _VALIDITY = re.compile(rb"\x30[\x1e\x20\x22](?:\x17\x0d|\x18\x0f)\d{12,14}Z"
                        rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
+STORES = {"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}
 _ISSUERS = ("local issuer certificate", "self-signed certificate", "self signed certificate",
             "unable to get issuer")
+
+
+def towards_issuer(options: dict[str, str]) -> ssl.SSLContext | None:
+    """For connections to an issuer of tokens, None for the machine's trust. options: of a login
+    module, where Kafka has the stores. Raises ConfigError."""
+    given = {name: value for name, value in options.items() if name.startswith("ssl.")}
+    return context(lambda name: given.get(name, STORES.get(name))) if given else None
 
 
 def context(get: Callable[[str], Any]) -> ssl.SSLContext:

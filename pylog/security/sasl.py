@@ -34,7 +34,6 @@ SERVED = (PLAIN, *scram.MECHANISMS, BEARER, kerberos.MECHANISM)
 KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 UNSECURED = "sasl.oauthbearer.unsecured.enable"
 SECRET_BYTES = 32
-STORES = {"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}
 
 
 class Login:
@@ -223,10 +222,8 @@ class Mechanisms:
     def _tls_of(self, listener: str) -> ssl.SSLContext | None:
         """Towards the issuer: Kafka has the stores in the login module's options."""
         text = self._settings.of_listener(listener, "sasl.jaas.config", BEARER)
-        given = {} if text is None else {
-            name: option for name, option in jaas.options(text).items() if name.startswith("ssl.")}
-        if not given:
+        if text is None:
             return None
         from pylog.security import outgoing
 
-        return outgoing.context(lambda name: given.get(name, STORES.get(name)))
+        return outgoing.towards_issuer(jaas.options(text))

@@ -49,7 +49,16 @@ class GroupSettings:
             self.value(group_id, "share.record.lock.duration.ms"),
             self.value(group_id, "share.delivery.count.limit"),
             self.value(group_id, "share.partition.max.record.locks"),
-            self.value(group_id, "share.renew.acknowledge.enable"))
+            self.value(group_id, "share.renew.acknowledge.enable"),
+            bool(self.dead_letter_topic(group_id)))
+
+    def dead_letter_topic(self, group_id: str) -> str:
+        """Where records go that nobody could process; "": nowhere."""
+        return str(self.value(group_id, "errors.deadletterqueue.topic.name"))
+
+    def copies_records(self, group_id: str) -> bool:
+        """Whether a dead letter carries its record."""
+        return bool(self.value(group_id, "errors.deadletterqueue.copy.record.enable"))
 
     def lock_ms(self, group_id: str) -> int:
         return int(self.value(group_id, "share.record.lock.duration.ms"))

@@ -7,9 +7,10 @@ Invariants: (1) ranges ascend and do not overlap; none begins below the start of
   range is not done with, unless a write of it is under way; (3) a record has one holder at a time,
   and is held no longer than its deadline, unless what ends that is being written; (4) a range that
   is being written neither changes nor splits until the write has succeeded or failed; (5) a record
-  is delivered at most deliveries_max times.
-Source: KIP-932 (states, delivery count), KIP-1206 (record_limit), KIP-1222 (renewal); what Kafka's
-  SharePartition does for offsets by themselves is done for ranges here.
+  is delivered at most deliveries_max times; (6) where the group has a dead-letter topic, what a
+  member rejects or gives back too often is archiving, and in flight, until its letter is written.
+Source: KIP-932 (states, delivery count), KIP-1206 (record_limit), KIP-1222 (renewal), KIP-1191
+  (archiving); what Kafka's SharePartition does for offsets by themselves is done for ranges here.
 """
 
 import math
@@ -20,23 +21,24 @@ from typing import NamedTuple
 from pylog.protocol.errors import Error, ErrorCode
 
 # As records of `__share_group_state` number them.
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 DONE = frozenset((ACKNOWLEDGED, ARCHIVED))
 # As a client numbers its acknowledgements; a gap has no record.
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 NOBODY = ""
 THROTTLED_DELIVERIES_MIN = 2
-_STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+_STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVING}
 
 
 class Limits(NamedTuple):
     """A group's settings. lock_ms: how long a record is held; records_max: in flight; renews:
-    whether a member may hold on."""
+    whether a member may hold on; has_letters: whether there is a dead-letter topic."""
 
     lock_ms: int
     deliveries_max: int
     records_max: int
     renews: bool
+    has_letters: bool = False
 
 
 class StateBatch(NamedTuple):
@@ -60,9 +62,11 @@ class Wanted(NamedTuple):
 
 class Range:
     """Offsets that share their state. batch: (first, last) of the records that were acquired with
-    them at first; before: (state, member) while a write is under way."""
+    them at first; before: (state, member) while a write is under way; is_rejected: archiving
+    because a member said so."""
 
-    __slots__ = ("batch", "before", "count", "deadline_ms", "first", "last", "member", "state")
+    __slots__ = ("batch", "before", "count", "deadline_ms", "first", "is_rejected", "last",
+                 "member", "state")
 
     def __init__(self, first: int, last: int, state: int, count: int,
                  batch: tuple[int, int] | None = None, member: str = NOBODY,
@@ -76,6 +80,7 @@ class Range:
         self.member = member
         self.deadline_ms = deadline_ms
         self.before: tuple[int, str] | None = None
+        self.is_rejected = False
 
     @property
     def is_free(self) -> bool:
@@ -90,7 +95,8 @@ class Range:
         return self.last + 1 == after.first and self.batch == after.batch \
             and self.state == after.state and self.count == after.count \
             and self.member == after.member and self.deadline_ms == after.deadline_ms \
-            and self.before is None and after.before is None
+            and self.before is None and after.before is None \
+            and self.is_rejected == after.is_rejected
 
 
 class InFlight:
@@ -103,18 +109,19 @@ class InFlight:
         self._ranges: list[Range] = []
         self._due_ms: int | None = None      # No deadline is earlier.
         self._may_have_free = False
+        self._may_archive = False
         self._merged = 16                    # Ranges after the last merge.
         next_offset = start
         for row in kept:
             if row.first < next_offset or row.last < row.first or row.deliveries < 0 or \
-                    row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVED):
+                    row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
                 raise ValueError(f"{row} behind offset {next_offset}")
             if row.first > next_offset:
                 # Acquired when the state was lost, and never acknowledged.
                 self._ranges.append(Range(next_offset, row.first - 1, AVAILABLE, 0))
             self._ranges.append(Range(*row))
             next_offset = row.last + 1
-        self._may_have_free = bool(self._ranges)
+        self._may_have_free = self._may_archive = bool(self._ranges)
         self._advance()
 
     # ---- what there is --------------------------------------------------------------------------
@@ -137,6 +144,11 @@ class InFlight:
     @property
     def range_count(self) -> int:
         return len(self._ranges)
+
+    @property
+    def archiving_count(self) -> int:
+        """Offsets whose dead letters are to be written, or are being written."""
+        return sum(row.size for row in self._ranges if row.state == ARCHIVING)
 
     def next_offset(self) -> int:
         """Where to read next: the first that is free again, else behind the end."""
@@ -362,12 +374,19 @@ class InFlight:
         """What is written next. Keeps (4), (5)."""
         assert row.state == ACQUIRED and row.before is None, (row.first, row.state)
         row.before = row.state, row.member
-        row.state = self._given_back(row) if state == AVAILABLE else state
+        row.is_rejected = state == ARCHIVING
+        row.state = self._given_back(row) if state == AVAILABLE else \
+            self._given_up if state == ARCHIVING else state
         row.member = NOBODY
         moved.append(row)
 
     def _given_back(self, row: Range) -> int:
-        return ARCHIVED if row.count >= self.limits.deliveries_max else AVAILABLE
+        return self._given_up if row.count >= self.limits.deliveries_max else AVAILABLE
+
+    @property
+    def _given_up(self) -> int:
+        """Keeps (6)."""
+        return ARCHIVING if self.limits.has_letters else ARCHIVED
 
     def settle(self, moved: Iterable[Range], written: bool, now_ms: int) -> bool:
         """The write of `moved` has ended. Returns whether there is something new to acquire."""
@@ -376,9 +395,10 @@ class InFlight:
             assert row.before is not None, row.first
             if not written:
                 state, member = row.before
-                expired = row.deadline_ms <= now_ms
-                row.state = self._given_back(row) if expired else state
-                row.member = NOBODY if expired else member
+                if state == ACQUIRED and row.deadline_ms <= now_ms:
+                    state, member = self._given_back(row), NOBODY
+                row.state, row.member = state, member
+                row.is_rejected = row.is_rejected and state == ARCHIVING
             row.before = None
             if row.state != ACQUIRED:
                 row.deadline_ms = 0
@@ -386,10 +406,42 @@ class InFlight:
             else:
                 self._due_ms = row.deadline_ms if self._due_ms is None \
                     else min(self._due_ms, row.deadline_ms)
-            self._may_have_free |= row.state == AVAILABLE
+            self._note(row)
         if changed:
             self._advance()
         return changed
+
+    # ---- dead letters ---------------------------------------------------------------------------
+
+    @property
+    def is_archiving(self) -> bool:
+        """Whether begin_archiving() has something to give."""
+        self._may_archive = self._may_archive and any(
+            row.state == ARCHIVING and row.before is None for row in self._ranges)
+        return self._may_archive
+
+    def begin_archiving(self, records_max: int) -> list[Range]:
+        """Ranges, of about so many records, whose letters are to be written now: they stay as they
+        are (4) until settle(), of those that failed or that archived() was called with."""
+        found: list[Range] = []
+        for row in list(self._ranges):
+            if records_max <= 0:
+                break
+            if row.state == ARCHIVING and row.before is None:
+                found.append(self._head(row, min(row.size, records_max)))
+                row.before = ARCHIVING, NOBODY
+                records_max -= row.size
+        return found
+
+    def archived(self, moved: Iterable[Range]) -> None:
+        """The letters of `moved` are out: that is what is to be written of them next."""
+        for row in moved:
+            assert row.before == (ARCHIVING, NOBODY), (row.first, row.before)
+            row.state = ARCHIVED
+
+    def deliveries_exceeded(self, row: Range) -> bool:
+        """Whether that is why a range is archiving; what was read back does not say."""
+        return not row.is_rejected and row.count >= self.limits.deliveries_max
 
     # ---- time, and the log's start --------------------------------------------------------------
 
@@ -421,9 +473,13 @@ class InFlight:
                 self._split(0, start)
                 self._ranges.pop(0)
             else:
-                # Keeps (4): another one goes on in its place.
+                # Keeps (4): another one goes on in its place. A letter that is being written may
+                # fail, so it is written again.
                 old = self._ranges[0]
-                self._ranges[0] = Range(start, old.last, ARCHIVED, old.count, old.batch)
+                self._ranges[0] = Range(
+                    start, old.last, ARCHIVING if old.state == ARCHIVING else ARCHIVED, old.count,
+                    old.batch)
+                self._note(self._ranges[0])
         self._advance()
 
     # ---- ranges ---------------------------------------------------------------------------------
@@ -431,7 +487,11 @@ class InFlight:
     def _end(self, row: Range, state: int) -> None:
         """A state that is not written first."""
         row.state, row.member, row.deadline_ms = state, NOBODY, 0
-        self._may_have_free |= state == AVAILABLE
+        self._note(row)
+
+    def _note(self, row: Range) -> None:
+        self._may_have_free |= row.state == AVAILABLE
+        self._may_archive |= row.state == ARCHIVING
 
     def _advance(self) -> None:
         """Keeps (2)."""
@@ -467,6 +527,7 @@ class InFlight:
         row = self._ranges[index]
         assert row.first < at <= row.last and row.before is None, (row.first, at, row.last)
         rest = Range(at, row.last, row.state, row.count, row.batch, row.member, row.deadline_ms)
+        rest.is_rejected = row.is_rejected
         row.last = at - 1
         self._ranges.insert(index + 1, rest)
         return rest

@@ -2,7 +2,8 @@
 broker.
 
 Owns: nothing.
-Called by: sharing.service (makes it), sharing.share_partition, sharing.group_states.
+Called by: sharing.service (makes it), sharing.share_partition, sharing.group_states;
+  through sharing.service api.share_offsets.
 Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves or loads is asked
   again for a while.
 Source: KIP-932; Kafka's DefaultStatePersister.
@@ -16,7 +17,7 @@ from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.share_coordinator import ShareCoordinator
 from pylog.coordinator.share_state import Batch, ShareKey, ShareState
-from pylog.coordinator.share_states import Fault, ShareStates
+from pylog.coordinator.share_states import FINE, Fault, ShareStates
 from pylog.metadata.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -80,6 +81,8 @@ class Persister:
         return fault
 
     async def delete(self, key: ShareKey) -> Fault:
+        if not self._coordinator.has_topic:
+            return FINE
         new = messages.DeleteShareGroupStateRequest
         fault, _ = await self._ask(
             key, DELETE_VERSION, new(group_id=key.group_id, topics=[new.DeleteStateData(
@@ -90,6 +93,8 @@ class Persister:
     async def summary(self, key: ShareKey) -> tuple[Fault, Any]:
         """(fault, whatever has start_offset, leader_epoch, state_epoch and
         delivery_complete_count, or None)."""
+        if not self._coordinator.has_topic:
+            return FINE, None
         new = messages.ReadShareGroupStateSummaryRequest
         fault, row = await self._ask(
             key, SUMMARY_VERSION, new(group_id=key.group_id, topics=[new.ReadStateSummaryData(

@@ -12,6 +12,8 @@ from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.share_coordinator import ShareCoordinator
 from pylog.metadata.image import Topic
+from pylog.sharing.ends import Ends
+from pylog.sharing.figures import Figures, Sample
 from pylog.sharing.group_settings import GroupSettings
 from pylog.sharing.group_states import GroupStates
 from pylog.sharing.persister import Persister
@@ -25,8 +27,12 @@ class Sharing:
         self.settings = GroupSettings(node.settings, lambda: node.image)
         self.coordinator = ShareCoordinator(node)
         self.persister = Persister(self.coordinator, brokers, node.node_id)
+        self.ends = Ends(node, brokers)
         self.states = GroupStates(node, groups, self.persister)
-        self.partitions = SharePartitions(node, self.persister, self.settings)
+        self._node = node
+        self._figures = Figures()
+        self.partitions = SharePartitions(
+            node, brokers, self.persister, self.settings, self._figures)
 
     def start(self) -> None:
         """Begins to load what there is; returns at once."""
@@ -37,6 +43,12 @@ class Sharing:
         await self.partitions.stop()
         await self.states.stop()
         await self.coordinator.stop()
+
+    def samples(self) -> list[tuple[str, list[Sample]]]:
+        """Metrics; on any thread."""
+        topics = self._node.image.topics_by_id
+        return self._figures.samples(self.partitions, lambda id_: (
+            topics[id_].name if id_ in topics else id_.hex()))
 
     def topic_changed(self, topic: Topic) -> None:
         """The topic, as it now is, has other partitions or leaders, or is new."""

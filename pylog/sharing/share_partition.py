@@ -4,8 +4,9 @@ share coordinator.
 Owns: the in-flight records of the share partition; writes that are under way.
 Called by: sharing.share_partitions; on the event loop.
 Invariants: (1) an acknowledgement is answered after its state is durable; (2) a share partition
-  that was fenced writes nothing more; (3) nothing is acquired before the state has been read.
-Source: KIP-932; Kafka's SharePartition.
+  that was fenced writes nothing more; (3) nothing is acquired before the state has been read;
+  (4) a record that is archiving is archived after its letter is written.
+Source: KIP-932, KIP-1191; Kafka's SharePartition.
 """
 
 import asyncio
@@ -17,12 +18,17 @@ from pylog._native import batch
 from pylog._native.log import Log, LogError
 from pylog.coordinator.share_state import NO_OFFSET, Batch, ShareKey
 from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.dead_letters import (
+    EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp,
+)
+from pylog.sharing.figures import GroupFigures
 from pylog.sharing.group_settings import EARLIEST, LATEST, GroupSettings
 from pylog.sharing.in_flight import InFlight, Range, StateBatch, Wanted
 from pylog.sharing.persister import Persister
 
 ABORT_KEY = b"\0\0\0\0"
 READ_BYTES_MIN = 16 << 10
+LETTERS_MAX = 500             # Records that are archived together.
 READ_BYTES_MAX = 1 << 20      # Of one partition in one answer; a first batch is always whole.
 BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE = 0, 1
 Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
@@ -61,7 +67,8 @@ class SharePartition:
     called once it is. now_ms, wall_ms: clocks."""
 
     def __init__(self, key: ShareKey, partition_log: Log, leader_epoch: int, persister: Persister,
-                 settings: GroupSettings, stir: Callable[["SharePartition"], object],
+                 settings: GroupSettings, figures: GroupFigures,
+                 stir: Callable[["SharePartition"], object],
                  fenced: Callable[["SharePartition"], object], now_ms: Callable[[], int],
                  wall_ms: Callable[[], int]):
         self.key = key
@@ -73,6 +80,7 @@ class SharePartition:
         self.is_watched = False      # Whether somebody waits for its log.
         self._persister = persister
         self._settings = settings
+        self._figures = figures
         self._stir = stir
         self._fenced = fenced
         self._now_ms = now_ms
@@ -136,7 +144,10 @@ class SharePartition:
         error, why, moved = in_flight.acknowledge(member, rows, self._now_ms())
         if error != ErrorCode.NONE:
             return error, why
-        return await self._settle(in_flight, moved)
+        found = await self._settle(in_flight, moved)
+        if found[0] == ErrorCode.NONE:
+            self._figures.acknowledged(rows)
+        return found
 
     async def release(self, member: str) -> None:
         """Gives back what a member holds."""
@@ -161,10 +172,38 @@ class SharePartition:
         in_flight.limits = self._settings.limits(self.key.group_id)
         found = in_flight.expire(self._now_ms())
         if found:
+            self._figures.expired += sum(row.last - row.first + 1 for row in found)
             task = asyncio.get_running_loop().create_task(
                 self._write(in_flight, [Batch(*row) for row in found]))
             task.add_done_callback(_look)
             self._stir(self)
+
+    async def archive(self, letters: DeadLetters) -> str | None:
+        """Writes letters of some records that are archiving, and archives these (4). None, or why
+        some still are not. Raises whatever else went wrong."""
+        in_flight = self.in_flight
+        if in_flight is None:
+            return None
+        in_flight.limits = self._settings.limits(self.key.group_id)
+        moved = in_flight.begin_archiving(LETTERS_MAX)
+        done, why = 0, None
+        try:
+            for row in moved:
+                await letters.write(self.key, self.log, GivenUp(
+                    row.first, row.last, row.count,
+                    EXCEEDED if in_flight.deliveries_exceeded(row) else REJECTED))
+                done += 1
+        except DeadLetterError as error:
+            why = str(error)
+        finally:
+            in_flight.settle(moved[done:], False, self._now_ms())
+        in_flight.archived(moved[:done])
+        if self.in_flight is not in_flight:
+            # Keeps (2): whoever serves it now writes the letters again.
+            in_flight.settle(moved[:done], False, self._now_ms())
+            return None
+        fault = await self._settle(in_flight, moved[:done])
+        return why if fault[0] == ErrorCode.NONE else fault[0].name
 
     async def _write(self, in_flight: InFlight, batches: list[Batch]) -> tuple[Error, str | None]:
         fault = await self._persister.write(
@@ -246,7 +285,10 @@ class SharePartition:
             rows = self._without_aborted(in_flight, data, headers, rows)
         if not rows:
             return NOTHING
-        return Acquired(_slice(data, headers, rows[0].first, rows[-1].last), rows)
+        found = Acquired(_slice(data, headers, rows[0].first, rows[-1].last), rows)
+        self._figures.acquired += found.offset_count
+        self._figures.out_bytes += len(found.records)
+        return found
 
     def _without_aborted(self, in_flight: InFlight, data: bytes, headers: list[Any],
                          rows: list[StateBatch]) -> list[StateBatch]:

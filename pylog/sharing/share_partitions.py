@@ -5,7 +5,7 @@ Owns: the share partitions by group, topic and index; sessions; timers; who wait
 Called by: sharing.service (topics, connections), api.share_fetch; on the event loop.
 Invariants: (1) there is one share partition for a group and a partition, of the newest leader
   epoch; (2) whoever waits looks again when there is something new, and at the latest when its time
-  is over; (3) a group without sessions here holds nothing here.
+  is over; (3) a group without sessions here holds nothing here but what is archiving.
 Source: KIP-932; Kafka's SharePartitionManager and DelayedShareFetch.
 """
 
@@ -15,10 +15,14 @@ from typing import Any, NamedTuple
 
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
+from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.share_state import ShareKey
 from pylog.metadata.image import Topic
 from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.archiving import Archiving
+from pylog.sharing.dead_letters import DeadLetters
+from pylog.sharing.figures import Figures
 from pylog.sharing.group_settings import GroupSettings
 from pylog.sharing.in_flight import Wanted
 from pylog.sharing.persister import Persister
@@ -28,7 +32,6 @@ from pylog.sharing.share_partition import NOTHING, Acknowledgements, Acquired, S
 SLOTS = 512            # Share partitions whose log is watched at a time;
 POLL_SECONDS = 0.1     # the others are looked at so often.
 WAIT_MS_MAX = 600_000
-LINGER_SECONDS = 1.0   # Of share partitions of a group without sessions.
 
 
 class Fetch(NamedTuple):
@@ -52,8 +55,11 @@ class Row(NamedTuple):
 class SharePartitions:
     """node: see internal_topic.Node."""
 
-    def __init__(self, node: Node, persister: Persister, settings: GroupSettings):
+    def __init__(self, node: Node, brokers: Brokers, persister: Persister,
+                 settings: GroupSettings, figures: Figures):
         self.settings = settings
+        self._figures = figures
+        self.letters = DeadLetters(node, brokers, settings)
         self.sessions = Sessions(node.settings["group.share.max.share.sessions"])
         self._node = node
         self._persister = persister
@@ -64,9 +70,12 @@ class SharePartitions:
         self._waits: FlushWaits | None = None
         self._free: list[int] = []
         self._watched: dict[int, SharePartition] = {}      # By slot.
+        self._archiving = Archiving(self.letters, self._written)
+        self._left: set[ShareKey] = set()      # They are here only to be archived.
 
     async def stop(self) -> None:
         """Whoever waits is answered with nothing."""
+        await self._archiving.stop()
         for partition in list(self._partitions.values()):
             partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         for handle in self._timers.values():
@@ -85,12 +94,19 @@ class SharePartitions:
 
     # ---- share partitions -----------------------------------------------------------------------
 
+    def every(self) -> list[SharePartition]:
+        """Those that are here; on any thread."""
+        return list(self._partitions.values())
+
     def find(self, group_id: str, place: Place) -> SharePartition | None:
         return self._partitions.get(ShareKey(group_id, *place))
 
     def _get(self, group_id: str, place: Place) -> tuple[SharePartition | None, Error]:
         """(the share partition, which perhaps has yet to be read, NONE), or (None, why not)."""
         key = ShareKey(group_id, *place)
+        if key in self._left:
+            # Somebody may have altered where the group is since.
+            self._partitions[key].fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         found = self._partitions.get(key)
         if found is not None:
             return found, ErrorCode.NONE
@@ -107,15 +123,17 @@ class SharePartitions:
         if partition_log.failed:
             return None, ErrorCode.KAFKA_STORAGE_ERROR
         made = self._partitions[key] = SharePartition(
-            key, partition_log, state.leader_epoch, self._persister, self.settings, self._stir,
-            self._fenced, _now_ms, self._node.now_ms)
+            key, partition_log, state.leader_epoch, self._persister, self.settings,
+            self._figures.of(key.group_id), self._stir, self._fenced, _now_ms, self._node.now_ms)
         self._spawn(made.load())
         return made, ErrorCode.NONE
 
     def _fenced(self, partition: SharePartition) -> None:
         """Keeps (1)."""
+        self._archiving.end(partition)
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
+            self._left.discard(partition.key)
             handle = self._timers.pop(partition.key, None)
             if handle is not None:
                 handle.cancel()
@@ -124,6 +142,7 @@ class SharePartitions:
         """Has those who wait look again."""
         for event in self._waiting.get(partition.key, ()):
             event.set()
+        self._archiving.look(partition)
         self._arm(partition)
 
     def _arm(self, partition: SharePartition) -> None:
@@ -178,13 +197,23 @@ class SharePartitions:
             partition = self.find(session.group_id, place)
             if partition is not None:
                 await partition.release(session.member_id)
-        # Somebody else may come in place of the one that went: it would be read anew.
-        await asyncio.sleep(LINGER_SECONDS)
+        # What is altered or deleted of a group that nobody is in counts for whoever comes next.
         if not self.sessions.has_group(session.group_id):
             for partition in list(self._partitions.values()):
                 if partition.key.group_id == session.group_id and not self._waiting.get(
                         partition.key):
-                    partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    self._leave_partition(partition)
+
+    def _leave_partition(self, partition: SharePartition) -> None:
+        if self._archiving.is_busy(partition):
+            self._left.add(partition.key)
+        else:
+            partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _written(self, partition: SharePartition) -> None:
+        """A share partition has nothing more to write. Keeps (3)."""
+        if partition.key in self._left and self._partitions.get(partition.key) is partition:
+            partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     # ---- acknowledgements -----------------------------------------------------------------------
 

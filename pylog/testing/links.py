@@ -16,6 +16,7 @@ import ctypes
 import os
 import socket
 import struct
+from os import listdir
 
 ATTACH_FILTER, DETACH_FILTER = 26, 27
 Address = tuple[str, int]
@@ -50,7 +51,14 @@ class Rules:
 def apply(rules: Rules, host_prefix: str) -> None:
     """Puts rules into force on every TCP socket of this process that has an address of the cluster
     on one of its ends. host_prefix: of its brokers' addresses."""
-    for name in os.listdir("/proc/self/fd"):
+    # Keeps (1): what was dialled after the list was made, and before its listener was deaf, is in
+    # the next list.
+    for _ in range(2):
+        _apply_once(rules, host_prefix)
+
+
+def _apply_once(rules: Rules, host_prefix: str) -> None:
+    for name in listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue

@@ -19,6 +19,7 @@ from typing import Any
 
 from pylog._native import batch
 from pylog.config import ConfigError, Settings
+from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
 from pylog.log.checkpoints import CLEAN_SHUTDOWN, sync_directory
 from pylog.log.directories import LOCK, locked
 from pylog.log.errors import StartError
@@ -30,14 +31,47 @@ from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
 from pylog.protocol import records
 from pylog.security.access import authorizer_of
+from pylog.security.sasl import Mechanisms
 from pylog.tools.findings import FAIL, OK, WARN, Finding
 
 METADATA = "__cluster_metadata-0"
 PARTITION = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 MAGIC_AT, HEAD_BYTES = 16, 17
 ADD_PARTITIONS_TO_TXN = 24
+FILES = ("ssl.keystore.location", "ssl.truststore.location", "ssl.crl.location")
 UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a "
            "short metadata.log.max.snapshot.interval.ms: brokerd reads from the newest snapshot on")
+
+
+def settings_of(path: str | None, overrides: list[str]) -> tuple[Settings, list[Finding]]:
+    """Kafka's settings as far as brokerd takes them, and a failure for each that it does not.
+
+    Raises ConfigError where what is refused has no name, OSError."""
+    texts: dict[str, str] = {}
+
+    def seen(given: dict[str, str]) -> dict[str, str]:
+        texts.update(given)
+        return {}
+
+    try:
+        return Settings.load(path, overrides, derive=seen), []
+    except ConfigError as error:
+        refused = error
+    found = []
+    while True:
+        named = [name for name in texts if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])",
+                                                     str(refused))]
+        if not named:
+            raise refused
+        # Keeps (3): the next look is without it, and finds what else is in the way.
+        name = min(named, key=str(refused).index)
+        del texts[name]
+        found.append(Finding("settings", name, FAIL, str(refused),
+                             "change or remove it in a copy of Kafka's file"))
+        try:
+            return Settings(dict(texts)), found
+        except ConfigError as error:
+            refused = error
 
 
 def adopt(settings: Settings, execute: bool) -> list[Finding]:
@@ -49,18 +83,67 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
         except ConfigError as error:
             found.append(Finding("settings", "authorizer.class.name", FAIL, str(error),
                                  "access would not be controlled as before"))
+    found += _listeners(settings)
     directories = list(_directories(settings))
     found += directories
-    if any(finding.status == FAIL for finding in directories):
+    if _fails(directories):
         return found
-    found += _place_of_metadata(settings, execute)
-    if any(finding.status == FAIL for finding in found):
+    places = list(_place_of_metadata(settings, execute and not _fails(found)))
+    found += places
+    if _fails(places):
         return found
     image, findings = _metadata(settings)
     found += findings
     if image is not None:
         found += _topics(image, settings)
     return found
+
+
+def _fails(found: list[Finding]) -> bool:
+    return any(finding.status == FAIL for finding in found)
+
+
+def _listeners(settings: Settings) -> Iterator[Finding]:
+    """What each listener's start would be refused for: all of it, not the first alone."""
+    for listener in settings.all_listeners:
+        if listener.protocol in TLS_PROTOCOLS and listener in settings.listeners:
+            yield from _tls_of(settings, listener)
+        if listener.protocol in SASL_PROTOCOLS:
+            yield from _logins_of(settings, listener.name)
+
+
+def _tls_of(settings: Settings, listener: Listener) -> Iterator[Finding]:
+    # Imported here: it loads OpenSSL.
+    from pylog._native.tls import TlsServer
+    from pylog.security import tls
+
+    get, missing = tls.getter(settings, listener), False
+    for name in FILES:
+        if get(name) and not os.access(get(name), os.R_OK):
+            missing = True
+            yield Finding("listener", listener.name, FAIL, f"{name}: {get(name)} cannot be read",
+                          "copy it to this machine, readable for brokerd's user")
+    if missing:
+        return
+    try:
+        tls.use(TlsServer(), settings, listener)
+    except ConfigError as error:
+        yield Finding("listener", listener.name, FAIL, str(error), "nobody could connect to it")
+
+
+def _logins_of(settings: Settings, listener: str) -> Iterator[Finding]:
+    mechanisms = Mechanisms(settings, dict, lambda: 0, lambda: 0)
+    try:
+        offered = mechanisms.offered(listener)
+    except ConfigError as error:
+        yield Finding("listener", listener, FAIL, str(error), "name those that brokerd has")
+        return
+    for mechanism in offered:
+        try:
+            mechanisms.begin(listener, mechanism)
+        except ConfigError as error:
+            yield Finding("listener", listener, FAIL, str(error),
+                          f"nobody could log in by {mechanism}")
 
 
 def _directories(settings: Settings) -> Iterator[Finding]:

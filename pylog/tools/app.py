@@ -30,10 +30,12 @@ COMMANDS = {
     "Topics and settings": {
         "topics": ("topics", "List, describe, create, change and delete topics."),
         "configs": ("configs", "Settings of topics, brokers, groups and loggers."),
+        "quotas": ("quotas", "How fast users, client ids and addresses may go."),
         "config": ("settings", "About the settings of a brokerd that is not running."),
     },
     "Groups": {
         "groups": ("groups", "Consumer groups: lag, members, offsets, and why one lags."),
+        "share": ("share", "Share groups: where they are, and their dead letters."),
         "txn": ("transactions",
                 "Transactions: what is open, who holds back a partition, ends by force."),
     },

@@ -48,12 +48,12 @@ def branch(session: Session, source: str, name: str, at: str | None, settings: t
             made = await admin.create_topics([NewTopic(name, -1, -1, configs=configs)], dry_run,
                                              session.timeout_s)
         except KafkaError as error:
-            failure = getattr(error, "results", {name: error})[name]
+            failure = (error.results or {}).get(name, error)
             if failure.code == ErrorCode.INVALID_CONFIG and "nknown" in str(failure):
                 # Keeps (2).
                 raise ToolError("this broker cannot make branches, only brokerd can: "
                                 f"{failure}") from None
-            raise ToolError(f"topic {failure} ({inquiry.error_name(failure.code)})") from None
+            raise ToolError(f"topic {inquiry.told(failure)}") from None
         found = made.get(name) if made else None
         return found if isinstance(found, bytes) else None
 

@@ -16,11 +16,14 @@ import click
 
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
+from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
-from pylog.tools import inquiry, replicas, verify
+from pylog.tools import endpoint, inquiry, replicas, verify
 from pylog.tools.cluster_moves import drain, grow, move, shrink
-from pylog.tools.command import TOPIC, Tools, shared
+from pylog.tools.command import TOPIC, Look, Tools, shared, watch_option, watched
+from pylog.tools.elections import elect
 from pylog.tools.printer import size
+from pylog.tools.reassignments import cancel, moves, reassign
 from pylog.tools.session import Session, ToolError
 
 BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
@@ -31,26 +34,38 @@ DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
         "error": "ERROR"}
 
 
-@click.group(cls=Tools, invoke_without_command=True, params=shared())
+@click.group(cls=Tools, invoke_without_command=True,
+             params=[*shared(), watch_option()])
 @click.pass_context
-def cluster(ctx: click.Context) -> None:
+def cluster(ctx: click.Context, watch: float | None) -> None:
     """Brokers, controller and log directories of the cluster; what is wrong with it."""
     if ctx.invoked_subcommand is None:
-        _show(ctx.obj)
+        watched(ctx.obj, watch, lambda: _show(ctx.obj))
 
 
-@cluster.command()
+@cluster.command(cls=Look)
+@endpoint.endpoint_options
 @click.pass_obj
-def status(session: Session) -> None:
-    """What is wrong with the cluster, in sentences; fails when something is."""
-    found = session.run(_overview)
-    told = _troubles(found)
+def status(session: Session, metrics: str | None, token: str | None) -> None:
+    """What is wrong with the cluster, in sentences; fails when something is.
+
+    How the members of etcd or ZooKeeper are is known where a controller has a metrics endpoint.
+    """
+    async def work(asked: Cluster) -> dict[str, Any]:
+        found = await _overview(asked)
+        return {**found, "quorum_members": await endpoint.quorum(asked, metrics, token)}
+
+    found = session.run(work)
+    members = found["quorum_members"]
+    told = [*_troubles(found), *quorum_troubles(members or ())]
     if session.out.as_json:
-        session.out.document({"cluster_id": found["cluster_id"], "troubles": told})
+        session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
+                              "quorum_members": members})
     else:
         for line in told or [f"cluster {found['cluster_id']} is well: "
                              f"{len(found['brokers'])} brokers, {found['partitions']} partitions, "
-                             "every replica in sync"]:
+                             "every replica in sync"
+                             f"{_shown(members)}"]:
             session.out.line(line)
     if told:
         raise ToolError(f"{len(told)} of these need somebody")
@@ -98,6 +113,10 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
                      "same on all replicas")
 
 
+def _shown(members: list[dict[str, Any]] | None) -> str:
+    return f", {len(members)} members of the quorum" if members else ""
+
+
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Keeps (2)."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
@@ -134,7 +153,7 @@ async def _quorum(asked: Cluster) -> dict[str, Any] | None:
             "observers": [other.replica_id for other in row.observers]}
 
 
-for command in (move, drain, grow, shrink):
+for command in (move, drain, grow, shrink, moves, cancel, reassign, elect):
     cluster.add_command(command)
 
 

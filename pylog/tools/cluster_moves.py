@@ -1,7 +1,7 @@
 """`pylog cluster move|drain|grow|shrink`: on which brokers partitions shall be, and how many.
 
 Owns: nothing.
-Called by: tools.cluster.
+Called by: tools.cluster, reassignments.
 Invariants: (1) a plan is a function of what the cluster says, and balances what it adds; (2) what
   need not move stays, in its place: the first replica leads.
 Source: KIP-455 (reassignment); Kafka's kafka-reassign-partitions.
@@ -10,7 +10,7 @@ Source: KIP-455 (reassignment); Kafka's kafka-reassign-partitions.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import click
@@ -94,7 +94,7 @@ def _rack(metadata: Metadata, node: int) -> str | None:
 TO = click.option("-t", "--to", "to", required=True, metavar="IDS", help="Brokers, between commas.")
 
 
-def _options(command: Any) -> Any:
+def move_options(command: Any) -> Any:
     """What every one of these takes."""
     for option in (
             click.option("-y", "--yes", is_flag=True, help="Do not ask."),
@@ -107,7 +107,7 @@ def _options(command: Any) -> Any:
 @click.command(cls=Tool)
 @click.argument("pattern", metavar="TOPIC")
 @TO
-@_options
+@move_options
 @click.pass_obj
 def move(session: Session, pattern: str, to: str, **how: bool) -> None:
     """Move the partitions of TOPIC (a name or a pattern) to certain brokers."""
@@ -117,7 +117,7 @@ def move(session: Session, pattern: str, to: str, **how: bool) -> None:
 
 @click.command(cls=Tool)
 @click.argument("broker", type=int)
-@_options
+@move_options
 @click.pass_obj
 def drain(session: Session, broker: int, **how: bool) -> None:
     """Move every partition away from BROKER, so that it can be taken away."""
@@ -128,7 +128,7 @@ def drain(session: Session, broker: int, **how: bool) -> None:
 @click.argument("pattern", metavar="[TOPIC]", default="*")
 @click.option("-r", "--replication-factor", "factor", type=click.IntRange(1), default=3,
               show_default=True, help="Replicas that each partition shall have at least.")
-@_options
+@move_options
 @click.pass_obj
 def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
     """Give the partitions of TOPIC (a name or a pattern), or all of them, more replicas.
@@ -141,7 +141,7 @@ def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
 
 @click.command(cls=Tool)
 @TO
-@_options
+@move_options
 @click.pass_obj
 def shrink(session: Session, to: str, **how: bool) -> None:
     """Leave all partitions on certain brokers alone, each with as many replicas as fit there."""
@@ -157,8 +157,8 @@ def _numbers(to: str) -> set[int]:
         raise click.UsageError(f"--to {to!r}: expected broker ids between commas") from None
 
 
-def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any, *, dry_run: bool,
-               wait: bool, yes: bool) -> None:
+def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
+               **how: bool) -> None:
     async def look(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await inquiry.all_topics(admin.cluster)
         allowed = allowed_of(metadata)
@@ -171,6 +171,13 @@ def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any, *
             raise inquiry.unknown("topic", pattern, metadata.topics)
         return metadata, planned(metadata, parts, allowed, count_of)
 
+    carry_out(session, look, **how)
+
+
+def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata, Plan]]],
+              before: Callable[[Metadata, Plan], None] | None = None, /, *, dry_run: bool,
+              wait: bool, yes: bool) -> None:
+    """Shows a plan and, confirmed, starts it. before: called when it is about to start."""
     metadata, plan = session.administer(look)
     rows = [{"topic": part.topic, "partition": part.partition,
              "from": list(metadata.topics[part.topic].partitions[part.partition].replicas),
@@ -179,6 +186,8 @@ def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any, *
     if dry_run or not plan:
         return
     confirmed(f"Move {len(plan)} partitions?", yes)
+    if before is not None:
+        before(metadata, plan)
 
     async def start(admin: Admin) -> None:
         await admin.alter_partition_reassignments(plan, session.timeout_s)
@@ -187,7 +196,7 @@ def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any, *
 
     session.administer(start)
     if not wait:
-        session.out.note("started; pylog cluster says when it is over")
+        session.out.note("started; pylog cluster moves shows what is under way")
 
 
 async def _arrived(admin: Admin, plan: Plan) -> None:

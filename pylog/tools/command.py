@@ -1,14 +1,18 @@
-"""What all commands have in common: shared options, nearest names, arguments that complete.
+"""What all commands have in common: shared options, nearest names, arguments that complete, and
+looking again and again.
 
 Owns: nothing.
 Called by: tools.app and each module of a command.
 Invariants: (1) a shared option may stand before or behind the command's name; the last one counts;
-  (2) a name that does not exist is answered with the nearest one that does.
-Source: click.
+  (2) a name that does not exist is answered with the nearest one that does; (3) who watches goes on
+  watching when a look fails.
+Source: click; watch(1).
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -35,6 +39,8 @@ def shared(local: bool = False) -> list[click.Option]:
                help="Brokers to ask first, by commas.  [default: localhost:9092]"),
         option("-c", "--client-config", "client_config", metavar="FILE",
                type=click.Path(dir_okay=False), help="Client settings, as Java's .properties."),
+        option("-P", "--profile", "profile", metavar="NAME", help="Client settings of "
+               "~/.config/pylog/NAME.properties.  [env var: PYLOG_PROFILE]"),
         option("-X", "--client-setting", "client_settings", metavar="KEY=VALUE", multiple=True,
                help="One client setting; may be repeated."),
         option("--timeout", "timeout_s", metavar="SECONDS", type=click.FloatRange(min=0.001),
@@ -53,6 +59,41 @@ class Tool(click.Command):
         attributes.setdefault("context_settings", CONTEXT)
         super().__init__(*args, **attributes)
         self.params += shared(self.local)
+
+
+class Look(Tool):
+    """A command that changes nothing, and can do so again and again."""
+
+    def __init__(self, *args: Any, **attributes: Any):
+        super().__init__(*args, **attributes)
+        self.params.append(watch_option())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        seconds = ctx.params.pop("watch")
+        return watched(ctx.obj, seconds, lambda: super(Look, self).invoke(ctx))
+
+
+def watch_option() -> click.Option:
+    return click.Option(["-w", "--watch"], metavar="SECONDS", type=click.FloatRange(min=0.1),
+                        help="Look again every so many seconds, until Ctrl-C.")
+
+
+def watched(session: Session, seconds: float | None, look: Callable[[], Any]) -> Any:
+    """One look, or as many as there is time for."""
+    if seconds is None:
+        return look()
+    from pylog.client.errors import KafkaError
+
+    while True:
+        if session.out.is_rich:
+            click.clear()
+        try:
+            look()
+        except (KafkaError, ToolError, OSError) as error:
+            session.out.note(f"pylog: {' '.join(str(error).split())}")   # Keeps (3).
+        session.out.line()
+        session.out.out.flush()
+        time.sleep(seconds)
 
 
 class Local(Tool):

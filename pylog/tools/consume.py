@@ -10,6 +10,7 @@ Source: kcat and Kafka's console consumer, for what people need.
 from __future__ import annotations
 
 import bisect
+import fnmatch
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,18 @@ from pylog.tools import inquiry
 from pylog.tools.command import GROUP, TOPIC, Tool
 from pylog.tools.moments import moment
 from pylog.tools.session import Session, ToolError
-from pylog.tools.shapes import FORMATS, Shape
+from pylog.tools.shapes import FORMATS, Shape, is_template
 
 POLL_S = 0.25
 BATCH = 10_000
 COLUMN_ROWS = 100_000
+
+
+class Kind(click.Choice[str]):
+    """One of the formats, or a template."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if is_template(value) else super().convert(value, param, ctx)
 
 
 @click.command(cls=Tool)
@@ -39,9 +47,10 @@ COLUMN_ROWS = 100_000
 @click.option("-n", "--count", type=click.IntRange(min=1), help="So many records.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("-g", "--group", type=GROUP, help="As a member of this group, with its offsets.")
-@click.option("-F", "--format", "kind", type=click.Choice(FORMATS), default="raw",
+@click.option("-F", "--format", "kind", type=Kind(FORMATS), default="raw", metavar="FORMAT",
               show_default=True, help="raw: values as they are; json: a document for each record, "
-              "with its value as JSON; avro: likewise, with a registry; table: columns.")
+              "with its value as JSON; avro: likewise, with a registry; table: columns; or a "
+              "template as kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
 @click.option("-k", "--keys", is_flag=True, help="With raw: the key and a tab before the value.")
 @click.option("-H", "--headers", is_flag=True, help="With raw and table: the headers.")
 @click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", help="The schema registry.")
@@ -49,7 +58,7 @@ COLUMN_ROWS = 100_000
 @click.pass_obj
 def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, headers: bool,
             registry: str | None, **asked: Any) -> None:
-    """Print records of topics."""
+    """Print records of topics, by name or by pattern, with * and ? as in a shell."""
     if asked["group"] and (asked["start"] not in (None, "beginning", "end")
                            or asked["partitions"] or asked["until"]):
         raise click.UsageError("a group has its own partitions and offsets: with --group, --from "
@@ -114,7 +123,11 @@ class Reader:
         """Takes its places."""
         consumer = self.consumer
         if self.asked["group"]:
-            consumer.subscribe(list(topics))
+            if any(map(inquiry.is_pattern, topics)):
+                # Topics that come later are meant too.
+                consumer.subscribe(pattern=re.compile("|".join(map(fnmatch.translate, topics))))
+            else:
+                consumer.subscribe(list(topics))
             if not self.asked["follow"]:
                 self.stops = dict(consumer.end_offsets(self.parts))
             return

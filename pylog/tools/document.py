@@ -26,7 +26,11 @@ The commands at the end are generated from `pylog/tools` by `make docs`; do not 
 `pylog` works with brokerd and with every cluster that speaks Kafka's protocol: its tests run
 against Apache Kafka too. It asks for nothing but the address of a broker, `-b HOST:PORT`, or
 `PYLOG_BOOTSTRAP`, or `localhost:9092`. Settings of the clients (TLS, SASL, ...) come from a file of
-Java's kind (`-c client.properties`, shared files are fine) or from `-X key=value`.
+Java's kind (`-c client.properties`, shared files are fine) or from `-X key=value`. A **profile** is
+such a file with a name: `-P prod` (or `PYLOG_PROFILE=prod`) reads
+`~/.config/pylog/prod.properties`. Secrets stand elsewhere: `sasl.password=${env:KAFKA_PASSWORD}`,
+`${file:/etc/kafka/secrets.properties:password}`, `${dir:/run/secrets:kafka}`, as with Kafka's
+config providers.
 
 - **`--json` everywhere**: one document, or a line for each record of what has no end. Keys stay.
 - **Exit codes**: 0 well, 1 it failed, 2 wrong usage, 130 Ctrl-C. An error is one line on stderr
@@ -36,6 +40,10 @@ Java's kind (`-c client.properties`, shared files are fine) or from `-X key=valu
   columns, of any width.
 - **Completion** of commands, options, topics and groups: `eval "$(pylog completion bash)"`, also
   zsh and fish.
+- **Patterns** of topics have `*` and `?` as in a shell: `pylog topics delete 'tmp-*'`,
+  `pylog consume 'orders.*' -g audit` (topics that come later are read too).
+- **`--watch 2`** (`-w`) has `cluster`, `groups describe`, `topics list` and their like look again
+  every two seconds.
 - **Times** are `2026-11-01T10:00` (local without a zone), `-10m`, `-1h30m`, `now`; in `consume`
   plain numbers are offsets and `@1793527200` is a time.
 
@@ -49,22 +57,29 @@ only when every record is acknowledged. A topic is created only with `--create`:
 is an error. `consume` ends where the partitions ended when it began, or goes on with `--follow`.
 `topics branch SRC DST` (or `topic branch`) makes an instant copy of a topic on brokerd, for tests
 and replays: both share the old segment files and go on by themselves; `--at` leaves out what is at
-or after an offset or a time. `raw` writes a value's own bytes; `--format json`, `avro` and `table`
-are for people, and records of the internal topics are shown as what they mean."""),
+or after an offset or a time. `topics delete-records orders --before -7d` forgets what is older.
+`consume --format '%t [%p] %o: %k %s\\n'` prints by a template with kcat's letters.
+`raw` writes a value's own bytes; `--format json`, `avro` and `table` are for people, and records of
+the internal topics are shown as what they mean."""),
     ("Groups", 13, """\
 Lag is shown in records and in time: the age of the first record that is not committed, which is
 fetched to see its timestamp. `reset-offsets` shows what it would do; `--execute` does it, and only
-when the group has no members. `explain` says why a group lags: no members, rebalances, throttling,
-an open transaction, a slow member, a hot partition, cold reads, or simply too few readers. It asks
-brokerd's metrics endpoint (`metrics.listener`), which knows the last minutes; of any other broker
-it takes two samples, `--seconds` apart, and does not see throttling and cold reads. `history` asks
+when the group has no members, and says where an offset is moved into the log. `delete-offsets`
+forgets those of a topic that no member reads. `explain` says why a group lags: no members,
+rebalances, throttling, an open transaction (and whose it is), a slow member and its pace, a hot
+partition, cold reads, or simply too few readers. It asks brokerd's metrics endpoint
+(`metrics.listener`), which knows the last minutes; of any other broker it takes two samples,
+`--seconds` apart, and does not see throttling and cold reads. `history` asks
 that endpoint why the group rebalanced: who joined, left (and what the client gave as its reason),
 was not heard of or held the others up, how long it took, and how long each member had no work. The
 coordinator keeps the last 8 MiB of it in its first log directory (`group-rebalances.jsonl`), so
 that it outlives restarts; a broker that takes over the group begins anew."""),
     ("Offsets, settings, cluster", 18, """\
 `configs` changes settings of topics, brokers (`default`: of all), groups and loggers; all of those
-in one command, or none."""),
+in one command, or none. `quotas set --user alice producer_byte_rate=1048576` limits users, client
+ids and addresses. `cluster moves` lists the replicas that are under way and `cluster cancel` calls
+them off; `cluster reassign plan.json` takes a plan of kafka-reassign-partitions and writes the one
+that undoes it; `cluster elect` has the preferred replicas lead again."""),
     ("Files", 20, """\
 `log verify` reads segments, ours or Kafka's, also those of a running broker, and checks CRC, order,
 every record, and that the indexes point to where batches begin; `log dump` prints them. Each damage
@@ -97,8 +112,8 @@ def document(tour: str) -> str:
         shown = "\n\n".join(blocks[at:end])
         parts.append(f"### {title}\n\n{text}\n\n```\n{shown}\n```\n")
         at = end
-    parts.append("## Every command\n\nAll of them take `-b`, `-c`, `-X`, `--timeout`, `--json` and "
-                 "`--help`; those of `log` only the last two.\n")
+    parts.append("## Every command\n\nAll of them take `-b`, `-c`, `-P`, `-X`, `--timeout`, "
+                 "`--json` and `--help`; those of `log` only the last two.\n")
     parts += _reference()
     return "\n".join(parts)
 

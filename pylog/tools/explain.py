@@ -4,31 +4,29 @@ Owns: nothing.
 Called by: tools.groups, tools.history (the endpoint).
 Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
   enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
-  most.
+  most; (3) who holds back a partition is asked of its leader and may stay unknown.
 Source: monitor.explain has the reasons, for both ways.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
-from pylog.client.settings import Settings
-from pylog.monitor.admission import KEYSTORE
+from pylog.client.offsets import TopicPartition
 from pylog.monitor.explain import reasons
-from pylog.tools import lags, resources
+from pylog.tools import endpoint, lags
 from pylog.tools.command import GROUP, Tool
 from pylog.tools.printer import cell, span
 from pylog.tools.session import Session, ToolError
+from pylog.tools.transactions import holders
 
-ENDPOINT_S = 2.0
-HTTPS = "https://"
 LOOKS = 5  # Between the two samples, for rebalances.
 ROWS_MAX = 10
 PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
@@ -36,19 +34,11 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
          "consume_rate": ("COMMITTED/S", lambda v: _rate(v)), "member_id": "MEMBER"}
 
 
-def endpoint_options(command: Any) -> Any:
-    """Which endpoint a command asks, and by what."""
-    command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
-                           help="The endpoint's metrics.token.")(command)
-    return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
-                        "metrics endpoint.  [default: what its metrics.listener says]")(command)
-
-
 @click.command(cls=Tool)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
               type=click.FloatRange(min=0.1, max=600), help="Between the two samples.")
-@endpoint_options
+@endpoint.endpoint_options
 @click.option("--sample", is_flag=True, help="Do not ask the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
@@ -60,10 +50,11 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
             admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
-        if found is not None and found["rate_seconds"] > 0:
-            return {**found, "source": "metrics endpoint"}
+        if found is not None and _knows_pace(found):
+            return await _named(admin, {**found, "source": "metrics endpoint"}, session)
         sampled = await _sampled(admin, name, seconds, session)
-        return {**sampled, "source": f"two samples, {sampled['rate_seconds']:g} s apart"}
+        return await _named(admin, {
+            **sampled, "source": f"two samples, {sampled['rate_seconds']:g} s apart"}, session)
 
     view = session.administer(work)
     view["sentence"] = sentence(view)
@@ -93,64 +84,49 @@ def sentence(view: dict[str, Any]) -> str:
     return f"{view['group']} is {lag} records{behind} behind: {view['reasons'][0]['text']}"
 
 
+def _knows_pace(view: dict[str, Any]) -> bool:
+    """Whether the endpoint has seen the group for long enough, or has nothing to see."""
+    rates = [row["consume_rate"] for row in view["partitions"]]
+    return not rates or any(rate is not None for rate in rates)
+
+
+async def _named(admin: Admin, view: dict[str, Any], session: Session) -> dict[str, Any]:
+    """The same, with whose the transaction is that holds a partition. Keeps (3)."""
+    for reason in view["reasons"]:
+        if reason["reason"] != "open_transaction":
+            continue
+        held = min((row for row in view["partitions"] if row["lag_records"]
+                    and row["last_stable_offset"] < row["high_watermark"]),
+                   key=lambda row: -row["lag_records"])
+        try:
+            found = await holders(admin, TopicPartition(held["topic"], held["partition"]),
+                                  session.now_ms())
+        except KafkaError:
+            continue
+        if found:
+            reason["holder"] = found[0]
+            reason["text"] += f" {_holder_text(held, found[0])}"
+    return view
+
+
+def _holder_text(held: dict[str, Any], holder: dict[str, Any]) -> str:
+    own = holder["transactional_id"]
+    whose = f"transactional id {own}" if own else f"producer {holder['producer_id']}"
+    return (f"It is of {whose}, open in {held['topic']}-{held['partition']} from offset "
+            f"{holder['transaction_start']} on, and wrote last {span(holder['quiet_seconds'])} "
+            "ago.")
+
+
 def _rate(value: float | None) -> str:
     return cell(None if value is None else round(value, 1))
 
 
-# The metrics endpoint
-
 async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
                         token: str | None) -> dict[str, Any] | None:
     """What the coordinator's endpoint says; None when it has none. Keeps (2)."""
-    address = metrics or await _address(admin, coordinator)
-    if address is None:
-        return None
-    try:
-        async with asyncio.timeout(ENDPOINT_S):
-            found = await asyncio.to_thread(_get, address, group, token, admin.cluster.settings)
-    except (OSError, ValueError):
-        return None
+    found = await endpoint.page(admin.cluster, coordinator,
+                                f"/explain/group/{quote(group, safe='')}", metrics, token)
     return found if isinstance(found, dict) and "reasons" in found else None
-
-
-async def _address(admin: Admin, coordinator: int) -> str | None:
-    try:
-        rows = await resources.described(admin.cluster, resources.BROKER, str(coordinator),
-                                         ["metrics.listener", KEYSTORE])
-    except (ToolError, KafkaError):
-        return None
-    values = {row["name"]: row["value"] for row in rows}
-    value = values.get("metrics.listener")
-    if not value:
-        return None
-    host, _, port = value.rpartition(":")
-    if host.strip("[]") in ("", "0.0.0.0", "::"):
-        host = admin.cluster.metadata.nodes[coordinator].host
-    return f"{HTTPS if values.get(KEYSTORE) else ''}{host}:{port}"
-
-
-def _get(address: str, group: str, token: str | None, settings: Settings) -> Any:
-    import http.client
-    from urllib.parse import quote
-
-    if address.startswith(HTTPS):
-        from pylog.security import outgoing
-
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            address.removeprefix(HTTPS), timeout=ENDPOINT_S,
-            context=outgoing.context(lambda name: settings[name]))
-    else:
-        connection = http.client.HTTPConnection(address, timeout=ENDPOINT_S)
-    try:
-        connection.request("GET", f"/explain/group/{quote(group, safe='')}",
-                           headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = connection.getresponse()
-        body = answer.read()
-        return json.loads(body) if answer.status == 200 else None
-    except http.client.HTTPException as error:
-        raise ValueError(str(error)) from None
-    finally:
-        connection.close()
 
 
 # Two samples

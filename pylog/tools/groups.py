@@ -18,7 +18,7 @@ from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.tools import explain, history, inquiry, lags
-from pylog.tools.command import GROUP, Tools, confirmed
+from pylog.tools.command import GROUP, Look, Tools, confirmed
 from pylog.tools.moments import moment
 from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
@@ -34,6 +34,7 @@ MEMBERS = {"member_id": "MEMBER", "instance_id": "INSTANCE", "client_id": "CLIEN
            "assigned": "ASSIGNED"}
 RESET = {"topic": "TOPIC", "partition": "PARTITION", "committed_offset": "COMMITTED",
          "new_offset": "NEW", "change": "CHANGE"}
+CLAMPED = {**RESET, "wanted_offset": "WANTED"}
 
 
 @click.group(cls=Tools)
@@ -45,7 +46,7 @@ groups.add_command(explain.explain)
 groups.add_command(history.history)
 
 
-@groups.command("list")
+@groups.command("list", cls=Look)
 @click.argument("pattern", required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="With members and lag.")
 @click.option("--state", "states", multiple=True, help="In this state only; may be repeated.")
@@ -68,7 +69,7 @@ def list_groups(session: Session, pattern: str | None, is_long: bool,
     session.out.rows(session.administer(work), LONG if is_long else LISTED, empty="no groups")
 
 
-@groups.command()
+@groups.command(cls=Look)
 @click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
@@ -101,7 +102,7 @@ def _lag_text(row: dict[str, Any]) -> str:
     return f"{row['lag_records']} records{behind}"
 
 
-@groups.command()
+@groups.command(cls=Look)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.pass_obj
 def members(session: Session, name: str) -> None:
@@ -139,7 +140,7 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
             rows.append(row)
             try:
                 await lags.described(admin, name)
-                await admin.delete_groups([name])
+                await admin.delete_consumer_groups([name])
                 row["deleted"] = True
             except (ToolError, KafkaError) as error:
                 row["error"] = str(error)
@@ -154,6 +155,30 @@ def delete(session: Session, names: tuple[str, ...], yes: bool) -> None:
     failed = [row["error"] for row in rows if row["error"]]
     if failed:
         raise ToolError("; ".join(failed))
+
+
+@groups.command("delete-offsets")
+@click.argument("name", type=GROUP, metavar="GROUP")
+@click.option("-t", "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:0,1]",
+              help="Of these partitions; may be repeated.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete_offsets(session: Session, name: str, topics: tuple[str, ...], yes: bool) -> None:
+    """Have a group forget its offsets of topics that none of its members reads."""
+    async def look(admin: Admin) -> list[TopicPartition]:
+        await lags.described(admin, name)
+        committed = await admin.list_consumer_group_offsets(name)
+        return [part for text in topics for part in await inquiry.named(admin.cluster, text)
+                if part in committed]
+
+    parts = session.administer(look)
+    if not parts:
+        raise ToolError(f"group {name} has committed nothing there")
+    shown = ", ".join(f"{part.topic}-{part.partition}" for part in parts)
+    confirmed(f"Forget the offsets of {shown}?", yes)
+    session.administer(lambda admin: admin.delete_consumer_group_offsets(
+        name, parts, session.timeout_s))
+    session.out.result({"group": name, "partitions": parts}, f"{name} has no offsets of {shown}")
 
 
 @groups.command("reset-offsets")
@@ -180,13 +205,13 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         committed = {part: row.offset for part, row in
-                     (await admin.list_group_offsets(name)).items()}
+                     (await admin.list_consumer_group_offsets(name)).items()}
         parts = await _chosen(admin, name, topics, committed)
         if execute:
             await _refuse_members(admin, name)
         rows = await _targets(admin, parts, committed, way, to_offset, shift_by, time_ms)
         if execute:
-            await admin.alter_group_offsets(name, {
+            await admin.alter_consumer_group_offsets(name, {
                 TopicPartition(row["topic"], row["partition"]): row["new_offset"]
                 for row in rows})
         return rows
@@ -195,7 +220,10 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
     if session.out.as_json:
         session.out.document({"group": name, "executed": execute, "partitions": rows})
         return
-    session.out.table(rows, RESET)
+    clamped = [row for row in rows if row["wanted_offset"] != row["new_offset"]]
+    session.out.table(rows, CLAMPED if clamped else RESET)
+    for row in clamped:
+        session.out.line(_clamp_text(row))
     session.out.line(f"{name} goes on there" if execute
                      else "nothing was changed: --execute does it")
 
@@ -220,19 +248,7 @@ async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],
             raise ToolError(f"group {name} has committed nothing: name topics with --topic")
         await admin.cluster.refresh({part.topic for part in committed})
         return sorted(committed)
-    found: list[TopicPartition] = []
-    for text in topics:
-        topic, _, numbers = text.partition(":")
-        known = inquiry.partitions_of(await inquiry.topics(admin.cluster, [topic]))
-        if not numbers:
-            found += known
-            continue
-        for number in numbers.split(","):
-            part = TopicPartition(topic, int(number) if number.isdigit() else -1)
-            if part not in known:
-                raise ToolError(f"topic {topic} has no partition {number}")
-            found.append(part)
-    return found
+    return [part for text in topics for part in await inquiry.named(admin.cluster, text)]
 
 
 async def _targets(admin: Admin, parts: list[TopicPartition],
@@ -258,11 +274,17 @@ async def _targets(admin: Admin, parts: list[TopicPartition],
         else:
             at = timed.get(part)
             target = at[0] if isinstance(at, tuple) and at[0] >= 0 else high
-        target = min(max(target, low), high)  # Keeps (2).
+        nearer = min(max(target, low), high)  # Keeps (2).
         rows.append({"topic": part.topic, "partition": part.partition,
-                     "committed_offset": current, "new_offset": target,
-                     "change": None if current is None else target - current})
+                     "committed_offset": current, "new_offset": nearer, "wanted_offset": target,
+                     "change": None if current is None else nearer - current})
     return rows
+
+
+def _clamp_text(row: dict[str, Any]) -> str:
+    wanted, found = row["wanted_offset"], row["new_offset"]
+    end = "the log ends at" if wanted > found else "the log begins at"
+    return f"{row['topic']}-{row['partition']}: {wanted} is not there, {end} {found}: {found} it is"
 
 
 COMMANDS = {"groups": groups}

@@ -15,7 +15,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.coordinator.rebalances import sentence
-from pylog.tools import explain, lags
+from pylog.tools import endpoint, explain, lags
 from pylog.tools.command import GROUP, Tool
 from pylog.tools.session import Session, ToolError
 
@@ -32,7 +32,7 @@ STOPPED = {"stopped_ms": "WITHOUT WORK MS", "client_id": "CLIENT", "host": "HOST
 @click.option("-n", "--limit", default=10, show_default=True, type=click.IntRange(min=1),
               help="Rebalances.")
 @click.option("-l", "--long", "is_long", is_flag=True, help="With every cause and member.")
-@explain.endpoint_options
+@endpoint.endpoint_options
 @click.pass_obj
 def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None,
             token: str | None) -> None:

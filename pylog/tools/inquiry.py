@@ -10,6 +10,7 @@ Source: Kafka's protocol: Metadata, ListOffsets, Fetch, DescribeLogDirs.
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -34,6 +35,11 @@ def error_name(code: int) -> str:
     return row.name if row is not None else f"UNKNOWN_{code}"
 
 
+def told(error: KafkaError) -> str:
+    """What an error says; with Kafka's name where a broker gave it."""
+    return f"{error} ({error_name(error.code)})" if error.code >= 0 else str(error)
+
+
 def said(code: int, message: str | None, about: str) -> str:
     """One sentence for an error code that was answered."""
     row = TABLE.get(code)
@@ -54,9 +60,33 @@ async def group_names(cluster: Cluster) -> list[str]:
     return sorted(row["group"] for row in await groups(cluster))
 
 
+def is_pattern(name: str) -> bool:
+    """Whether it has what no topic's name has: * ? or [."""
+    return any(sign in name for sign in "*?[")
+
+
+async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Names, with those of the topics that a pattern means in its place, each once. The brokers'
+    own topics are meant by a pattern that begins with _ only. Raises ToolError."""
+    found: dict[str, None] = {}
+    known: list[str] | None = None
+    for name in names:
+        if not is_pattern(name):
+            found[name] = None
+            continue
+        if known is None:
+            known = sorted(row.name for row in (await all_topics(cluster)).topics.values())
+        meant = [one for one in fnmatch.filter(known, name)
+                 if name.startswith("_") or not one.startswith("__")]
+        if not meant:
+            raise ToolError(f"no topic is called {name!r}")
+        found.update(dict.fromkeys(meant))
+    return list(found)
+
+
 async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
-    """The topics of these names, in their order. Raises ToolError for one that is not there."""
-    wanted = list(names)
+    """The topics of these names or patterns. Raises ToolError for one that is not there."""
+    wanted = await matching(cluster, names)
     metadata = await cluster.refresh(wanted)
     found = []
     for name in wanted:
@@ -75,6 +105,19 @@ def unknown(what: str, name: str, known: Iterable[str]) -> ToolError:
     near = nearest(name, list(known))
     hint = f"; nearest valid name: {near}" if near else ""
     return ToolError(f"there is no {what} {name!r}{hint}")
+
+
+async def named(cluster: Cluster, text: str) -> list[TopicPartition]:
+    """The partitions of TOPIC or TOPIC:0,1. Raises ToolError for one that is not there."""
+    topic, _, numbers = text.partition(":")
+    known = partitions_of(await topics(cluster, [topic]))
+    if not numbers:
+        return known
+    wanted = {int(number) if number.isdigit() else number for number in numbers.split(",")}
+    missing = wanted - {part.partition for part in known}
+    if missing:
+        raise ToolError(f"topic {topic} has no partition {min(map(str, missing))}")
+    return [part for part in known if part.partition in wanted]
 
 
 def partitions_of(rows: Iterable[TopicInfo]) -> list[TopicPartition]:

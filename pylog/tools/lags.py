@@ -26,7 +26,7 @@ AT_ONCE = 16  # Groups that are asked about at the same time.
 async def described(admin: Admin, group: str) -> Any:
     """The group's description. Raises ToolError for one that does not exist."""
     try:
-        return (await admin.describe_groups([group]))[group]
+        return (await admin.describe_consumer_groups([group]))[group]
     except GroupIdNotFoundError:
         known = [row.group_id for row in await admin.list_groups()]
         if group in known:
@@ -39,7 +39,7 @@ async def described(admin: Admin, group: str) -> Any:
 async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True) -> dict[str, Any]:
     """A group with members and partitions. now_ms: a function. Raises ToolError, KafkaError."""
     group_row = await described(admin, group)
-    committed = await admin.list_group_offsets(group)
+    committed = await admin.list_consumer_group_offsets(group)
     members = [{"member_id": member.member_id, "instance_id": member.group_instance_id,
                 "client_id": member.client_id, "host": member.host,
                 "partitions": [[part.topic, part.partition]
@@ -102,7 +102,8 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
         async with room:
             try:
                 groups, offsets = await asyncio.gather(
-                    admin.describe_groups([group]), admin.list_group_offsets(group))
+                    admin.describe_consumer_groups([group]),
+                    admin.list_consumer_group_offsets(group))
             except KafkaError:
                 return None, {}  # Gone meanwhile, or of a kind that has neither.
             return groups[group], offsets

@@ -15,7 +15,7 @@ import click
 
 from pylog.client.cluster import Cluster
 from pylog.tools import inquiry
-from pylog.tools.command import TOPIC, Tool
+from pylog.tools.command import TOPIC, Look
 from pylog.tools.moments import moment, shown
 from pylog.tools.session import Session
 
@@ -24,7 +24,7 @@ ENDS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START", "en
 AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp": ("TIME", shown)}
 
 
-@click.command(cls=Tool)
+@click.command(cls=Look)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
 @click.option("--at", "at", metavar="TIME", help="The first offset at or after a time: "
               "2026-11-01T10:00, -10m, seconds since 1970.")

@@ -22,7 +22,7 @@ from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
 from pylog.protocol import messages
-from pylog.tools import inquiry, replicas
+from pylog.tools import endpoint, inquiry, replicas
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
 from pylog.tools.printer import size, span
 
@@ -41,7 +41,7 @@ async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
-    found.append(_controller(metadata))
+    found += [_controller(metadata), *_quorum(await endpoint.quorum(cluster))]
     found += [*_missing(metadata), *_partitions(metadata), *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
     return [*found, *dirs], local
@@ -142,6 +142,17 @@ def _controller(metadata: Any) -> Finding:
         return Finding("controller", "", OK, f"broker {metadata.controller}")
     return Finding("controller", "", FAIL, "there is none: nothing can be created or changed",
                    "look at the controllers' logs: is there a majority?")
+
+
+def _quorum(members: list[dict[str, Any]] | None) -> list[Finding]:
+    """How the machines that keep the controllers' log are."""
+    if members is None:
+        return [Finding("quorum", "", SKIP, "no controller with a metrics endpoint tells of one")]
+    return [Finding("quorum", row["address"], OK, "it leads" if row["leads"] else "it follows")
+            if row["answers"] else Finding(
+                "quorum", row["address"], FAIL, row["reason"],
+                "start it and look at its log; with a majority gone nothing can be changed")
+            for row in members]
 
 
 def _missing(metadata: Any) -> list[Finding]:

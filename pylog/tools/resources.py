@@ -41,7 +41,9 @@ def uuid_text(value: bytes) -> str | None:
 async def node_of(cluster: Cluster, kind: int, name: str) -> int:
     """Who answers for a resource: a broker for its own, any one for the rest. Raises ToolError."""
     if kind not in (BROKER, LOGGER) or not name:
-        return await cluster.controller()
+        # A broker that has only just started knows of none yet.
+        found: int = await cluster.retry(cluster.controller)
+        return found
     if not name.isdigit() or int(name) not in cluster.metadata.nodes:
         known = ", ".join(map(str, sorted(cluster.metadata.nodes)))
         raise ToolError(f"there is no broker {name!r}; there are: {known}")
@@ -79,7 +81,7 @@ async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | Non
             await check_names(admin.cluster, kind, name, changes)
         if error.code < 0:
             raise
-        raise ToolError(f"{error} ({inquiry.error_name(error.code)})") from None
+        raise ToolError(inquiry.told(error)) from None
 
 
 async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:

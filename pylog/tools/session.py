@@ -21,12 +21,41 @@ if TYPE_CHECKING:
 
 BOOTSTRAP = "localhost:9092"
 TIMEOUT_S = 15.0
+PROFILE = ".properties"
 
 
 class ToolError(Exception):
     """What a command could not do, in one line."""
 
     exit_code = 1
+
+
+def profile_path(name: str) -> str:
+    """Where a profile's settings stand. Raises ToolError."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    folder = os.path.join(home, "pylog")
+    path = os.path.join(folder, f"{name}{PROFILE}")
+    if os.path.basename(name) == name and os.path.exists(path):
+        return path
+    known = sorted(one.removesuffix(PROFILE) for one in os.listdir(folder)
+                   if one.endswith(PROFILE)) if os.path.isdir(folder) else []
+    raise ToolError(f"there is no profile {name!r} in {folder}; there are: "
+                    f"{', '.join(known) or 'none'}")
+
+
+def _read(path: str) -> dict[str, str]:
+    """Client settings of a file, with what they refer to. Raises ToolError."""
+    from pylog.client import providers
+    from pylog.client.errors import ConfigError as Missing
+    from pylog.config.errors import ConfigError
+    from pylog.config.properties import parse
+
+    with open(path, encoding="latin-1") as file:
+        try:
+            given = {key: value for key, (value, _) in parse(file.read(), path).items()}
+            return providers.resolved(given, providers.USUAL)
+        except (ConfigError, Missing) as error:
+            raise ToolError(str(error)) from None
 
 
 class Session:
@@ -77,18 +106,13 @@ class Session:
         return time.time_ns() // 1_000_000
 
     def client_values(self) -> dict[str, Any]:
-        """Client settings as given: file, then -X, then -b. Raises ToolError."""
+        """Client settings as given: profile, file, then -X, then -b. Raises ToolError."""
         values: dict[str, Any] = {}
+        profile = self.given.get("profile") or os.environ.get("PYLOG_PROFILE")
+        if profile:
+            values.update(_read(profile_path(profile)))
         if "client_config" in self.given:
-            from pylog.config.errors import ConfigError
-            from pylog.config.properties import parse
-
-            path = self.given["client_config"]
-            with open(path, encoding="latin-1") as file:
-                try:
-                    values = {key: value for key, (value, _) in parse(file.read(), path).items()}
-                except ConfigError as error:
-                    raise ToolError(str(error)) from None
+            values.update(_read(self.given["client_config"]))
         for text in self.given.get("client_settings", ()):
             key, sign, value = text.partition("=")
             if not sign:

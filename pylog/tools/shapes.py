@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pylog.tools import internals
+from pylog.tools import internals, template
 from pylog.tools.files import text_of
 from pylog.tools.moments import shown
 from pylog.tools.printer import Printer
@@ -21,6 +21,10 @@ from pylog.tools.session import ToolError
 
 FORMATS = ("raw", "json", "avro", "table")
 KEY_COLUMNS, VALUE_COLUMNS = 24, 60
+
+
+def is_template(kind: str) -> bool:
+    return "%" in kind
 
 
 class Shape:
@@ -31,6 +35,7 @@ class Shape:
         self.decode: Callable[[bytes], Any] = _json if kind == "json" else text_of
         if kind == "avro":
             self.decode = _avro(registry)
+        self._template = template.compiled(kind) if is_template(kind) else None
         self._meanings: dict[str, Any] = {}
         self._has_title = False
         # What native code prints: values as they are, with their keys, and JSON of these.
@@ -43,6 +48,8 @@ class Shape:
         if self.out.as_json or self.kind in ("json", "avro"):
             for record in found:
                 self.out.json_line(self.row(record))
+        elif self._template is not None:
+            self._write(b"".join([self._template(record) for record in found]))
         elif self.kind == "table":
             self._table(found)
         elif not self.keys and not self.headers:

@@ -23,8 +23,9 @@ from pylog.client.offsets import TopicPartition
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
 from pylog.tools.branching import branch
-from pylog.tools.command import TOPIC, Tools, confirmed, pairs
+from pylog.tools.command import TOPIC, Look, Tools, confirmed, pairs
 from pylog.tools.printer import size
+from pylog.tools.record_deletion import delete_records
 from pylog.tools.session import Session, ToolError
 
 LISTED = {"topic": "TOPIC", "partitions": "PARTITIONS", "replicas": "REPLICAS"}
@@ -39,7 +40,7 @@ def topics() -> None:
     """List, describe, create, change and delete topics."""
 
 
-@topics.command("list")
+@topics.command("list", cls=Look)
 @click.argument("pattern", required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="With records and bytes.")
 @click.option("-i", "--internal", is_flag=True, help="With the broker's own topics.")
@@ -92,11 +93,11 @@ async def _parts(cluster: Cluster, rows: list[Any]) -> list[dict[str, Any]]:
     return found
 
 
-@topics.command()
+@topics.command(cls=Look)
 @click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
 @click.pass_obj
 def describe(session: Session, names: tuple[str, ...]) -> None:
-    """Describe topics: id, settings that are not defaults, partitions."""
+    """Describe topics (names or patterns): id, settings that are not defaults, partitions."""
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         rows = await inquiry.topics(cluster, names)
         parts = await _parts(cluster, rows)
@@ -137,7 +138,7 @@ def _describe(session: Session, row: dict[str, Any]) -> None:
     out.table(row["partitions"], {key: head for key, head in PARTS.items() if key != "topic"})
 
 
-@topics.command()
+@topics.command(cls=Look)
 @click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
 @click.option("--under-replicated", is_flag=True, help="Only those that lack in-sync replicas.")
 @click.option("--offline", is_flag=True, help="Only those without a leader.")
@@ -211,7 +212,7 @@ async def _tried(change: Awaitable[Any]) -> dict[str, Any]:
 
 
 def _sentence(error: KafkaError) -> str:
-    return f"topic {error} ({inquiry.error_name(error.code)})"
+    return f"topic {inquiry.told(error)}"
 
 
 def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
@@ -232,7 +233,9 @@ def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
 @click.pass_obj
 def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
-    """Delete topics with all their records."""
+    """Delete topics with all their records, by name or by pattern, with * and ? as in a shell."""
+    if any(map(inquiry.is_pattern, names)):
+        names = tuple(session.run(lambda cluster: inquiry.matching(cluster, names)))
     confirmed(f"Delete {', '.join(names)} with all records?", yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -287,5 +290,6 @@ def alter(session: Session, name: str, partition_count: int | None, settings: tu
 
 
 topics.add_command(branch)
+topics.add_command(delete_records)
 
 COMMANDS = {"topics": topics}

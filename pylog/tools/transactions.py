@@ -1,7 +1,7 @@
 """`pylog txn`: which transactions there are, who holds back a partition, and their end by force.
 
 Owns: nothing.
-Called by: tools.app (by name).
+Called by: tools.app (by name), tools.explain.
 Invariants: (1) nothing is ended without a yes.
 Source: kafka-transactions, for the words.
 """
@@ -14,7 +14,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.offsets import TopicPartition
-from pylog.tools.command import Tools, confirmed
+from pylog.tools.command import Look, Tools, confirmed
 from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
 
@@ -34,7 +34,7 @@ def txn() -> None:
     """Transactions: what is open, who holds back a partition, ends by force."""
 
 
-@txn.command("list")
+@txn.command("list", cls=Look)
 @click.option("--state", "states", multiple=True, help="In this state only; may be repeated.")
 @click.option("--open-for", "open_s", type=float, default=-1.0,
               help="Begun longer ago than so many seconds.")
@@ -68,7 +68,7 @@ def holding(session: Session, partition: str) -> None:
     place = _partition(partition)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        return await _holding(admin, place, session.now_ms())
+        return await holders(admin, place, session.now_ms())
 
     session.out.rows(session.administer(work), HOLDING, empty="no open transaction")
 
@@ -125,7 +125,8 @@ def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     return row
 
 
-async def _holding(admin: Admin, place: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
+async def holders(admin: Admin, place: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
+    """Who holds back a partition, the first one first."""
     producers = [row for row in await admin.describe_producers(place) if row.transaction_start >= 0]
     names = {row.producer_id: row.transactional_id for row in await admin.list_transactions()}
     return [{"producer_id": row.producer_id, "producer_epoch": row.producer_epoch,

@@ -166,7 +166,7 @@ def test_a_hundred_thousand_unknown_names_take_at_most_a_second(create):
 class Departures:
     """As pylog.replication's, decided by the test."""
 
-    unsure = False
+    suspects = frozenset()
 
     def __init__(self, *listed):
         self.decided = asyncio.Event()
@@ -181,16 +181,39 @@ class Departures:
 
 def test_who_asks_while_a_leader_may_have_died_is_answered_when_that_is_known():
     async def scenario(broker):
-        departures = broker.departures = Departures()
-        departures.unsure = True
-        asking = [asyncio.create_task(metadata(broker, 4, "t", allow_auto_topic_creation=False)),
-                  asyncio.create_task(metadata(broker, 4, "new", allow_auto_topic_creation=True))]
         await make(broker, "t")
+        departures = broker.departures = Departures()
+        departures.suspects = {1}
+        asking = [asyncio.create_task(metadata(broker, 4, *topics, allow_auto_topic_creation=auto))
+                  for topics, auto in ((["t"], False), (["new", "t"], True))]
         await asyncio.sleep(0)
         assert not any(one.done() for one in asking)
         departures.decided.set()
-        assert [errors(await one) for one in asking] == [[("t", 0)], [("new", 0)]]
+        assert [errors(await one) for one in asking] == [[("t", 0)], [("new", 0), ("t", 0)]]
     with_broker(scenario, {"auto.create.topics.enable": "true"})
+
+
+def test_who_asks_for_all_topics_while_a_leader_may_have_died_waits():
+    async def scenario(broker):
+        departures = broker.departures = Departures()
+        departures.suspects = {2}
+        asking = asyncio.create_task(metadata(broker, 9, every=True))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        departures.decided.set()
+        await asking
+    with_broker(scenario)
+
+
+def test_who_asks_for_what_is_led_by_others_than_who_may_have_died_does_not_wait():
+    """A consumer's Fetch stands behind its question, on the same connection."""
+    async def scenario(broker):
+        await make(broker, "t")
+        departures = broker.departures = Departures()
+        departures.suspects = {2}
+        assert errors(await metadata(broker, 9, "t")) == [("t", 0)]
+        assert errors(await metadata(broker, 9, "unknown")) == [("unknown", 3)]
+    with_broker(scenario, {"auto.create.topics.enable": "false"})
 
 
 def test_a_fenced_broker_is_named_only_while_it_has_just_died():

@@ -31,5 +31,5 @@ def test_a_feature_has_the_one_level_that_is_served(name, level, kind, error):
         assert answer.error_code == error
         assert broker.image.features == {
             "metadata.version": 30, "transaction.version": 2, "group.version": 1,
-            "share.version": 1}
+            "share.version": 1, "streams.version": 1}
     with_broker(scenario)

@@ -31,18 +31,18 @@ def test_features_are_told_with_the_epoch_of_the_image():
     answer = ask(4, client_software_name="test", client_software_version="1.0")
     assert [(f.name, f.max_version_level) for f in answer.finalized_features] \
         == [("group.version", 1), ("metadata.version", 30), ("share.version", 1),
-            ("transaction.version", 2)]
+            ("streams.version", 1), ("transaction.version", 2)]
     assert answer.finalized_features_epoch >= 0
     assert [(f.name, f.min_version, f.max_version) for f in answer.supported_features] \
         == [("metadata.version", 7, 30), ("transaction.version", 0, 2), ("group.version", 0, 1),
-            ("share.version", 0, 1)]
+            ("share.version", 0, 1), ("streams.version", 0, 1)]
 
 
 def test_old_clients_are_told_no_lowest_level_of_0():
     answer = ask(3, client_software_name="test", client_software_version="1.0")
     assert [(f.name, f.min_version) for f in answer.supported_features] \
         == [("metadata.version", 7), ("transaction.version", 1), ("group.version", 1),
-            ("share.version", 1)]
+            ("share.version", 1), ("streams.version", 1)]
 
 
 @pytest.mark.parametrize("name, version", [

@@ -69,7 +69,8 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
     found = []
     try:
         with machines:
-            soak = Soak(machines, seed, lambda line: print(line, flush=True), options.rolling)
+            soak = Soak(machines, seed, lambda line: print(line, flush=True), options.rolling,
+                        options.kafka)
             found += soak.roll(options.seconds) if options.rolling else \
                 soak.run(options.seconds, faults)
             print(soak.told(), flush=True)

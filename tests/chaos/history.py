@@ -287,14 +287,17 @@ def copy_of(writer: str) -> str:
 
 
 def _not_copied(history, finals):
-    found = []
+    """Copies and the position up to which they were made are there together."""
+    found, ahead = [], []
     for source, goal, end in history.of(Copied):
         copies = {finals[goal].records[offset] for offset in finals[goal].visible}
         for offset in sorted(finals[source].visible):
             value = finals[source].records[offset]
-            if offset < end and Value(copy_of(value.writer), value.number) not in copies:
-                found.append(_shown(value, source, offset))
+            copied = Value(copy_of(value.writer), value.number) in copies
+            if copied != (offset < end):
+                (ahead if copied else found).append(_shown(value, source, offset))
     yield from _some("not copied", found)
+    yield from _some("copied without its position", ahead)
 
 
 def _divergent(finals):

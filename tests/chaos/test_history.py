@@ -192,6 +192,16 @@ def test_a_record_that_was_not_copied_is_found(world):
     assert "not copied: 1: two/0 in orders-0" in found(world)
 
 
+def test_a_copy_whose_position_was_not_committed_with_it_is_found(world):
+    copies = Place("copies", 0)
+    world.history.writers["copy-of-one"] = Writer()
+    world.finals[copies] = Final({}, set())
+    for offset in range(4):
+        world.write(Value("copy-of-one", offset), copies, offset, "copying")
+    world.history.add(Copied(A, copies, 3))
+    assert "copied without its position: 1: one/3 in orders-0 at 3" in found(world)
+
+
 def test_what_was_aborted_and_sent_again_is_there_once(world):
     world.history.add(Sent(Value(TWO, 2), A, "again"))
     world.history.add(Ended("again", True))

@@ -8,6 +8,7 @@ Invariants: (1) an outcome that was not told is not in the history; (2) a number
 import random
 import threading
 import time
+from contextlib import suppress
 
 import confluent_kafka
 
@@ -136,20 +137,35 @@ class LibrdkafkaSender(Sender):
     """With librdkafka."""
 
     def work(self) -> None:
+        producer = self._begun()
+        for value, place in self.values():
+            try:
+                producer.produce(place.topic, told(value), partition=place.partition,
+                                 on_delivery=lambda error, sent, value=value:
+                                     self.failed(value, error) if error
+                                     else self.acknowledged(value, _offset(sent)))
+            except confluent_kafka.KafkaException as error:
+                # A fatal one: what was under way fails, and a producer with another id goes on.
+                self.failed(value, error)
+                producer = self._begun()
+        producer.flush(DELIVERY_MS / 1000)
+
+    def _begun(self) -> confluent_kafka.Producer:
         producer = confluent_kafka.Producer({
             "delivery.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
             "topic.metadata.refresh.interval.ms": 5000, "socket.timeout.ms": 10_000,
             **self.settings})
-        polling = threading.Thread(target=self._poll, args=(producer,), daemon=True)
-        polling.start()
-        for value, place in self.values():
-            producer.produce(place.topic, told(value), partition=place.partition,
-                             on_delivery=lambda error, sent, value=value:
-                                 self.failed(value, error) if error
-                                 else self.acknowledged(value, sent.offset()))
-        producer.flush(DELIVERY_MS / 1000)
-        polling.join()
+        threading.Thread(target=self._poll, args=(producer,), daemon=True).start()
+        return producer
 
     def _poll(self, producer) -> None:
         while not self.stopping.is_set():
-            producer.poll(0.1)
+            # What is fatal produce() says, too.
+            with suppress(confluent_kafka.KafkaException):
+                producer.poll(0.1)
+
+
+def _offset(sent) -> int:
+    """Where a record is; -1 of one that was sent twice and whose first answer was lost."""
+    found = sent.offset()
+    return -1 if found is None else found

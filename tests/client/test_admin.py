@@ -112,28 +112,39 @@ def test_groups_are_listed_described_and_deleted(broker, admin):
         poll_until([member], lambda: len(member.assignment()) == 2, "the partitions")
         listed = {one.group_id: one for one in admin.list_groups()}
         assert listed[group].state == "Stable" and listed[group].protocol == "consumer"
-        found = admin.describe_groups([group])[group]
+        found = admin.describe_consumer_groups([group])[group]
         assert found.assignor == "range" and len(found.members) == 1
         assert found.members[0].client_id == "me"
         assert set(found.members[0].assignment) == set(member.assignment())
         with pytest.raises(errors.NonEmptyGroupError):
-            admin.delete_groups([group])
+            admin.delete_consumer_groups([group])
         member.commit({TopicPartition(topic, 0): 0})
-    admin.delete_groups([group])
+    admin.delete_consumer_groups([group])
     assert group not in {one.group_id for one in admin.list_groups()}
     with pytest.raises(errors.GroupIdNotFoundError):
-        admin.describe_groups([group])
+        admin.describe_consumer_groups([group])
 
 
 def test_offsets_of_a_group_are_listed_changed_and_deleted(broker, admin):
     topic, group = new_topic(broker, 3), new_name("g")
     parts = [TopicPartition(topic, number) for number in range(3)]
-    admin.alter_group_offsets(group, {parts[0]: 5, parts[1]: 6})
-    found = admin.list_group_offsets(group)
+    admin.alter_consumer_group_offsets(group, {parts[0]: 5, parts[1]: 6})
+    found = admin.list_consumer_group_offsets(group)
     assert {tp: one.offset for tp, one in found.items()} == {parts[0]: 5, parts[1]: 6}
-    assert list(admin.list_group_offsets(group, [parts[1], parts[2]])) == [parts[1]]
-    admin.delete_group_offsets(group, [parts[0]])
-    assert list(admin.list_group_offsets(group)) == [parts[1]]
+    assert list(admin.list_consumer_group_offsets(group, [parts[1], parts[2]])) == [parts[1]]
+    admin.delete_consumer_group_offsets(group, [parts[0]])
+    assert list(admin.list_consumer_group_offsets(group)) == [parts[1]]
+
+
+def test_calls_have_the_names_of_javas_and_their_older_ones(broker, admin):
+    topic, group = new_topic(broker), new_name("group")
+    admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 3})
+    assert admin.list_group_offsets(group) == admin.list_consumer_group_offsets(group)
+    assert group in [row.group_id for row in admin.list_consumer_groups()]
+    assert admin.describe_groups([group]) == admin.describe_consumer_groups([group])
+    admin.delete_groups([group])
+    with pytest.raises(errors.GroupIdNotFoundError):
+        admin.describe_consumer_groups([group])
 
 
 def test_the_asynchronous_twin_has_the_same_calls(broker):

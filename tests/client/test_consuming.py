@@ -3,7 +3,10 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from pylog.client.consuming import Consuming
+from pylog.client.errors import KafkaTimeoutError
 
 
 async def done() -> None:
@@ -27,3 +30,15 @@ def test_what_comes_after_the_last_look_was_done_has_the_poll_look_again():
         return told
 
     assert asyncio.run(scenario()) == ["attended", "look", "attended"]
+
+
+def test_a_position_that_stays_unknown_ends_the_call_in_time():
+    async def scenario() -> None:
+        core = Consuming.__new__(Consuming)
+        core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(position=None))
+        core._telling, core.attend = None, lambda left_s: done()
+        async with asyncio.timeout(20):
+            with pytest.raises(KafkaTimeoutError, match="the position of t-0 is not known"):
+                await core.position("t-0", 0.01)
+
+    asyncio.run(scenario())

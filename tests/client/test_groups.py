@@ -238,7 +238,7 @@ def test_a_subscription_can_change(broker, join):
     member.unsubscribe()
     assert member.assignment() == [] and member.subscription() == set()
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
-        assert admin.describe_groups([group])[group].members == []
+        assert admin.describe_consumer_groups([group])[group].members == []
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -25,7 +25,7 @@ def topics(**rows):
 def test_a_new_state_knows_nothing():
     assert fields(PartitionState(A1, 7)) == {
         "tp": A1, "topic": "a", "partition": 1, "source": 7, "epoch": 0, "position": None,
-        "fetch_position": -1, "paused": False, "revoking": False, "reset": None,
+        "kept": None, "fetch_position": -1, "paused": False, "revoking": False, "reset": None,
         "record_epoch": -1, "validate": -1, "checked_epoch": -1, "high_watermark": -1,
         "last_stable_offset": -1, "log_start_offset": -1, "preferred": -1,
         "preferred_until_s": 0.0, "not_before_s": 0.0, "error": None}
@@ -38,12 +38,14 @@ def test_a_move_voids_what_came_before_and_goes_to_the_leader():
     state.error, state.preferred, state.paused = ValueError(), 3, True
     before = fields(state)
     state.move_to(70, 4)
-    assert fields(state) == {**before, "epoch": 2, "position": 70, "fetch_position": 70,
+    assert fields(state) == {**before, "epoch": 2, "position": 70, "kept": 70,
+                             "fetch_position": 70,
                              "record_epoch": 4, "reset": None, "error": None, "preferred": -1}
     state.error = ValueError()
     before = fields(state)
     state.forget_position(None)
-    assert fields(state) == {**before, "epoch": 3, "position": None, "error": None}
+    assert fields(state) == {**before, "epoch": 3, "position": None, "kept": None,
+                             "error": None}
     state.move_to(0)
     assert (state.position, state.record_epoch) == (0, -1)
 

@@ -15,6 +15,7 @@ from pylog.peer.connection import Peer
 from pylog.protocol import messages
 from pylog.testing.certificates import Authority, write
 from tests.clusters import Cluster, files_of, until
+from tests.peer.secured import now_ms
 
 MECHANISM, PROTOCOL = "SCRAM-SHA-512", "SASL_SSL"
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required {};"
@@ -122,8 +123,8 @@ async def asked(cluster, account: str, listener: str, request, version: int):
     own = cluster.root / "asking"
     own.mkdir(exist_ok=True)
     settings = Settings({**given, **secured(own, account)})
-    credentials = securing.between_brokers(settings) if listener == "brokers" \
-        else securing.towards_controllers(settings)
+    credentials = securing.between_brokers(settings, now_ms) if listener == "brokers" \
+        else securing.towards_controllers(settings, now_ms)
     listed = settings.listeners if listener == "brokers" else settings.controller_listeners
     peer = await Peer.connect(listed[0].host, listed[0].port, "test", credentials=credentials)
     try:

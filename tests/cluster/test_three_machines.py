@@ -1,13 +1,22 @@
 """Three brokerds with their etcds, killed and stopped while they are written to."""
 
+import contextlib
+import io
 import itertools
+import json
+import os
+import signal
 import threading
 import time
+import urllib.request
 
 import pytest
 
+from bench.cluster.nodes import children
+from pylog import cli
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.client.errors import KafkaError
+from tests.brokers import free_port
 from tests.clusters import Cluster, files_of, until
 from tests.tools.support import run
 
@@ -16,10 +25,12 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with Cluster(tmp_path_factory.mktemp("cluster"), settings={
-            "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1,
-            "transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 1500,
-            "broker.heartbeat.interval.ms": 250}) as found:
+    found = Cluster(tmp_path_factory.mktemp("cluster"), settings={
+        "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 1500,
+        "broker.heartbeat.interval.ms": 250})
+    found.brokers[1].overrides["metrics.listener"] = f"127.0.0.1:{free_port()}"
+    with found:
         yield found
 
 
@@ -27,6 +38,35 @@ def cluster(tmp_path_factory):
 def topic(cluster):
     """A topic of two partitions, each on all three."""
     return created(cluster, f"orders-{next(NUMBERS)}")
+
+
+def test_a_member_of_the_quorum_that_hangs_is_told_of_everywhere(cluster):
+    def status() -> tuple[list, list]:
+        # Fails as long as anything is wrong, so its exit status is not looked at.
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            cli.pylog(["cluster", "status", "--json", "-b", cluster.bootstrap])
+        told = json.loads(out.getvalue())
+        return told["quorum_members"], told["troubles"]
+
+    until(lambda: status()[1] == [], 60, cluster.tails())
+    members, _ = status()
+    assert len(members) == 3 and sum(row["leads"] for row in members) == 1
+    etcd, = children(cluster.brokers[3].pid)
+    os.kill(etcd, signal.SIGSTOP)
+    try:
+        until(lambda: any("127.0.0.3:" in line and "cannot be used" in line
+                          for line in status()[1]), 60, cluster.tails())
+        findings = run("doctor", "--json", broker=cluster.brokers[1], fails=True).json["findings"]
+        told = [row["status"] for row in findings if row["check"] == "quorum"]
+        assert told == ["ok", "ok", "fail"], findings
+        page = urllib.request.urlopen(urllib.request.Request(
+            f"http://{cluster.brokers[1].overrides['metrics.listener']}/cluster",
+            headers={"Accept": "text/html"}), timeout=20).read().decode()
+        assert "Quorum of the controllers" in page and "one member of the quorum less" in page
+    finally:
+        os.kill(etcd, signal.SIGCONT)
+    until(lambda: status()[1] == [], 60, cluster.tails())
 
 
 class Writer(threading.Thread):

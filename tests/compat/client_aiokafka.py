@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
 
 from tests.compat import flows
 
@@ -84,11 +85,11 @@ class Client:
 
         asyncio.run(work())
 
-    def _with_consumer(self, use, *topics, group=None, policy="earliest"):
+    def _with_consumer(self, use, *topics, group=None, policy="earliest", **more):
         async def work():
             consumer = AIOKafkaConsumer(*topics, bootstrap_servers=self.bootstrap,
                                         group_id=group, enable_auto_commit=False,
-                                        auto_offset_reset=policy, **security())
+                                        auto_offset_reset=policy, **security(), **more)
             await consumer.start()
             try:
                 return await asyncio.wait_for(use(consumer), 40)
@@ -97,7 +98,7 @@ class Client:
 
         return asyncio.run(work())
 
-    def read(self, topic, start, count):
+    def read(self, topic, start, count, committed=False):
         async def use(consumer):
             where = TopicPartition(topic, 0)
             consumer.assign([where])
@@ -105,7 +106,50 @@ class Client:
             messages = [await consumer.getone() for _ in range(count)]
             return [(one.key, one.value, one.timestamp) for one in messages]
 
-        return self._with_consumer(use)
+        isolation = "read_committed" if committed else "read_uncommitted"
+        return self._with_consumer(use, isolation_level=isolation)
+
+    async def _transactional(self, name):
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=name)
+        await producer.start()
+        return producer
+
+    def move(self, topic, goal, group, count, is_committed):
+        async def use(consumer):
+            messages = [await consumer.getone() for _ in range(count)]
+            producer = await self._transactional(f"{group}-id")
+            try:
+                await producer.begin_transaction()
+                for one in messages:
+                    await producer.send(goal, one.value, one.key, 0, one.timestamp)
+                await producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): messages[-1].offset + 1}, group)
+                if is_committed:
+                    await producer.commit_transaction()
+                else:
+                    await producer.flush()
+                    await producer.abort_transaction()
+            finally:
+                await producer.stop()
+
+        self._with_consumer(use, topic, group=group)
+
+    def overtaken(self, topic, name):
+        async def work():
+            first = await self._transactional(name)
+            await first.begin_transaction()
+            await first.send_and_wait(topic, b"open", partition=0)
+            second = await self._transactional(name)
+            try:
+                await first.commit_transaction()
+            except KafkaError:
+                return
+            finally:
+                await first.stop()
+                await second.stop()
+            raise AssertionError("a producer that was overtaken could commit")
+
+        asyncio.run(work())
 
     def member(self, topic, group):
         return Member(self.bootstrap, topic, group)

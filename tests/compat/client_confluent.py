@@ -94,14 +94,51 @@ class Client:
                 messages.append(message)
         return messages
 
-    def read(self, topic, start, count):
-        consumer = self._consumer("unused")
+    def read(self, topic, start, count, committed=False):
+        isolation = "read_committed" if committed else "read_uncommitted"
+        consumer = self._consumer("unused", **{"isolation.level": isolation})
         try:
             consumer.assign([TopicPartition(topic, 0, start)])
             return [(one.key(), one.value(), one.timestamp()[1])
                     for one in self._take(consumer, count)]
         finally:
             consumer.close()
+
+    def _transactional(self, name):
+        producer = Producer({**self.settings, "transactional.id": name})
+        producer.init_transactions(30)
+        return producer
+
+    def move(self, topic, goal, group, count, is_committed):
+        consumer, producer = self._consumer(group), self._transactional(f"{group}-id")
+        try:
+            consumer.subscribe([topic])
+            messages = self._take(consumer, count)
+            producer.begin_transaction()
+            for one in messages:
+                producer.produce(goal, one.value(), one.key(), 0, timestamp=one.timestamp()[1])
+            producer.send_offsets_to_transaction(
+                [TopicPartition(topic, 0, messages[-1].offset() + 1)],
+                consumer.consumer_group_metadata(), 30)
+            if is_committed:
+                producer.commit_transaction(30)
+            else:
+                producer.flush(30)
+                producer.abort_transaction(30)
+        finally:
+            consumer.close()
+
+    def overtaken(self, topic, name):
+        first = self._transactional(name)
+        first.begin_transaction()
+        first.produce(topic, b"open", partition=0)
+        assert first.flush(30) == 0
+        self._transactional(name)
+        try:
+            first.commit_transaction(30)
+        except KafkaException:
+            return
+        raise AssertionError("a producer that was overtaken could commit")
 
     def member(self, topic, group):
         return Member(self.bootstrap, topic, group)

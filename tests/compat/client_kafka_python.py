@@ -15,6 +15,7 @@ from kafka.admin import (
     NewPartitions,
     NewTopic,
 )
+from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from tests.compat import flows
@@ -90,9 +91,10 @@ class Client:
                 taken += messages
         return taken
 
-    def _consumer(self, *topics, group=None, policy="earliest"):
+    def _consumer(self, *topics, group=None, policy="earliest", **more):
         return KafkaConsumer(*topics, bootstrap_servers=self.bootstrap, group_id=group,
-                             enable_auto_commit=False, auto_offset_reset=policy, **security())
+                             enable_auto_commit=False, auto_offset_reset=policy, **security(),
+                             **more)
 
     @staticmethod
     def _first(consumer, nudge):
@@ -115,8 +117,8 @@ class Client:
         consumer.seek(TopicPartition(topic, 0), start)
         return self._first(consumer, None)
 
-    def read(self, topic, start, count):
-        consumer = self._consumer()
+    def read(self, topic, start, count, **isolation):
+        consumer = self._consumer(**isolation)
         try:
             where = TopicPartition(topic, 0)
             consumer.assign([where])
@@ -196,6 +198,49 @@ class Client:
 
 
 class ClientOf3(Client):
+    def read(self, topic, start, count, committed=False):
+        isolation = "read_committed" if committed else "read_uncommitted"
+        return super().read(topic, start, count, isolation_level=isolation)
+
+    def _transactional(self, name):
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=name)
+        producer.init_transactions()
+        return producer
+
+    def move(self, topic, goal, group, count, is_committed):
+        consumer = self._consumer(topic, group=group)
+        producer = self._transactional(f"{group}-id")
+        try:
+            messages = self._take(consumer, count)
+            producer.begin_transaction()
+            for one in messages:
+                producer.send(goal, one.value, one.key, partition=0, timestamp_ms=one.timestamp)
+            producer.send_offsets_to_transaction(
+                {TopicPartition(topic, 0): OffsetAndMetadata(messages[-1].offset + 1, "", -1)},
+                consumer.group_metadata())
+            if is_committed:
+                producer.commit_transaction()
+            else:
+                producer.flush(30)
+                producer.abort_transaction()
+        finally:
+            producer.close()
+            consumer.close()
+
+    def overtaken(self, topic, name):
+        first = self._transactional(name)
+        first.begin_transaction()
+        first.send(topic, b"open", partition=0).get(30)
+        second = self._transactional(name)
+        try:
+            first.commit_transaction()
+        except KafkaError:
+            return
+        finally:
+            first.close(5)
+            second.close()
+        raise AssertionError("a producer that was overtaken could commit")
+
     def _config(self, kind, name, key):
         told = self._admin("describe_configs", [ConfigResource(kind, name)], config_filter="all")
         return told[kind.name.lower()][name][key]["value"]

@@ -47,6 +47,7 @@ CLASSES = {
     "kafka-client-metrics": TOOL + "ClientMetricsCommand",
     "kafka-streams-application-reset": TOOL + "StreamsResetter",
     "kafka-dump-log": TOOL + "DumpLogSegments",
+    "kafka-metadata-shell": "org.apache.kafka.shell.MetadataShell",
     **secured_tools.CLASSES,
 }
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

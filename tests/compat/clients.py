@@ -23,7 +23,7 @@ from tests.compat.security import WAYS
 HERE = Path(__file__).resolve().parent
 WITHOUT_STATIC = ("codecs", "create", "group", "dying", "restart", "resume", "seek", "reset",
                   "topics", "configs", "groups")
-ALL_BUT_STATIC = (*WITHOUT_STATIC, *WAYS)
+ALL_BUT_STATIC = (*WITHOUT_STATIC, "transactions", *WAYS)
 SCENARIOS = (*ALL_BUT_STATIC, "static")
 WITHOUT_TOKENS = tuple(name for name in SCENARIOS if name != "oauthbearer")
 CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
@@ -120,7 +120,7 @@ def kcat_version() -> str:
     return f"{own} (librdkafka {library})"
 
 
-def _java(version: str, main: str):
+def _java(version: str, main: str, *properties: str):
     java = HERE / "java"
     source = java / f"{main}.java"
 
@@ -138,9 +138,26 @@ def _java(version: str, main: str):
 
         classes = _prepared(f"java-{version}-{main}", [source], (version,), compiled)
         return [_program("java", "default-jre-headless"), "-Xmx256m", "-XX:TieredStopAtLevel=1",
-                SLF4J_QUIET, "-cp", f"{classes}:{lib}/*", main]
+                SLF4J_QUIET, *properties, "-cp", f"{classes}:{lib}/*", main]
 
     return prepare
+
+
+def _copier() -> list[str]:
+    _tools()
+    return []
+
+
+def _connect() -> list[str]:
+    """Kafka Connect comes with Kafka's jars, its file connectors do not."""
+    _tools()
+    artifact = f"org.apache.kafka:connect-file:{kafka.kafka_version()}"
+
+    def make(where: Path) -> None:
+        _run(_program("mvn", "maven"), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}",
+             f"-DoutputDirectory={where}", cwd=where)
+
+    return [str(_prepared("connect", [], (artifact,), make))]
 
 
 def _node() -> list[str]:
@@ -158,7 +175,8 @@ def _node() -> list[str]:
             _program("node", "nodejs"), str(folder / "compat.js")]
 
 
-def _go(program: str):
+def go_program(program: str) -> Callable[[], list[str]]:
+    """What prepares a Go program of ours and gives its command."""
     folder = HERE / "go"
 
     def prepare() -> list[str]:
@@ -188,7 +206,13 @@ CLIENTS = (
     Client("Java", "2.8.2", _java("2.8.2", "Compat"), WITHOUT_TOKENS),
     *(Client("Java", version, _java(version, "Compat")) for version in ("3.9.1", "4.3.1")),
     Client("Java, administration", "4.3.1", _java("4.3.1", "Administration"), ("calls",)),
-    Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams",), 240.0),
+    Client("Java, message copier", kafka.kafka_version(), _copier, ("exactly-once",)),
+    Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams", "exactly-once"),
+           240.0),
+    Client("Kafka Streams, streams groups", "4.3.1",
+           _java("4.3.1", "WordCount", "-Dgroup.protocol=streams"), ("streams", "exactly-once"),
+           240.0),
+    Client("Kafka Connect", kafka.kafka_version(), _connect, ("exactly-once",)),
     Client("confluent-kafka", "2.16.1",
            _python("confluent-kafka", "client_confluent", "confluent-kafka==2.16.1")),
     Client("kcat", kcat_version(), _kcat,
@@ -197,14 +221,14 @@ CLIENTS = (
            pinned=False),
     Client("kafka-python", "2.0.6",
            _python("kafka-python-2", "client_kafka_python", "kafka-python==2.0.6"),
-           ALL_BUT_STATIC),
+           (*WITHOUT_STATIC, *WAYS)),
     Client("kafka-python", "3.0.12",
            _python("kafka-python-3", "client_kafka_python", "kafka-python==3.0.12")),
     Client("aiokafka", "0.14.0", _python("aiokafka", "client_aiokafka", "aiokafka==0.14.0")),
     Client("KafkaJS", "2.2.4", _node, ALL_BUT_STATIC),
-    Client("franz-go", go_version("github.com/twmb/franz-go"), _go("franz")),
-    Client("Sarama", go_version("github.com/IBM/sarama"), _go("sarama")),
-    Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"), _go("segmentio"),
-           WITHOUT_STATIC),
+    Client("franz-go", go_version("github.com/twmb/franz-go"), go_program("franz")),
+    Client("Sarama", go_version("github.com/IBM/sarama"), go_program("sarama")),
+    Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"),
+           go_program("segmentio"), WITHOUT_STATIC),
     Client("Kafka's tools", kafka.kafka_version(), _tools, tuple(TOOLS), 600.0),
 )

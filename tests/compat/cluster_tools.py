@@ -184,7 +184,47 @@ def election(three: Three) -> str:
          elect("preferred"))
     seen(r"Leader: 2\s", three.ask(*_described(topic)))
     assert f"Valid replica already elected for partitions {topic}-0" in elect("preferred")
-    return "preferred, after its broker was dead"
+    brokers = three.cluster.brokers
+    with three.killed(3):
+        three.until(r"Leader: 2\s.*Isr: 2\s", *_described(topic))
+        brokers[2].kill()
+    # Broker 3 is back, and was not in sync when the leader went, which is eligible (KIP-966).
+    try:
+        three.until(r"Leader: none\s.*Isr: \s.*Elr: 2\s", *_described(topic))
+        seen(rf"Successfully completed leader election \(UNCLEAN\) for partitions {topic}-0",
+             elect("unclean"))
+        three.until(r"Leader: 3\s.*Isr: 3\s", *_described(topic))
+    finally:
+        three.cluster.start_broker(2)
+    three.until(r"Leader: 3\s.*Isr: (3,2|2,3)\s", *_described(topic))
+    return "preferred, after its broker was dead; unclean, while who was in sync is dead"
+
+
+def configs(three: Three) -> str:
+    tool, topic = "kafka-configs", three.topic()
+
+    def ask(kind: str, name: str | None, *arguments) -> str:
+        where = ("--entity-name", name) if name else ("--entity-default",)
+        return three.ask(tool, "--entity-type", kind, *where, *arguments)
+
+    for kind, name, key, value in (
+            ("topics", topic, "retention.ms", "12345"),
+            ("brokers", "2", "log.cleaner.io.buffer.size", "600000"),
+            ("brokers", None, "log.roll.ms", "7000000")):
+        ask(kind, name, "--alter", "--add-config", f"{key}={value}")
+        three.until(f"{key}={value}", tool, "--entity-type", kind,
+                    *(("--entity-name", name) if name else ("--entity-default",)), "--describe")
+    # What is altered of one broker is in force there alone, the default on each.
+    for number in map(str, three.cluster.brokers):
+        told = ask("brokers", number, "--describe", "--all")
+        assert ("log.cleaner.io.buffer.size=600000" in told) == (number == "2"), number
+        assert "log.roll.ms=7000000" in told and f"node.id={number}" in told, number
+    with three.killed(1):
+        assert "retention.ms=12345" in ask("topics", topic, "--describe")
+    ask("brokers", "2", "--alter", "--delete-config", "log.cleaner.io.buffer.size")
+    ask("brokers", None, "--alter", "--delete-config", "log.roll.ms")
+    assert "600000" not in ask("brokers", "2", "--describe")
+    return "topics, one broker, the default of brokers, each told by its broker"
 
 
 def log_dirs(three: Three) -> str:
@@ -312,7 +352,24 @@ def dump_log(three: Three) -> str:
     return "the metadata log and its snapshot on each of the three"
 
 
+def metadata_shell(three: Three) -> str:
+    topic = three.topic("2:3:1")
+    for number in three.cluster.brokers:
+        def look(of=number) -> bool:
+            with tempfile.TemporaryDirectory() as folder:
+                newest = max(_copy(three, of, folder).glob("*.checkpoint"), default=None)
+                if newest is None:
+                    return False
+                shell = ("kafka-metadata-shell", "--snapshot", newest)
+                return topic in three.tools.run(*shell, "ls", "/image/topics/byName") and \
+                    bool(re.search(r"replicas=\[2, 3, 1\]", three.tools.run(
+                        *shell, "cat", f"/image/topics/byName/{topic}/0")))
+        until(look, WAIT_S, f"{topic} in no snapshot of {number}")
+    return "topics and their replicas in a snapshot of each of the three"
+
+
 FLOWS = {
+    "kafka-configs": configs, "kafka-metadata-shell": metadata_shell,
     "kafka-topics": topics, "kafka-reassign-partitions": reassign,
     "kafka-leader-election": election, "kafka-log-dirs": log_dirs,
     "kafka-replica-verification": verification, "kafka-metadata-quorum": quorum,

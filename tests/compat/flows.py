@@ -24,6 +24,9 @@ SECURITY = json.loads(os.environ.get("COMPAT_SECURITY", "{}"))
 WAIT_S = 45.0
 # The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 RESET_START, RESET_END = 3, 20
+# How many records each transaction moves, and whether it is committed: every record moves once.
+MOVES = ((10, False), (10, True), (15, False), (30, True))
+MOVED = sum(count for count, is_committed in MOVES if is_committed)
 
 
 def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
@@ -237,9 +240,27 @@ def groups(client, topic: str) -> str:
     return note
 
 
+def transactions(client, topic: str) -> str:
+    """Records move from a topic to another with their positions, in transactions of which some are
+    aborted; before that a producer is overtaken by one with its id."""
+    goal, group = f"{topic}-goal", f"{topic}-group"
+    sent = rows("moved", MOVED)
+    client.produce(topic, sent, "none")
+    client.create(goal, 1)
+    client.overtaken(goal, f"{group}-id")
+    for count, is_committed in MOVES:
+        client.move(topic, goal, group, count, is_committed)
+    assert client.read(goal, 0, MOVED, committed=True) == sent, "other records than moved"
+    everything = 1 + sum(count for count, _ in MOVES)
+    assert len(client.read(goal, 0, everything, committed=False)) == everything
+    offset = client.committed(topic, group)
+    assert offset == MOVED, f"committed is {offset}, not {MOVED}"
+    return "positions with the records, aborted ones unseen, a second producer of the same id"
+
+
 FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member,
          "resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs,
-         "groups": groups}
+         "groups": groups, "transactions": transactions}
 
 
 def main(make) -> None:

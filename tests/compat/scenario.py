@@ -10,14 +10,16 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.brokers import BrokerDied
-from tests.compat import flows
+from tests.compat import exactly_once, flows
 from tests.compat.clients import Client, ClientMissing
 from tests.compat.dying import dying, restart, static
 from tests.compat.secured_tools import CLASSES as SECURED_TOOLS
@@ -31,6 +33,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4"}
 DEADLY = {"dying": dying, "static": static, "restart": restart}
 PARTITIONS = {"group": flows.PARTITIONS, **dict.fromkeys(DEADLY, flows.PARTITIONS), "streams": 2,
+              "exactly-once": 2,
               "kafka-consumer-groups": 3, "kafka-verifiable-consumer": 4}
 DELETE_RECORDS, OFFSET_FETCH = 21, 9
 _SERIAL = itertools.count()
@@ -93,10 +96,10 @@ def _answer(command: list[str], client: Client, log: Path,
 
 
 @contextlib.contextmanager
-def _own(broker):
+def _own(broker, **settings):
     """A broker of the same kind, to be killed and started again on its port."""
     with tempfile.TemporaryDirectory(prefix="compat-") as root, \
-            type(broker)(Path(root), SETTINGS) as own:
+            type(broker)(Path(root), {**SETTINGS, **settings}) as own:
         if own.name == "kafka":
             own.broker.wanted_port = own.port
         yield own
@@ -110,6 +113,19 @@ def _deadly(command: list[str], scenario: str, broker, log: Path) -> tuple[bool,
             return True, DEADLY[scenario](command, one, _ready(scenario, one), log)
     except (AssertionError, BrokerDied) as failure:
         return False, str(failure)
+
+
+def _exactly_once(command: list[str], client: Client, broker, log: Path) -> tuple[bool, str]:
+    with _own(broker, **exactly_once.SETTINGS) as own, \
+            tempfile.TemporaryDirectory(prefix="compat-") as folder:
+        worker = exactly_once.WORKERS[client.name](
+            command, own, _ready("exactly-once", own), Path(folder))
+        try:
+            return True, exactly_once.exactly_once(worker, random.Random(client.name))
+        except (AssertionError, BrokerDied) as failure:
+            return False, str(failure)
+        finally:
+            shutil.copy(Path(folder) / "worker.log", log)
 
 
 def _secured(command: list[str], client: Client, scenario: str, secured: Secured, log: Path):
@@ -126,6 +142,8 @@ def run_scenario(command: list[str], client: Client, scenario: str, broker, logs
     log = logs / re.sub(r"[^\w.-]+", "-", f"{client.name}-{client.version}-{scenario}.log")
     if secured is not None and (scenario in WAYS or scenario in SECURED_TOOLS):
         return Result(client, scenario, *_secured(command, client, scenario, secured, log))
+    if scenario == "exactly-once":
+        return Result(client, scenario, *_exactly_once(command, client, broker, log))
     if scenario in DEADLY:
         return Result(client, scenario, *_deadly(command, scenario, broker, log))
     topic = _ready(scenario, broker)

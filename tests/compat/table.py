@@ -25,10 +25,19 @@ COLUMNS = {
     "topics": "create, describe, delete; add partitions",
     "configs": "alter and describe a topic's settings, describe a broker's",
     "groups": "list, describe, committed offsets read and set, delete",
+    "transactions": "records go from one topic to another with the group's position, in "
+                    "transactions of which some are aborted; a second producer of the same id "
+                    "shuts the first out",
     "calls": "every call of Kafka 4.3's administration client that one broker without security "
              "serves, right and wrong ones: topics, records, settings, groups, cluster, quotas",
     "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
-               "empty state folder",
+               "empty state folder. Streams groups: the same programs with "
+               "`group.protocol=streams` (KIP-1071)",
+    "exactly-once": "the program and the broker are killed (kill -9) in turn, four times, while "
+                    "records go through in transactions: everything is there once. Streams: every "
+                    "count of every word, exactly_once_v2; Connect: lines of a file, "
+                    "exactly.once.source.support; Kafka's TransactionalMessageCopier, which aborts "
+                    "at random",
 }
 SECURITY = {
     "tls": "the server's certificate is checked",
@@ -39,6 +48,18 @@ SECURITY = {
     "oauthbearer": "a signed token over TLS, checked against the issuer's keys",
 }
 SECURITY_TITLE = "## Security"
+# What other tests have on three brokerds; those are no part of this run.
+CLUSTER = """## Three brokers
+
+Slow tests on three brokerds with their etcds, beside this table (`pytest --slow tests/cluster`):
+
+| client or tool | what is examined |
+|---|---|
+| librdkafka (confluent-kafka), Java 4.3.1, franz-go | \
+a producer (acks=all, idempotent) and a group go on through `kill -9` of the leader, twice, \
+and through a rolling restart: no record is refused, lost, doubled \
+or out of order, and the group reads all of them |
+| Kafka's tools | the table in [cluster.md](cluster.md#how-it-is-tried) |"""
 SECURITY_HEAD = f"| client | version | {' | '.join(SECURITY)} | |"
 HEAD = f"| client | version | {' | '.join(COLUMNS)} | codecs it has |"
 TOOLS_HEAD = "| tool | version | | what is examined |"
@@ -72,6 +93,7 @@ def document(results, known: dict[str, str]) -> str:
         lines += ["", "Kafka's own tools, from its jars:", "", TOOLS_HEAD, "|---|---|---|---|"]
         lines += [f"| {one.scenario} | {one.client.version} | {_cell(one)} | "
                   f"{one.note if one.ok else ''} |" for one in tools]
+    lines += ["", *CLUSTER.splitlines()]
     failed = [result for result in results if not result.ok]
     if failed:
         lines += ["", "## What fails", ""]

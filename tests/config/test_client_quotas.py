@@ -103,6 +103,13 @@ def test_a_fetch_over_the_limit_counts_nothing():
     assert quotas.charge(0, b"c", FETCH, 1_000, 0) == 0
 
 
+def test_what_was_sent_in_any_case_counts_above_the_limit_too():
+    quotas = _one(kind=FETCH)
+    assert quotas.charge(0, b"c", FETCH, 9_000, 0, True) == 0
+    waits = [quotas.charge(0, b"c", FETCH, 2_000, 0, True) for _ in range(2)]
+    assert 0 < waits[0] < waits[1]
+
+
 def test_an_answer_that_no_window_can_hold_passes_when_nothing_was_fetched():
     quotas = _one(kind=FETCH)
     assert quotas.charge(0, b"c", FETCH, 50_000, 0) == 0

@@ -24,7 +24,7 @@ OTHERS = {
     "metadata.version": "a feature", "transaction.version": "a feature",
     "group.version": "a feature", "kraft.version": "a feature",
     "eligible.leader.replicas.version": "a feature", "share.version": "a feature",
-    "streams.version": "a feature",
+    "streams.version": "a feature", "num.standby.replicas": "what records call a setting",
     "cluster.id": "in meta.properties", "directory.id": "in meta.properties",
     "schema.registry.url": "an option of the Spark source",
     "schema.registry.basic.auth.user.info": "an option of the Spark source",

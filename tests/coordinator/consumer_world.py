@@ -12,7 +12,8 @@ import itertools
 from types import SimpleNamespace
 
 from pylog.coordinator import consumer_groups, targets
-from pylog.coordinator.consumer_group import STABLE, ConsumerGroup
+from pylog.coordinator.assigned_group import STABLE
+from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import ConsumerLimits, Limits
 from pylog.metadata.image import Image, Topic

@@ -235,7 +235,7 @@ def test_the_text_of_a_commit_may_have_so_many_characters(machine, length, error
     got = offsets.commit(machine.groups, request, [
         ("t", bytes(16), 0, 5, -1, "\u00e4" * length), ("t", bytes(16), 1, 6, -1, None)])
     assert got == (0 if not error else [12, 0])
-    found = dict(offsets.fetch(machine.groups, "g", [("t", [0, 1, 2])])[0][1])
+    found = dict(offsets.fetch(machine.groups, "g", [("t", [0, 1, 2])], False)[0][1])
     assert (found[0] is None) == bool(error) and found[1].offset == 6 and found[2] is None
 
 

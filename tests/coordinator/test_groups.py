@@ -230,7 +230,7 @@ def test_a_commit_is_taken_only_in_the_members_generation(machine):
     assert machine.commit(6, member, 2) == 22
     assert machine.commit(6, "x", 1) == 25
     assert machine.commit(6) == 25
-    assert offsets.fetch(machine.groups, "g", None)[0][1][0][1].offset == 5
+    assert offsets.fetch(machine.groups, "g", None, False)[0][1][0][1].offset == 5
 
 
 def test_a_commit_counts_as_a_heartbeat(machine):

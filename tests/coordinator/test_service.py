@@ -86,7 +86,7 @@ class Node:
 
     def committed(self, index: int) -> int | None:
         """What the machine of partition `index` tells, once it is loaded."""
-        entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None)
+        entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None, False)
         return entry[0][1][0][1].offset if entry else None
 
     def elect(self, index: int, leader: int, epoch: int) -> None:
@@ -470,7 +470,7 @@ def test_nobody_sees_a_group_half_deleted_nor_takes_its_name_before_the_end(on_n
         deleted = _delete(node)
         machine = node.shard(0)[0].machine
         assert not deleted.is_answered
-        assert offsets.fetch(machine, node.group(0), None) == []
+        assert offsets.fetch(machine, node.group(0), None, False) == []
         assert machine.find(node.group(0)) is None
         assert list(inventory.listed(machine, set(), set())) == []
         again, taken, joined = _delete(node), node.commit(0, 5), node.join(0)

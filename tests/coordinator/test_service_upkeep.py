@@ -217,7 +217,7 @@ def test_an_expiry_that_meets_offsets_of_a_deleted_topic_leaves_the_others(on_no
         await node.groups.runtime.expire()
         for _ in range(2):
             await node.again()
-            found = offsets.fetch(node.shard(0)[0].machine, node.group(0), None)
+            found = offsets.fetch(node.shard(0)[0].machine, node.group(0), None, False)
             assert [(topic, rows[0][1].offset) for topic, rows in found] == [("u", 7)]
     on_node(scenario)
 

@@ -71,7 +71,7 @@ def fields(state):
 def test_an_update_changes_what_it_names():
     state = ShareState(4, 5)
     assert fields(state) == {
-        "snapshot_epoch": 4, "state_epoch": 5, "leader_epoch": -1, "start_offset": -1,
+        "snapshot_epoch": 4, "state_epoch": 5, "leader_epoch": 0, "start_offset": -1,
         "complete_count": -1, "create_ms": 0, "write_ms": 0, "updates": 0, "batches": []}
     new = share_state.messages.ShareUpdateValue
     state.update(new(start_offset=10, leader_epoch=2, delivery_complete_count=6,

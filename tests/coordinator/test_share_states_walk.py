@@ -72,7 +72,7 @@ class Model:
             return self.place(key), []
         self.rows[key] = {
             "snapshot_epoch": 0 if old is None else old["snapshot_epoch"] + 1,
-            "state_epoch": state_epoch, "leader_epoch": -1, "start_offset": start,
+            "state_epoch": state_epoch, "leader_epoch": 0, "start_offset": start,
             "complete_count": -1 if start == -1 else 0, "batches": []}
         return NONE, [self.saved(key)]
 

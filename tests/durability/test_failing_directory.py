@@ -300,6 +300,7 @@ def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, pre
             while not fetch(other, topic, 0, partition=bad[-1])["high_watermark"]:
                 assert time.monotonic() < end_s
                 time.sleep(0.02)
+        time.sleep(0.2)     # All have records; their flush is asked for right after.
         one.fail("syncfs", one.bad)
         rows = decode(raw.PRODUCE, 8, connection.answer(raw.PRODUCE, 8, 1))["responses"][0]
         codes = {row["error_code"] for row in rows["partition_responses"]}

@@ -214,6 +214,39 @@ def test_a_branch_that_a_start_cannot_name_stops_it_and_is_whole_in_the_next(
     again.stop()
 
 
+@pytest.mark.parametrize("removed", ["nothing", "the mark"])
+def test_a_kill_in_the_preparation_or_removal_of_a_branch_leaves_nothing_for_good(
+        node, tmp_path, removed, monkeypatch):
+    """As if it had come before the first file, or amid the removal of all."""
+    stray = tmp_path / f"copy-0.{'ab' * 16}-stray"
+    stray.mkdir()
+    if removed == "the mark":
+        (stray / "branch").touch()
+        (stray / f"{0:020d}.log").touch()
+        monkeypatch.setattr("pylog.log.manager.remove_tree",
+                            lambda path: os.unlink(os.path.join(path, "branch")))
+    node.crash()
+    again = Node(tmp_path)
+    again.logs.upkeep(again.now_ms())
+    monkeypatch.undo()
+    again.crash()
+    again = Node(tmp_path)
+    again.logs.upkeep(again.now_ms())
+    assert not list(tmp_path.glob("copy-0*"))
+    again.stop()
+
+
+def test_directories_that_another_broker_set_aside_are_left_alone(node, tmp_path):
+    stray = tmp_path / f"gone-0.{'ab' * 16}-stray"
+    stray.mkdir()
+    (stray / f"{0:020d}.log").touch()
+    node.crash()
+    again = Node(tmp_path)
+    again.logs.upkeep(again.now_ms())
+    assert stray.exists()
+    again.stop()
+
+
 def test_damaged_indexes_of_one_are_made_anew_for_it_alone(node, tmp_path):
     branch(node, "copy", "source")
     expected = offsets(node, "source")
@@ -377,3 +410,8 @@ def test_a_branch_of_a_damaged_log_ends_before_its_offset_too(node, tmp_path, ho
     assert {offset: row for offset, row in found[1].items() if offset != 60} == {
         offset: row for offset, row in rows.items() if offset < end and offset != 60}
     assert survey(one) == (gone, rows)
+
+
+def test_a_partition_of_the_source_that_is_not_open_is_told_by_its_number():
+    with pytest.raises(OSError, match="partition 0 of the source is not open"):
+        branches.prepare([(None, 0)], "b", bytes(16), None, {}, TIME)

@@ -9,7 +9,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM
-from pylog.log import checkpoints
+from pylog.log import checkpoints, cleaner
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
 from tests.native.test_cleaner import follow, marker, plain, transaction
@@ -240,3 +240,27 @@ def test_without_room_a_deleted_topic_leaves_nothing_that_the_next_of_its_name_i
         patched.setattr(checkpoints, "write_offsets", refused)
         node.delete("a")
     assert checkpoints.read_offsets(tmp_path / CHECKPOINT) == {}
+
+
+def test_what_a_pass_moves_counts_once_for_its_pace(node, monkeypatch):
+    node.create("compacted", configs=COMPACT)
+    append(node, "compacted", [1, 2] * 60)
+    size, counted = node.logs.get("compacted", 0).size_bytes, []
+    monkeypatch.setattr(cleaner, "STEP_BYTES", 100_000)
+    monkeypatch.setattr(node.logs.cleaner, "_hold_back", counted.append)
+    node.logs.cleaner.clean_one()
+    stats = node.logs.cleaner.stats()
+    # What is mapped is no more than what is read.
+    assert len(counted) > 20 and min(counted) >= 0
+    assert size < sum(counted) <= 2 * size + stats["bytes_written"]
+
+
+@pytest.mark.parametrize("first_ms, is_late", [(-1, False), (0, True), (4_999, True),
+                                               (5_000, False)])
+def test_what_is_dirty_since_before_the_longest_lag_is_due(node, monkeypatch, first_ms, is_late):
+    monkeypatch.setattr(cleaner.cleaner, "look", lambda *_, **__: (99, 1, 0, 5, first_ms))
+    candidate = cleaner.Candidate(*[None] * len(cleaner.Candidate._fields))._replace(config={
+        "min.compaction.lag.ms": 0, "max.compaction.lag.ms": 1000,
+        "min.cleanable.dirty.ratio": 0.5})
+    chosen = node.logs.cleaner._look(candidate, ("t", 0), 6000)
+    assert (chosen is not None) is is_late

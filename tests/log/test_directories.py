@@ -254,3 +254,20 @@ def test_the_name_of_a_new_directory_is_on_disk_before_it_is_formatted(
     synced.clear()
     Node(path).stop()
     assert str(path.parent) not in synced
+
+
+@pytest.mark.parametrize("code, offline", [(errno.EIO, True), (errno.ENOSPC, False)])
+def test_a_directory_that_cannot_be_renamed_is_a_fault_of_the_disk_but_for_a_shortage(
+        tmp_path, monkeypatch, code, offline):
+    disks = Directories([str(tmp_path)], Settings({"log.dir.free.bytes.min": "0"}), None)
+    disks.open()
+    (tmp_path / "t-0").mkdir()
+
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", refuse)
+        assert not disks.rename(0, "t-0", "u-0")
+    assert disks.online(0) is not offline and (tmp_path / "t-0").exists()
+    disks.close()

@@ -76,7 +76,8 @@ def test_what_was_copied_is_paid_for_by_pauses_at_the_rate_before_more_is(node):
     waits = []
     mover = node.logs.moves
     mover._stopping = SimpleNamespace(
-        wait=waits.append, is_set=lambda: sum(waits) >= 20, set=lambda: None)
+        wait=waits.append, set=lambda: None,
+        is_set=lambda: waits.count(moves.PAUSE_S) == 2 or sum(waits) >= 60)
     node.settings.set_dynamic({moves.RATE: "25000"}, {})
     node.logs.move("t", 0, 1)
     mover._thread.join()

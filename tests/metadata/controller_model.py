@@ -12,7 +12,8 @@ FETCH, FETCH_SNAPSHOT, API_VERSIONS = 1, 59, 18
 
 
 class ModelController:
-    """batches: [(base offset, epoch, bytes)]. `requests`: the Fetch rows that were asked, in order.
+    """batches: [(base offset, epoch, bytes)]. `requests`: the Fetch rows that were asked, in order,
+    `waits`: how long each might take, in ms.
     `leader`: (id, epoch) that answers name; with another id than `node_id` they are error 6."""
 
     def __init__(self, node_id: int = 1, epoch: int = 1):
@@ -23,6 +24,7 @@ class ModelController:
         self.snapshot: tuple | None = None       # (end offset, epoch, bytes)
         self.part_bytes = 1 << 20
         self.requests: list = []
+        self.waits: list = []
         self.port = 0
         self.bad: list = []                      # Answers' rows, given first.
         self._server: asyncio.Server | None = None
@@ -81,6 +83,7 @@ class ModelController:
         new = messages.FetchResponse
         asked = request.topics[0].partitions[0]
         self.requests.append(asked)
+        self.waits.append(request.max_wait_ms)
         row = self.bad.pop(0) if self.bad else self._row(asked)
         row.current_leader = new.LeaderIdAndEpoch(
             leader_id=self.leader[0], leader_epoch=self.leader[1])
@@ -93,7 +96,9 @@ class ModelController:
                                 records=b"")
         if self.leader[0] != self.node_id:
             row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif asked.current_leader_epoch != self.leader[1]:
+        elif asked.current_leader_epoch > self.leader[1]:
+            row.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif asked.current_leader_epoch < self.leader[1]:
             row.error_code = ErrorCode.FENCED_LEADER_EPOCH
         elif asked.fetch_offset < self.start:
             row.snapshot_id = new.SnapshotId(end_offset=self.snapshot[0], epoch=self.snapshot[1])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pylog._native.log import DISK_NO_SYNC, DISK_SYSTEM, LogDir, StorageError
 from pylog.metadata.image import Image, apply
-from pylog.metadata.local import LocalLog
+from pylog.metadata.local import LocalLog, limits_of
 from pylog.metadata.log import Conflict
 from pylog.protocol import messages
 
@@ -157,3 +157,28 @@ def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
     assert set(folded(log).topics) == {"t1", "t3"}
     del log, whole
     assert set(folded(opened(tmp_path)).topics) == {"t1", "t3"}
+
+
+def test_a_snapshot_is_due_when_the_newest_is_as_old_as_the_setting_says(tmp_path):
+    clock = [now_ms()]
+    log = LocalLog(LogDir(str(tmp_path)), None, lambda: clock[0], snapshot_ms=60_000)
+    end = log.append(topic(1), log.elect(1), 0)
+    clock[0] += 59_999
+    assert not log.snapshot_is_due(end)
+    clock[0] += 1
+    assert log.snapshot_is_due(end)
+
+
+def test_segments_of_the_metadata_log_are_closed_by_its_settings(tmp_path):
+    limits = limits_of({"metadata.log.max.record.bytes.between.snapshots": 1 << 20,
+                        "metadata.log.max.snapshot.interval.ms": 0,
+                        "metadata.log.segment.bytes": 1000, "metadata.log.segment.ms": 10**9})
+    log = LocalLog(LogDir(str(tmp_path)), None, now_ms, **limits)
+    epoch = log.elect(1)
+    for number in range(20):
+        log.append(topic(number), epoch, 3 * number)
+    assert len(glob.glob(f"{tmp_path}/__cluster_metadata-0/*.log")) > 3
+    before = folded(log)
+    assert len(before.topics) == 20
+    log.close()
+    assert folded(opened(tmp_path)) == before

@@ -124,6 +124,24 @@ def test_what_another_controller_has_otherwise_is_cut(tmp_path):
     asyncio.run(go())
 
 
+def test_a_controller_that_has_not_heard_of_the_next_one_cuts_nothing_away(tmp_path):
+    async def go():
+        async with ModelController(1, 2) as late, ModelController(2, 3) as active:
+            for model in late, active:
+                model.write(topic(1), epoch=2)
+            active.write(topic(2))
+            async with Following(tmp_path, active) as following:
+                await following.reaches(1)
+                following.log.close()
+            active.write(topic(3))
+            async with Following(tmp_path, late, active) as following:
+                assert await following.reaches(2) == {"t1", "t2", "t3"}
+                assert following.controllers.epoch == 3
+            assert {asked.current_leader_epoch for asked in late.requests} == {3}
+
+    asyncio.run(go())
+
+
 def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
     async def go():
         async with ModelController() as model:
@@ -242,6 +260,39 @@ def test_a_controller_that_is_not_the_active_one_names_the_one_to_ask(tmp_path):
             async with Following(tmp_path, one, two) as following:
                 assert await following.reaches(0) == {"t1"}
                 assert following.controllers.active_id == 2
+
+    asyncio.run(go())
+
+
+def test_the_active_controller_is_asked_again_at_once_under_the_epoch_that_it_names(tmp_path):
+    async def go():
+        async with ModelController(1) as one, ModelController(2) as two, \
+                ModelController(3, 7) as three:
+            one.leader = two.leader = -1, -1
+            three.write(topic(1))
+            async with Following(tmp_path, one, two, three) as following:
+                assert await following.reaches(0) == {"t1"}
+            assert [asked.current_leader_epoch for asked in three.requests[:2]] == [0, 7]
+            assert len(one.requests) == len(two.requests) == 1
+
+    asyncio.run(go())
+
+
+def test_a_start_that_knows_everything_already_does_not_wait_for_more(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1))
+            async with Following(tmp_path, model) as following:
+                await following.reaches(0)
+                following.log.close()
+            del following
+            model.waits.clear()
+            async with Following(tmp_path, model) as following:
+                await asyncio.wait_for(following.observer.caught_up.wait(), 20)
+                while len(model.waits) < 4:
+                    await asyncio.sleep(0.005)
+            assert model.waits[0] == 0
+            assert min(model.waits[1:]) > 0
 
     asyncio.run(go())
 

@@ -103,6 +103,15 @@ class Node:
         self.quorum.close()
 
 
+async def decides_until(holder, condition):
+    """The others may be copying as this begins: what they find then they do not look for again."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        await holder.decide("after")
+        await asyncio.sleep(0.05)
+
+
 async def until(condition, seconds=WAIT_S):
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -140,6 +149,24 @@ def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
         assert holder.followed == ["epoch 1", *(f"topic {number}" for number in range(20))]
         await until(lambda: all(node.office.holder == holder.office.holder for node in nodes))
         assert holder.office.holder.node_id == holder.number
+
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_a_node_that_stands_by_looks_when_it_is_told_of_news_though_its_watch_is_silent(
+        tmp_path, servers, prefix, monkeypatch):
+    async def silent(quorum, stir):
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Quorum, "watch", silent)
+    monkeypatch.setattr(office, "POLL_S", float("inf"))
+
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        await holder.decide("news")
+        for node in nodes:
+            node.office.stir()
+        await until(lambda: all(node.followed == ["epoch 1", "news"] for node in nodes))
 
     in_cluster(tmp_path, servers, prefix, scenario)
 
@@ -299,9 +326,8 @@ def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
             return copied()
 
         short.log.catch_up = refused
-        await holder.decide("after")
-        await until(lambda: short.followed == holder.followed)
-        assert len(tries) >= 4
+        await decides_until(holder, lambda: tries)
+        await until(lambda: len(tries) >= 4 and short.followed == holder.followed)
 
     in_cluster(tmp_path, servers, prefix, scenario)
 
@@ -326,8 +352,7 @@ def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
             raise ValueError("the quorum's batch is damaged")
 
         other.log.catch_up = damaged
-        await holder.decide("after")
-        await until(other.task.done)
+        await decides_until(holder, other.task.done)
         assert isinstance(other.task.exception(), ValueError)
 
     in_cluster(tmp_path, servers, prefix, scenario)

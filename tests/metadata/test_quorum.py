@@ -287,3 +287,32 @@ def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):
     finally:
         servers.start_member(leader)
         servers.await_leader()
+
+
+def test_each_member_is_told_with_how_it_is(servers, prefix):
+    clock = iter(range(0, 1000, 10))          # What was learned is old at each call.
+    quorum = Quorum(servers.keys(TTL_S), prefix, 5.0, lambda: next(clock))
+    try:
+        members = quorum.members()
+        assert [member.address for member in members] == servers.addresses
+        assert all(member.answers and not member.reason and member.version for member in members)
+        assert sum(member.leads for member in members) == 1
+        follower = next(number for number, member in enumerate(members, 1) if not member.leads)
+        servers.kill(follower)
+        try:
+            gone = quorum.members()[follower - 1]
+            assert not gone.answers and gone.reason
+            assert sum(member.answers for member in quorum.members()) == 2
+        finally:
+            servers.start_member(follower)
+    finally:
+        quorum.close()
+
+
+def test_members_are_not_asked_again_at_once(servers, prefix):
+    keys = servers.keys(TTL_S)
+    quorum = Quorum(keys, prefix, 5.0, lambda: 5.0)
+    try:
+        assert quorum.members() is quorum.members()
+    finally:
+        quorum.close()

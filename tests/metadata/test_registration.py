@@ -30,7 +30,8 @@ def test_a_broker_registers_fenced_and_leads_once_it_is_unfenced():
     assert (broker.epoch, broker.rack) == (8, "rack")
     assert broker.directories == tuple(sorted(directories))
     assert broker.features == (("metadata.version", 7, 30), ("transaction.version", 0, 2),
-                               ("group.version", 0, 1), ("share.version", 0, 1))
+                               ("group.version", 0, 1), ("share.version", 0, 1),
+                               ("streams.version", 0, 1))
     change, = controller.unfence_broker(made, 4)
     active = apply(made, [change], 9, 1)
     assert active.broker_is_active(4) and controller.unfence_broker(active, 4) == []

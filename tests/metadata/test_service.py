@@ -64,9 +64,9 @@ def test_a_first_start_formats_registers_and_unfences():
         controller = await started(MemoryLog())
         assert controller.image.features == {
             "metadata.version": 30, "transaction.version": 2, "group.version": 1,
-            "share.version": 1}
+            "share.version": 1, "streams.version": 1}
         broker = controller.image.brokers[1]
-        assert not broker.fenced and broker.epoch == 4
+        assert not broker.fenced and broker.epoch == 5
     asyncio.run(run())
 
 

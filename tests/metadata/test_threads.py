@@ -1,6 +1,7 @@
 """Blocking work whose caller is cancelled."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from pylog.metadata.threads import in_thread
 
 
-def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobody():
+@pytest.mark.parametrize("cancellations", [1, 2])
+def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobody(cancellations):
     complaints, ended = [], []
 
     async def scene():
@@ -27,9 +29,16 @@ def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobod
         caller.cancel()
         await asyncio.sleep(0)
         assert not caller.done()
+        if cancellations == 2:      # The wait is given up, not the work.
+            caller.cancel()
+            await asyncio.sleep(0)
         goes_on.set()
         with pytest.raises(asyncio.CancelledError):
             await caller
+        while not ended:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        gc.collect()
 
     asyncio.run(scene())
     assert ended == [True]

@@ -9,7 +9,7 @@ from pylog.config import Settings
 from pylog.log.errors import StartError
 from pylog.metadata import controller_member
 from pylog.metadata.keys import Absent, Delete, Get, Is, KeysError, List, Put, Unreachable
-from pylog.metadata.zookeeper import ZooKeeper, tls_of
+from pylog.metadata.zookeeper import Fact, ZooKeeper, tls_of
 from pylog.testing.certificates import Authority, write
 from tests.brokers import free_port
 from tests.zookeepers import ZooKeepers
@@ -153,3 +153,11 @@ def test_without_kazoo_a_start_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pylog.metadata.zookeeper", None)
     with pytest.raises(StartError, match=r"pip install 'pylog-broker\[zookeeper\]'"):
         controller_member._zookeeper({})
+
+
+def test_what_was_put_is_known_with_its_next_version():
+    keys = ZooKeeper.__new__(ZooKeeper)
+    keys._known = {}
+    keys._remember([Is("a", b"old"), Absent("b")], [Put("a", b"new"), Put("b", b"first")],
+                   {"a": Fact(b"old", 4)})
+    assert keys._known == {"a": Fact(b"new", 5), "b": Fact(b"first", 0)}

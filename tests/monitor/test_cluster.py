@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 from pylog.config import Settings
 from pylog.metadata.image import Image, apply
-from pylog.monitor import metrics
+from pylog.metadata.keys import MemberState
+from pylog.monitor import metrics, overview
 from pylog.monitor.cluster import ClusterFigures
 from pylog.protocol import messages
 
@@ -69,9 +70,66 @@ def test_followers_are_as_far_behind_as_where_they_are_behind_most():
 
 def test_a_controller_tells_of_its_elections_and_of_its_quorum():
     quorum = SimpleNamespace(is_answering=True, is_full=True, failures=2, appends=10,
-                             append_seconds=0.5)
+                             append_seconds=0.5, members=members)
     found = samples(SimpleNamespace(image=image(), quorum=quorum, controller=SimpleNamespace(
         is_active=True, elections={"clean": 3, "unclean": 1})))
     assert found["pylog_controller_active"] == {(): 1}
     assert found["pylog_controller_elections"] == {("clean",): 3, ("unclean",): 1}
     assert (found["pylog_quorum_full"], found["pylog_quorum_appends"]) == ({(): 1}, {(): 10})
+    assert found["pylog_quorum_member_up"] == {("e1:1",): 1, ("e2:1",): 0}
+    assert found["pylog_quorum_member_leader"] == {("e1:1",): 1, ("e2:1",): 0}
+    assert found["pylog_quorum_member_stored_bytes"] == {("e1:1",): 4096}
+    assert found["pylog_quorum_member_answer_seconds"] == {("e1:1",): 0.25, ("e2:1",): 0.5}
+
+
+def members():
+    return [MemberState("e1:1", True, True, "3.5", 4096, "", 0.25),
+            MemberState("e2:1", False, False, "", -1, "<gone>", 0.5)]
+
+
+def view(seen, **changed):
+    """The page of node 1."""
+    metadata = SimpleNamespace(image=seen, cluster_id="c", **changed)
+    return ClusterFigures(metadata, Settings({"min.insync.replicas": "2", "node.id": "1"}),
+                          list, lambda: 0).view()
+
+
+def test_the_page_names_what_needs_somebody():
+    found = view(image((1, [1, 2], [1, 2]), (2, [1, 2], [2]), (-1, [3], [3])),
+                 controllers=SimpleNamespace(active_id=2),
+                 quorum=SimpleNamespace(members=members))
+    assert (found["controller"], found["told_by"], found["partitions"]) == (2, 1, 3)
+    assert found["offline"] == {"count": 1, "names": ["t-2"]}
+    assert found["under_replicated"] == found["under_min_isr"] == {"count": 1, "names": ["t-1"]}
+    assert found["led_elsewhere"]["names"] == ["t-1"]
+    assert [(row["broker"], row["state"], row["leaders"], row["replicas"])
+            for row in found["brokers"]] == [
+                (1, "active", 1, 2), (2, "active", 1, 2), (3, "fenced", 0, 1)]
+    assert found["troubles"] == [
+        "e2:1 of the quorum cannot be used: <gone>",
+        "the quorum has no majority: nothing can be created, changed or elected",
+        "1 partitions have no leader", "1 partitions refuse acks=all",
+        "1 partitions are under-replicated",
+        "broker 3 is fenced: it has replicas of 1 partitions"]
+
+
+def test_a_page_names_so_many_partitions_and_counts_all():
+    found = view(image(*[(-1, [3], [3])] * (overview.NAMES_MAX + 7)), controller=SimpleNamespace(
+        is_active=True))
+    assert found["offline"]["count"] == overview.NAMES_MAX + 7
+    assert len(found["offline"]["names"]) == overview.NAMES_MAX
+    assert "and 7 more" in overview.html(found)
+
+
+def test_the_page_for_people_shows_names_as_text():
+    page = overview.html(view(
+        image((1, [1, 2], [1, 2])), controllers=SimpleNamespace(active_id=-1),
+        quorum=SimpleNamespace(members=members)))
+    assert "&lt;gone&gt;" in page and "<gone>" not in page
+    assert "there is no active controller" in page and "controller none" in page
+
+
+def test_a_sound_cluster_is_well_on_its_page():
+    found = view(image((1, [1, 2], [1, 2])), controller=SimpleNamespace(is_active=True))
+    assert found["troubles"] == [] and found["quorum"] is None and found["controller"] == 1
+    assert "All is well." in overview.html(found)

@@ -1,5 +1,6 @@
 """The endpoint of a running broker: what is counted, and whether a scraper can read it."""
 
+import json
 import socket
 import threading
 import time
@@ -97,6 +98,17 @@ def test_produce_and_fetch_move_the_counters_of_their_topic(brokerd, address):
     assert of("pylog_partition_high_watermark", partition="0") == [30]
     assert of("pylog_partition_size_bytes", partition="0") == [3 * len(batch)]
     assert of("pylog_partition_segments", partition="0") == [1]
+
+
+def test_the_cluster_has_a_page_for_programs_and_one_for_people(brokerd, address):
+    status, headers, body = scrape.get(address, "/cluster", Accept="application/json")
+    found = json.loads(body)
+    assert status == 200 and headers["Content-Type"] == "application/json"
+    assert found["controller"] == found["told_by"] == found["brokers"][0]["broker"] == 1
+    assert found["troubles"] == [] and found["quorum"] is None
+    status, headers, body = scrape.get(address, "/cluster", Accept="text/html")
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    assert f"PLAINTEXT://127.0.0.1:{brokerd.port}" in body.decode()
 
 
 def test_a_deleted_topic_leaves_the_page(brokerd, address):

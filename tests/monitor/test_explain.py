@@ -58,6 +58,17 @@ def test_a_member_whose_partitions_hold_the_lag_is_slow():
     assert found["reason"] == "slow_member" and found["member_id"] == "m1"
 
 
+def test_a_slow_member_is_told_with_its_pace_and_that_of_the_others():
+    parts = [part(0, lag=900, consume=5.0), part(1, lag=800, consume=2.0),
+             part(2, lag=10, consume=100.0, member="m2"), part(3, consume=60.0, member="m3")]
+    found = first(*parts, members=("m1", "m2", "m3"))
+    assert found["text"].endswith("it commits 7 records/s, the others 80 each.")
+    assert found["consume_rate"] == 7.0
+    unknown = [part(0, lag=900, consume=None), part(1, lag=1, consume=None, member="m2")]
+    found = first(*unknown, members=("m1", "m2"))
+    assert found["text"].endswith("are in its partitions (t-0).")
+
+
 def test_a_partition_that_gets_most_of_what_is_produced_is_hot():
     parts = [part(0, lag=5000, produce=1000.0, consume=400.0),
              *[part(index, produce=10.0, member="m2") for index in range(1, 6)]]

@@ -93,9 +93,12 @@ def _words(path: str) -> set[str]:
 
 def near(part: str, path: str, root: Path = ROOT) -> list[str]:
     """Test files to be run first. Keeps (1)."""
-    wanted = _words(path)
-    found = _found(root, PARTS[part].near)
-    return sorted(found, key=lambda name: -len(wanted & _words(name)))
+    return sorted(_found(root, PARTS[part].near), key=lambda name: -shared(path, name))
+
+
+def shared(path: str, test: str) -> int:
+    """How many words a file and a file of tests have in common."""
+    return len(_words(path) & _words(test))
 
 
 def all_tests(root: Path = ROOT) -> list[str]:

@@ -49,7 +49,7 @@ class Reach:
         noted = json.loads((at / PROBES).read_text())
         self._sources: dict[str, str] = noted["sources"]
         self._probes: dict[str, list[list[int]]] = noted["probes"]
-        self._files = {}
+        self._files: dict[str, dict] = {}
         for path in sorted(at.glob("tests/**/*.json")):
             found = json.loads(path.read_text())
             self._files[found["file"]] = found

@@ -6,6 +6,7 @@ Invariants: (1) the sample follows from seed, parts, count and the sources alone
   counts as killed only when the test that failed fails again on it and passes without it.
 """
 
+import itertools
 import random
 import threading
 import time
@@ -23,6 +24,11 @@ NEAR_SECONDS_MAX = 900
 WIDE_SECONDS_MAX = 1800
 ALONE_SECONDS_MAX = 200
 QUICK_SECONDS_MAX = 0.5
+# Of tests that come by a mutant no more are tried than took so long when they were noted: quick
+# ones, and slow ones. What the others would see counts as a survivor.
+TRIED_SECONDS_MAX = (60, 120)
+FIRST_FILES = 12
+QUICK_TIMEOUT_S = 20
 KILLS_TRIED_MAX = 4
 _HOW = {"crashed": " (a crash)", "late": " (hangs)"}
 
@@ -68,13 +74,25 @@ class Stage(NamedTuple):
     marks: str
     seconds_max: float
     chosen: list[str] | None = None
+    timeout_s: int = 60
 
 
-def _chosen(tests: list[Test], without: list[str]) -> Stage:
-    """The files with the quickest tests first."""
-    tests = [test for test in tests if test.file not in without]
+def _chosen(tests: list[Test], timeout_s: int = 60) -> Stage:
     return Stage(list(dict.fromkeys(test.file for test in tests)), parts.NEAR_MARKS,
-                 60 + 5 * sum(test.seconds for test in tests), [test.node for test in tests])
+                 60 + 5 * sum(test.seconds for test in tests), [test.node for test in tests],
+                 timeout_s)
+
+
+def _in_time(tests: list[Test], seconds: float) -> list[Test]:
+    sums = itertools.accumulate(test.seconds for test in tests)
+    return [test for test, so_far in zip(tests, sums) if so_far - test.seconds < seconds]
+
+
+def _by_files(tests: list[Test]) -> list[Stage]:
+    """Few files first, as most mutants do not get farther."""
+    first = list(dict.fromkeys(test.file for test in tests))[:FIRST_FILES]
+    return [_chosen([test for test in tests if test.file in first], QUICK_TIMEOUT_S),
+            _chosen([test for test in tests if test.file not in first], QUICK_TIMEOUT_S)]
 
 
 class Runner:
@@ -129,10 +147,13 @@ class Runner:
             stages = [Stage(near, parts.NEAR_MARKS, NEAR_SECONDS_MAX)]
         else:
             changed = self.reach.changed(self.tree.root, near)
+            known = sorted((test for test in known if test.file not in changed),
+                           key=lambda test: -parts.shared(site.path, test.file))
             quick = [test for test in known if test.seconds < QUICK_SECONDS_MAX]
             slow = [test for test in known if test.seconds >= QUICK_SECONDS_MAX]
-            stages = [_chosen(quick, changed), Stage(changed, parts.NEAR_MARKS, NEAR_SECONDS_MAX),
-                      _chosen(slow, changed)]
+            stages = [*_by_files(_in_time(quick, TRIED_SECONDS_MAX[0])),
+                      Stage(changed, parts.NEAR_MARKS, NEAR_SECONDS_MAX),
+                      _chosen(_in_time(slow, TRIED_SECONDS_MAX[1]))]
         if self.wide:
             stages += [Stage(near, parts.KAFKA_MARKS, NEAR_SECONDS_MAX),
                        Stage(wide, parts.WIDE_MARKS, WIDE_SECONDS_MAX)]
@@ -143,14 +164,15 @@ class Runner:
         flaky: set[str] = set()
         for _ in range(KILLS_TRIED_MAX):
             ran = self.tree.test(stage.files, stage.marks, end_s - time.monotonic(),
-                                 without=tuple(self.broken | flaky), chosen=stage.chosen)
+                                 without=tuple(self.broken | flaky), chosen=stage.chosen,
+                                 timeout_s=stage.timeout_s)
             if ran.how == "passed":
                 return "survived", ""
             if not ran.test:
                 assert not self._breaks_without(site, stage.files[0]), \
                     f"{stage.files[0]} does not run at all"
                 return "killed", "nothing can be imported"
-            again = self._alone(ran.test)
+            again = self._alone(ran.test, stage.timeout_s)
             if again.how == "passed":
                 if ran.how == "late":
                     return "no verdict", f"time ran out at {ran.test}"
@@ -161,22 +183,16 @@ class Runner:
                 return "killed", ran.test + _HOW.get(again.how, "")
         return "no verdict", "tests that fail now and then: " + ", ".join(sorted(flaky))
 
-    def _alone(self, test: str) -> Ran:
-        return self.tree.test([test], parts.WIDE_MARKS, ALONE_SECONDS_MAX)
+    def _alone(self, test: str, timeout_s: int = 60) -> Ran:
+        return self.tree.test([test], parts.WIDE_MARKS, ALONE_SECONDS_MAX, timeout_s=timeout_s)
 
     def _breaks_without(self, site: Site, test: str) -> bool:
-        """Keeps (2). The mutant is in the tree again at the end."""
-        mutant = (self.tree.at / site.path).read_text()
-        native = not site.path.endswith(".py")
+        """Keeps (2). If so, the mutant is in the tree again at the end."""
         self.tree.restore(site.path)
-        if native:
-            self.tree.build()
         fails = self._alone(test).how != "passed"
         if fails:
             self.say(f"{test} fails without a mutant too: left out")
-            self.tree.put(site.path, mutant)
-            if native:
-                self.tree.build()
+            self.tree.mutate(site)
         return fails
 
 

@@ -71,12 +71,22 @@ TESTS = '''
         assert NATIVE.twice(4) == 8
 '''
 SETUP = '''
-    import pathlib, subprocess
+    import pathlib, shutil, subprocess
 
-    out = pathlib.Path("build/temp.x/csrc")
-    out.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["gcc", "-O2", "-fPIC", "-c", "csrc/small.c", "-o", out / "small.o"], check=True)
-    subprocess.run(["gcc", "-shared", out / "small.o", "-o", "small.so"], check=True)
+    at = pathlib.Path("build/temp.x")
+    (at / "csrc").mkdir(parents=True, exist_ok=True)
+    pathlib.Path("build/lib.x").mkdir(exist_ok=True)
+    (at / "libpylogcore.list").write_text(f"{at}/csrc/small.o")
+    (at / "csrc/small.how").write_text(
+        f"gcc -O2 -fPIC -c csrc/small.c -o {at}/csrc/small.o")
+    (at / "small.linked").write_text(
+        f"gcc -shared -Wl,--whole-archive {at}/libpylogcore.a -Wl,--no-whole-archive "
+        "-o build/lib.x/small.so")
+    for command in ((at / "csrc/small.how").read_text(),
+                    f"ar rcs {at}/libpylogcore.a {at}/csrc/small.o",
+                    (at / "small.linked").read_text()):
+        subprocess.run(command.split(), check=True)
+    shutil.copy("build/lib.x/small.so", "small.so")
 '''
 C_SMALL = "int twice(int n) {\n    int more = 0;\n    if (n > 1000000) more = 1;\n" \
           "    return n + n + more;\n}\n"
@@ -134,6 +144,8 @@ def test_what_does_not_build_is_stillborn_and_the_next_one_is_judged(judge, tree
     assert judge("small_package/small.py", "n > 0", "n >").what == "stillborn"
     assert judge("csrc/small.c", "n + n", "n - n").what == "killed"
     copy = tree / "build/mutants"
+    for name in ("small.so", "build/temp.x/csrc/small.o", "build/temp.x/libpylogcore.a"):
+        assert (copy / name).read_bytes() == (copy / "build/clean" / name).read_bytes()
     assert (copy / "csrc/small.c").read_text() == C_SMALL
     assert (copy / "small_package/small.py").read_text() == PYTHON_SMALL
 

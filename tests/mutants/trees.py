@@ -4,18 +4,21 @@ Owns: build/mutants below the root.
 Called by: tests.mutants.runs.
 Invariants: (1) before each mutant the copy is the tree; (2) a file that changed has a new time
   stamp, so that no object of a mutant outlives it; (3) only processes that were started here are
-  ended.
+  ended; (4) build/clean has what setup.py made of the tree: the objects of csrc/, their archive
+  and the extensions.
 """
 
 import ast
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +27,10 @@ from tests.mutants.sites import Site
 
 BUILD_SECONDS_MAX = 900
 CHOSEN = "build/chosen_tests"
+CLEAN = "build/clean"
+ARCHIVE = "build/temp.*/libpylogcore.a"
+LINKS_AT_A_TIME = 2
+_FILE = re.compile(r" FILE +LOCAL +DEFAULT +ABS (\S+)")
 COMPILER = os.environ.get("CC") or ("ccache gcc" if shutil.which("ccache") else "gcc")
 _NODE = re.compile(r"\b(tests/[\w/]+\.py::[^\s:]+(?:::[^\s:]+)*(?:\[[^\n]*?\])?)(?=\s|$)")
 
@@ -49,7 +56,8 @@ class Tree:
     def __init__(self, root: Path, at: Path | None = None):
         self.root = root
         self.at = at or root / "build/mutants"
-        self._objects: dict[str, bytes] = {}
+        self._changed: list[str] = []  # products of a mutant, in the order they were made
+        self._sources: dict[str, set[str]] = {}  # of each extension: names of files it has code of
 
     def refresh(self) -> None:
         """Makes the copy the tree. Keeps (1) and (2)."""
@@ -79,17 +87,41 @@ class Tree:
 
     def build(self) -> str:
         """The compiler's complaint, "" when it built."""
-        done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-                              cwd=self.at, env=environment(self.at), text=True,
+        complaint = self._ran([sys.executable, "setup.py", "-q", "build_ext", "--inplace"])
+        if not complaint:
+            self._keep()
+        return complaint
+
+    def _ran(self, command: list[str]) -> str:
+        done = subprocess.run(command, cwd=self.at, env=environment(self.at), text=True,
                               capture_output=True, timeout=BUILD_SECONDS_MAX)
         return "" if done.returncode == 0 else done.stderr[-2000:] or "not built"
+
+    def _keep(self) -> None:
+        """Keeps (4)."""
+        shutil.rmtree(self.at / CLEAN, ignore_errors=True)
+        links = [_product(_words(how)) for how in self.at.glob("build/temp.*/**/*.linked")]
+        products = [*self.at.glob("build/temp.*/csrc/**/*.o"), *self.at.glob(ARCHIVE),
+                    *(self.at / name for name in links)]
+        for path in products:
+            kept = self.at / CLEAN / path.relative_to(self.at)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, kept)
+        for name in links:
+            symbols = subprocess.run(["readelf", "-sW", name], cwd=self.at, check=True,
+                                     capture_output=True, text=True).stdout
+            self._sources[name] = set(_FILE.findall(symbols))
 
     def put(self, path: str, text: str) -> None:
         """Keeps (2)."""
         (self.at / path).write_text(text)
 
     def restore(self, path: str) -> None:
+        """A source as it is in the tree, and what was made of it."""
         self.put(path, (self.root / path).read_text())
+        for name in self._changed:
+            _replace(self.at / CLEAN / name, self.at / name)
+        self._changed = []
 
     def mutate(self, site: Site) -> str:
         """Puts a mutant in and builds it. "", "stillborn: ..." or "same code"."""
@@ -102,28 +134,33 @@ class Tree:
                 return f"stillborn: {broken.msg}"
             self.put(site.path, mutant)
             return "same code" if ast.dump(tree) == ast.dump(ast.parse(text)) else ""
-        before = self._object(site.path)
         self.put(site.path, mutant)
-        complaint = self.build()
+        [made] = self.at.glob("build/temp.*/" + site.path.removesuffix(".c") + ".o")
+        name = str(made.relative_to(self.at))
+        self._changed = [name]
+        complaint = self._ran(_words(made.with_suffix(".how")))
         if complaint:
             return "stillborn: " + (complaint.strip().splitlines() or ["?"])[-1]
-        return "same code" if self._stripped(site.path) == before else ""
+        if _stripped(made) == _stripped(self.at / CLEAN / name):
+            return "same code"
+        self._link(made.with_suffix(".c").name)
+        return ""
 
-    def _object(self, path: str) -> bytes:
-        """The code of the file itself; built at the first call."""
-        if path not in self._objects:
-            self.restore(path)
-            complaint = self.build()
-            assert not complaint, complaint
-            self._objects[path] = self._stripped(path)
-        return self._objects[path]
-
-    def _stripped(self, path: str) -> bytes:
-        """What gcc made of a source, without line numbers."""
-        [built] = self.at.glob("build/temp.*/" + path.removesuffix(".c") + ".o")
-        with tempfile.NamedTemporaryFile(suffix=".o") as out:
-            subprocess.run(["objcopy", "--strip-debug", str(built), out.name], check=True)
-            return Path(out.name).read_bytes()
+    def _link(self, source: str) -> None:
+        """The archive, and the extensions that have code of a file of this name."""
+        [archive] = self.at.glob(ARCHIVE)
+        archive.unlink()
+        names = archive.with_suffix(".list").read_text().split("\n")
+        complaint = self._ran(["ar", "rcs", str(archive), *names])
+        assert not complaint, complaint
+        commands = [command for how in self.at.glob("build/temp.*/**/*.linked")
+                    if source in self._sources[_product(command := _words(how))]]
+        with ThreadPoolExecutor(LINKS_AT_A_TIME) as pool:
+            complaint = "".join(pool.map(self._ran, commands))
+        assert not complaint, complaint
+        for command in commands:
+            _replace(self.at / command[-1], self.at / _product(command))
+        self._changed += [str(archive.relative_to(self.at)), *map(_product, commands)]
 
     def test(self, files: list[str], marks: str, seconds_max: float, *, timeout_s: int = 60,
              without: tuple[str, ...] = (), chosen: list[str] | None = None) -> Ran:
@@ -157,6 +194,30 @@ class Tree:
             out.seek(0)
             text = out.read()
         return _read(text, process.returncode, late, time.monotonic() - began_s)
+
+
+def _words(how: Path) -> list[str]:
+    """The command that setup.py noted beside what it made."""
+    return shlex.split(how.read_text())
+
+
+def _product(command: list[str]) -> str:
+    """Where setup.py copies what a command linked."""
+    return command[-1].split("/", 2)[2]
+
+
+def _replace(source: Path, target: Path) -> None:
+    """A new file: a process that was left may still have the old one mapped."""
+    fresh = target.with_suffix(".new")
+    shutil.copy(source, fresh)
+    fresh.replace(target)
+
+
+def _stripped(made: Path) -> bytes:
+    """An object without line numbers."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as out:
+        subprocess.run(["objcopy", "--strip-debug", str(made), out.name], check=True)
+        return Path(out.name).read_bytes()
 
 
 def _read(text: str, code: int, late: bool, seconds: float) -> Ran:

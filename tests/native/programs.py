@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.native.plain import ENVIRONMENT
@@ -25,10 +26,22 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     """The program `name`.c. sanitizer: as -fsanitize takes it, "" for none. parts: patterns of
     sources below csrc/. more: flags."""
     program = Path(BUILT.name) / f"{name}-{sanitizer}"
-    sources = [str(path) for part in parts for path in sorted(ROOT.glob(f"csrc/{part}"))]
+    sources = [ROOT / f"tests/native/{name}.c",
+               *(path for part in parts for path in sorted(ROOT.glob(f"csrc/{part}")))]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more, "-I", str(ROOT / "csrc"),
-         "-o", str(program), str(ROOT / f"tests/native/{name}.c"), *sources, *LIBRARIES],
-        check=True, env=ENVIRONMENT)
+    command = (*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more)
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(lambda source: _object(source, command), sources))
+    subprocess.run([*command, "-o", str(program), *objects, *LIBRARIES],
+                   check=True, env=ENVIRONMENT)
     return program
+
+
+@functools.cache
+def _object(source: Path, command: tuple[str, ...]) -> str:
+    """By file, since ccache knows objects and no programs."""
+    made = tempfile.mkstemp(suffix=f"-{source.stem}.o", dir=BUILT.name)
+    os.close(made[0])
+    subprocess.run([*command, "-I", str(ROOT / "csrc"), "-c", str(source), "-o", made[1]],
+                   check=True, env=ENVIRONMENT)
+    return made[1]

@@ -6,6 +6,7 @@
  * same, exclusive D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that
  * reads the body R answer with a range of <n> bytes of the file   B two ranges with bytes between
  *   M a miss of <n> names, answered with the verdicts   T A, and muted for <n> ms   U S, likewise
+ *   Q queued until the reactor asks for what was
  * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never
  * answered p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k
  * close l local and peer address, listener, principal   t echo, muted for <n> ms   v void what is
@@ -26,7 +27,7 @@
 #include "format/bytes.h"
 #include "net/reactor.h"
 
-enum { FILE_BYTES = 64 << 20, LATER_MAX = 100000 };
+enum { FILE_BYTES = 64 << 20, LATER_MAX = 100000, QUEUED_MAX = 4096 };
 
 struct serve_shared {
     struct iopool *pool;
@@ -35,6 +36,8 @@ struct serve_shared {
 struct serve {
     struct serve_shared *shared;
     struct mailbox *mailbox;
+    uint32_t queued_count;
+    struct serve_request *queued[QUEUED_MAX];
 };
 struct work {
     struct iojob job;
@@ -112,7 +115,7 @@ void log_range_release(struct log_range *range) {
 
 struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     struct serve *s = malloc(sizeof *s);
-    *s = (struct serve){shared, mailbox};
+    *s = (struct serve){.shared = shared, .mailbox = mailbox};
     return s;
 }
 void serve_meter(struct serve *s, struct meter_api *apis) { (void)s, (void)apis; }
@@ -210,6 +213,12 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     case 'B': return send_file(s, r, n, r->body[0] == 'B');
     case 'M': return miss(r, n);
     case 'J': return job(s, r, n);
+    case 'Q':
+        r->exclusive = r->body_needed = false;
+        assert(s->queued_count < QUEUED_MAX);
+        s->queued[s->queued_count++] = r;
+        work_new(r, 0);
+        return SERVE_QUEUED;
     case 'W':
         r->exclusive = r->body_needed = false;
         work_new(r, 0);
@@ -248,8 +257,25 @@ enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum se
     return echo(r, reason == SERVE_WOKEN ? "woken" : "timeout", reason == SERVE_WOKEN ? 5 : 7);
 }
 
+bool serve_is_queued(const struct serve *s) { return s->queued_count > 0; }
+
+static void unqueue(struct serve *s, uint32_t i) {
+    s->queued_count--;
+    memmove(s->queued + i, s->queued + i + 1, (s->queued_count - i) * sizeof *s->queued);
+}
+
+struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status) {
+    if (s->queued_count == 0) return NULL;
+    struct serve_request *r = s->queued[0];
+    unqueue(s, 0);
+    work_free(r);
+    *status = echo(r, "appended", 8);
+    return r;
+}
+
 bool serve_abandon(struct serve *s, struct serve_request *r) {
-    (void)s;
+    for (uint32_t i = 0; i < s->queued_count; i++)
+        if (s->queued[i] == r) unqueue(s, i--);
     struct work *w = r->state;
     if (w != NULL && w->job_running) {
         w->job_running = false;

@@ -297,6 +297,96 @@ static void offline(void) {
     delete_topic(&a);
 }
 
+/* Starts a Produce to the first `count` partitions of a that others of its turn follow. */
+static enum serve_status start_amid(struct serve_request *r, struct body *m, int count) {
+    const char *const topics[] = {"a", NULL};
+    make_produce(m, topics, count, WAIT_MS);
+    request(r, m, PRODUCE, PRODUCE_VERSION);
+    r->more = r->exclusive = r->body_needed = true;
+    return serve_start(serve, r);
+}
+
+static void check_next(struct serve_request *r, int64_t base_offset) {
+    const char *const topics[] = {"a", NULL};
+    enum serve_status status = SERVE_CLOSE;
+    int16_t error = -1;
+    CHECK(serve_next_appended(serve, &status) == r && status == SERVE_ANSWER);
+    CHECK(get_i64(r->reply.bytes + 12 + 2 + 1 + 4 + 4 + 2) == base_offset);
+    read_produce_errors(r, topics, 1, &error);
+    CHECK(error == 0);
+}
+
+/* Those of one turn are appended together, in their order, also when a client is gone; one of two
+ * partitions goes by itself, after what came before it. */
+static void queued(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    struct held_topic a;
+    struct serve_request r[4];
+    struct body m;
+    enum serve_status status;
+    int16_t errors[PARTITIONS];
+    const char *const topics[] = {"a", NULL};
+    open_topic(&a, "a", &config, true);
+    CHECK(serve_next_appended(serve, &status) == NULL);
+    for (int i = 0; i < 3; i++) {
+        CHECK(start_amid(&r[i], &m, 1) == SERVE_QUEUED);
+        CHECK(!r[i].body_needed && !r[i].exclusive);
+        memset(m.bytes, 0xff, sizeof m.bytes);
+    }
+    CHECK(log_end_offset(a.logs[0]) == 0);
+    CHECK(start_amid(&r[3], &m, PARTITIONS) == SERVE_ANSWER);
+    CHECK(log_end_offset(a.logs[0]) == 4 && log_end_offset(a.logs[1]) == 1);
+    read_produce_errors(&r[3], topics, PARTITIONS, errors);
+    CHECK(serve_abandon(serve, &r[1]));
+    check_next(&r[0], 0);
+    check_next(&r[2], 2);
+    CHECK(serve_next_appended(serve, &status) == NULL);
+    /* Whoever is gone before it is appended is appended all the same: acks=0 may have been meant.
+     */
+    CHECK(start_amid(&r[0], &m, 1) == SERVE_QUEUED && start_amid(&r[1], &m, 1) == SERVE_QUEUED);
+    CHECK(serve_abandon(serve, &r[1]) && serve_abandon(serve, &r[0]));
+    CHECK(serve_next_appended(serve, &status) == NULL);
+    CHECK(log_end_offset(a.logs[0]) == 6);
+    delete_topic(&a);
+}
+
+/* More than a group takes, and to more logs than there are groups: all are appended, in order. */
+static void queued_many(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    enum { TOPICS = 5, REQUESTS = 500 };
+    static struct held_topic of[TOPICS];
+    static struct serve_request r[REQUESTS];
+    struct body m;
+    enum serve_status status;
+    int16_t error;
+    for (int i = 0; i < TOPICS; i++) {
+        const char name[] = {(char)('a' + i), 0};
+        open_topic(&of[i], name, &config, true);
+    }
+    for (int i = 0; i < REQUESTS; i++) {
+        const char name[] = {(char)('a' + i % TOPICS), 0};
+        const char *const topics[] = {i < 300 ? "a" : name, NULL};
+        make_produce(&m, topics, 1, WAIT_MS);
+        request(&r[i], &m, PRODUCE, PRODUCE_VERSION);
+        r[i].more = true;
+        CHECK(serve_start(serve, &r[i]) == SERVE_QUEUED);
+    }
+    struct serve_request *next;
+    int64_t seen[TOPICS] = {0};
+    int count = 0;
+    while ((next = serve_next_appended(serve, &status)) != NULL) {
+        const char *const any[] = {"a", NULL};
+        int topic = next->reply.bytes[14] - 'a';
+        CHECK(status == SERVE_ANSWER);
+        CHECK(get_i64(next->reply.bytes + 12 + 2 + 1 + 4 + 4 + 2) == seen[topic]++);
+        read_produce_errors(next, any, 1, &error);
+        CHECK(error == 0);
+        count++;
+    }
+    CHECK(count == REQUESTS && seen[0] == 340 && seen[4] == 40);
+    for (int i = 0; i < TOPICS; i++) delete_topic(&of[i]);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -309,7 +399,9 @@ int main(int argc, char **argv) {
                   {"committed", committed},
                   {"alone_at_last", alone_at_last},
                   {"abandoned_amid_a_read", abandoned_amid_a_read},
-                  {"offline", offline}};
+                  {"offline", offline},
+                  {"queued", queued},
+                  {"queued_many", queued_many}};
     struct disk disk = *disk_of(DISK_SYSTEM);
     disk.fdatasync = slow_fdatasync;
     CHECK(argc == 3);

@@ -25,7 +25,7 @@ def test_every_short_length_and_alignment_equals_the_reference(compute):
 
 
 @BOTH
-@pytest.mark.parametrize("size", [1023, 4096, 16384, 65537, 3_000_001])
+@pytest.mark.parametrize("size", [1023, 4095, 4096, 4097, 16384, 65537, 3_000_001])
 def test_long_inputs_equal_the_reference(compute, size):
     data = (b"0123456789abcdefghijklmnopqrstuvwxyz" * (size // 36 + 1))[:size]
     assert compute(data) == reference.crc32c(data)

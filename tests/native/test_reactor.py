@@ -94,6 +94,15 @@ def test_answers_come_in_the_order_of_their_requests(server):
             c.take(i)
 
 
+def test_requests_that_are_queued_are_answered_in_the_order_of_all(server):
+    with server.connect() as c, server.connect() as gone:
+        gone.send(b"".join(request(PRODUCE, i, "QW"[i % 2], 50) for i in range(10)))
+        gone.close()
+        c.send(b"".join(request(PRODUCE, i, "QQAQW"[i % 5], 1) for i in range(200)))
+        answers = [c.take(i) for i in range(200)]
+        assert [a for i, a in enumerate(answers) if i % 5 in (0, 1, 3)] == [b"appended"] * 120
+
+
 def test_200_pipelined_requests_get_200_answers_in_order(server):
     with server.connect() as c:
         c.send(b"".join(request(METADATA, i, "e", i) for i in range(200)))

@@ -15,6 +15,8 @@ SCENES = {
     "a_reader_of_committed_records_is_woken_by_the_end_of_a_transaction": "committed",
     "a_reader_is_woken_when_the_leader_is_the_only_replica_in_sync": "alone_at_last",
     "a_read_from_the_disk_outlives_the_client_that_asked_for_it": "abandoned_amid_a_read",
+    "produces_of_one_turn_are_appended_together_and_in_order": "queued",
+    "more_of_them_than_a_group_takes_are_appended_in_order_too": "queued_many",
     "a_partition_on_a_failed_disk_is_that_whatever_epoch_the_client_names": "offline",
 }
 

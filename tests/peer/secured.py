@@ -2,12 +2,13 @@
 
 import asyncio
 import ssl
+import time
 from pathlib import Path
 
 from pylog.config import Settings
 from pylog.peer import securing
 from pylog.protocol import codec, messages
-from pylog.security import plain
+from pylog.security import bearer, plain
 from pylog.security.errors import AuthenticationFailed
 from pylog.testing.certificates import Authority, write
 
@@ -36,16 +37,21 @@ def settings(protocol: str, root: Path, *, authority=CA, own=None, account=ACCOU
     return Settings({**texts, **more})
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def credentials(protocol: str, root: Path, **more):
-    return securing.between_brokers(settings(protocol, root, **more))
+    return securing.between_brokers(settings(protocol, root, **more), now_ms)
 
 
 class Node:
-    """A server on a free port: TLS, PLAIN, and heartbeats whose broker epoch comes back. `logins`
+    """A server on a free port: TLS, logins, and heartbeats whose broker epoch comes back. `logins`
     and `asked` are counted. own: its certificate; None: plain text. trusted: whose certificates
-    it asks for. lifetime_ms: of logins; None: nobody has to log in."""
+    it asks for. lifetime_ms: of logins; None: nobody has to log in. check: OAUTHBEARER is what it
+    offers, and this says whose a token is."""
 
-    def __init__(self, root: Path, *, own=None, trusted=None, lifetime_ms=None):
+    def __init__(self, root: Path, *, own=None, trusted=None, lifetime_ms=None, check=None):
         self.context = None
         if own is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -53,7 +59,8 @@ class Node:
             if trusted is not None:
                 self.context.verify_mode = ssl.CERT_REQUIRED
                 self.context.load_verify_locations(cadata=trusted.pem.decode())
-        self._lifetime_ms = lifetime_ms
+        self._lifetime_ms, self._check = lifetime_ms, check
+        self._mechanism = "PLAIN" if check is None else "OAUTHBEARER"
         self.logins = self.asked = 0
         self.port = 0
 
@@ -76,12 +83,14 @@ class Node:
                 key, version, number, _, body = codec.decode_request_header(frame)
                 request = codec.decode_request(key, version, frame, body)
                 if key == 17:
-                    exchange = plain.Exchange({"node": "s3cret"})
+                    exchange = plain.Exchange({"node": "s3cret"}) if self._check is None \
+                        else bearer.Exchange(self._check)
                     answer = messages.SaslHandshakeResponse(
-                        error_code=0 if request.mechanism == "PLAIN" else 33, mechanisms=["PLAIN"])
+                        error_code=0 if request.mechanism == self._mechanism else 33,
+                        mechanisms=[self._mechanism])
                 elif key == 36:
                     answer = self._logged_in(exchange, request)
-                    is_known = not answer.error_code
+                    is_known = exchange.is_complete
                 elif is_known:
                     self.asked += 1
                     answer = messages.BrokerHeartbeatResponse(throttle_time_ms=request.broker_epoch)
@@ -97,7 +106,7 @@ class Node:
         self.logins += 1
         response = messages.SaslAuthenticateResponse
         try:
-            exchange.step(bytes(request.auth_bytes))
+            answer = exchange.step(bytes(request.auth_bytes))
         except AuthenticationFailed as failed:
             return response(error_code=58, error_message=str(failed))
-        return response(session_lifetime_ms=self._lifetime_ms)
+        return response(auth_bytes=answer, session_lifetime_ms=self._lifetime_ms)

@@ -3,7 +3,10 @@
 import gc
 import random
 import struct
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -365,3 +368,36 @@ def test_a_struct_written_once_goes_into_messages_of_its_version_only():
         codec.encode_response(3, 9, new(brokers=[part]))
     with pytest.raises(KeyError):
         codec.encoded_part(3, 9, "cluster_id", topic)
+
+
+# ---------------------------------------------------------------- threads
+
+
+def of_two_threads(work, place, name, monkeypatch):
+    """What work() gives to two threads, neither of which leaves place.name before both are there.
+    """
+    both = threading.Barrier(2)
+    original = getattr(place, name)
+
+    def meeting(*arguments):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(5)
+        return original(*arguments)
+
+    monkeypatch.setattr(place, name, meeting)
+    with ThreadPoolExecutor(2) as threads:
+        return [done.result() for done in [threads.submit(work), threads.submit(work)]]
+
+
+def test_two_threads_that_use_a_message_first_have_one_class(monkeypatch):
+    monkeypatch.delitem(codec._classes, "ListGroupsRequest", raising=False)
+    one, other = of_two_threads(lambda: codec.message_class("ListGroupsRequest"), tables, "message",
+                                monkeypatch)
+    assert one is other is codec.message_class("ListGroupsRequest")
+
+
+def test_two_threads_that_use_a_version_first_have_one_program(monkeypatch):
+    monkeypatch.delitem(codec._programs, ("ListGroupsRequest", 3), raising=False)
+    one, other = of_two_threads(lambda: codec.program("ListGroupsRequest", 3), codec, "_compile",
+                                monkeypatch)
+    assert one is other is codec.program("ListGroupsRequest", 3)

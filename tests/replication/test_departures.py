@@ -27,7 +27,7 @@ def made(*active):
 
 def test_nothing_is_held_back_while_nobody_is_lost():
     departures, _ = made(1, 2, 3)
-    assert not departures.unsure and not departures.any
+    assert not departures.suspects and not departures.any
     asyncio.run(asyncio.wait_for(departures.settled(), 5))
 
 
@@ -35,20 +35,20 @@ def test_a_lost_connection_to_a_leader_makes_answers_wait_until_the_controller_h
     async def scenario():
         departures, _ = made(1, 2, 3)
         departures.lost(2)
-        assert departures.unsure and departures.any
+        assert departures.suspects == {2} and departures.any
         waiting = asyncio.create_task(departures.settled())
         await asyncio.sleep(0)
         assert not waiting.done()
         departures.take_brokers(brokers(1, 3, fenced=[2]))
         await waiting
-        assert not departures.unsure
+        assert not departures.suspects
     asyncio.run(scenario())
 
 
 def test_what_one_who_sees_connections_end_has_not_said_yet_is_asked_for():
     departures, _ = made(1, 2, 3)
     departures.look = lambda: departures.lost(2)
-    assert departures.unsure
+    assert departures.suspects
 
 
 def test_answers_wait_no_more_when_the_connection_is_back():
@@ -83,7 +83,7 @@ def test_answers_wait_for_a_bounded_time():
     departures, clock = made(1, 2, 3)
     departures.lost(2)
     clock.now += HOLD_S
-    assert not departures.unsure
+    assert not departures.suspects
     asyncio.run(asyncio.wait_for(departures.settled(), 5))
 
 
@@ -92,22 +92,22 @@ def test_a_connection_that_is_lost_again_and_again_holds_nothing_back_each_time(
     departures.lost(2)
     departures.back(2)
     departures.lost(2)
-    assert not departures.unsure
+    assert not departures.suspects
     clock.now += HOLD_S
     departures.lost(2)
-    assert departures.unsure
+    assert departures.suspects
 
 
 def test_a_broker_that_is_fenced_already_is_not_waited_for():
     departures, _ = made(1, 3)
     departures.lost(2)
-    assert not departures.unsure
+    assert not departures.suspects
 
 
 def test_a_broker_that_died_stays_listed_for_a_while():
     departures, clock = made(1, 2, 3)
     departures.take_brokers(brokers(1, 3, fenced=[2]))
-    assert departures.is_listed(2) and departures.any and not departures.unsure
+    assert departures.is_listed(2) and departures.any and not departures.suspects
     clock.now += LISTED_S
     assert not departures.is_listed(2) and not departures.any
 

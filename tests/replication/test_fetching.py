@@ -1,6 +1,7 @@
 """Partitions that follow leaders: dialing, losing, truncating, going on."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -9,8 +10,10 @@ from pylog._native import log
 from pylog.log.checkpointer import Checkpointer
 from pylog.peer.dial import Dialled
 from pylog.peer.errors import PeerError
+from pylog.replication import fetching
 from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
+from pylog.replication.roles import Registered
 from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 
@@ -28,15 +31,23 @@ CUTS = Checkpointer(None, None, list)
 
 
 class Dialer:
-    """Connections to fake leaders, by port; a port without one refuses."""
+    """Connections to fake leaders, by port; a port without one refuses.
+
+    silent: the next dial says so (waits) and hangs until `back`."""
 
     def __init__(self):
         self.leaders = {}
         self.dialed = []
         self.login_ms = 0
+        self.silent, self.waits, self.back = (threading.Event() for _ in range(3))
 
     def __call__(self, host, port):
         self.dialed.append(port)
+        if self.silent.is_set():
+            self.silent.clear()
+            self.waits.set()
+            self.back.wait(30)
+            raise PeerError("no answer")
         if not self.leaders.get(port):
             raise PeerError(f"{host}:{port}: Connection refused")
         return Dialled(self.leaders[port].pop(0).far.dup(), None, self.login_ms)
@@ -65,7 +76,7 @@ def run(dialer):
             fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut, Departures(time.monotonic))
             if broker_epoch is not None:
                 fetchers.set_broker_epoch(broker_epoch)
-            fetchers.set_nodes({1: ("one", 1), 3: ("three", 3)})
+            fetchers.set_nodes({1: Registered("one", 1, 5), 3: Registered("three", 3, 6)})
             try:
                 async with asyncio.timeout(30):
                     await scenario(fetchers)
@@ -163,10 +174,59 @@ def test_another_leader_and_another_address_are_followed(run, dialer, directory)
         fetchers.follow(copy, TOPIC_ID, "f", 0, 3, 5)
         await taken(second)
         assert second.partitions()[0][1].current_leader_epoch == 5
-        fetchers.set_nodes({1: ("one", 1), 3: ("three", 33)})
+        fetchers.set_nodes({1: Registered("one", 1, 5), 3: Registered("three", 33, 6)})
         await taken(third)
     run(scenario)
     assert dialer.dialed == [1, 3, 33]
+
+
+def test_a_leader_that_is_registered_anew_is_dialled_anew(run, dialer, directory):
+    """Its machine may have vanished: the answer to what was asked there would be waited for."""
+    copy = follower_of(directory)
+
+    async def scenario(fetchers):
+        first, second = dialer.expect(1), dialer.expect(1)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(first)
+        fetchers.set_nodes({1: Registered("one", 1, 5), 3: Registered("three", 3, 8)})
+        fetchers.set_nodes({1: Registered("one", 1, 9), 3: Registered("three", 3, 8)})
+        await taken(second)
+    run(scenario)
+    assert dialer.dialed == [1, 1]
+
+
+def test_a_dial_of_a_leader_that_is_registered_anew_is_given_up(run, dialer, directory):
+    """Its machine may have vanished and be back: the dial of before would be waited for."""
+    copy = follower_of(directory)
+
+    async def scenario(fetchers):
+        dialer.silent.set()
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await asyncio.to_thread(dialer.waits.wait, 30)
+        leader = dialer.expect(1)
+        fetchers.set_nodes({1: Registered("one", 1, 9), 3: Registered("three", 3, 6)})
+        await taken(leader)
+        dialer.back.set()
+    run(scenario)
+    assert dialer.dialed == [1, 1]
+
+
+def test_the_ends_of_a_leaders_log_are_asked_for_where_it_listens(run, directory, monkeypatch):
+    asked = []
+
+    async def connect(host, port, **_):
+        asked.append((host, port))
+        raise PeerError("no answer")
+
+    monkeypatch.setattr(fetching.Peer, "connect", connect)
+    part = fetching.Partition(
+        TOPIC_ID, "f", 0, follower_of(directory), 3, 4, None, fetching.Link(0, 3))
+
+    async def scenario(fetchers):
+        with pytest.raises(PeerError):
+            await fetchers._ends_of(part)
+    run(scenario)
+    assert asked == [("three", 3)]
 
 
 def test_a_diverging_log_is_truncated_and_goes_on(run, dialer, directory):

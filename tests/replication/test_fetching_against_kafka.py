@@ -13,6 +13,7 @@ from pylog.peer.dial import dial
 from pylog.protocol import messages
 from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
+from pylog.replication.roles import Registered
 from tests.replication.test_fetching import CUTS, SETTINGS
 from tests.wire import raw, talk
 from tests.wire.messages import ask
@@ -119,7 +120,7 @@ def test_a_follower_of_kafka_has_the_same_segment_files(replicated, tmp_path, ra
             SETTINGS, US, lambda host, port: dial(host, port, time.monotonic_ns), CUTS.cut,
             Departures(time.monotonic))
         fetchers.set_broker_epoch(-1)
-        fetchers.set_nodes({KAFKA: ("127.0.0.1", replicated.port)})
+        fetchers.set_nodes({KAFKA: Registered("127.0.0.1", replicated.port, 0)})
         for index, one in enumerate(logs):
             one.become_follower(0)
             fetchers.follow(one, topic_id, name, index, KAFKA, 0)

@@ -1,25 +1,17 @@
 """What a broker tells the controller of itself."""
 
-import logging
+from types import SimpleNamespace
 
-from pylog.replication.registration import features
+from pylog.replication.registration import registration
 
 SERVED = {"metadata.version": (7, 30), "transaction.version": (0, 2), "group.version": (0, 1),
-          "share.version": (0, 1),
+          "share.version": (0, 1), "streams.version": (0, 1),
           "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 
 
-def test_what_is_served_is_named_whatever_the_cluster_has(caplog):
-    assert features({}) == SERVED
-    assert features({"metadata.version": 30, "transaction.version": 2}) == SERVED
-    assert caplog.messages == []
-
-
-def test_what_the_cluster_has_and_is_not_served_is_named_and_logged(caplog):
-    with caplog.at_level(logging.WARNING):
-        assert features({"streams.version": 1}) == {**SERVED, "streams.version": (0, 1)}
-    assert [record.feature for record in caplog.records] == ["streams.version"]
-
-
-def test_what_nobody_knows_is_not_named():
-    assert features({"made.up.version": 3}) == SERVED
+def test_what_is_served_is_named():
+    request = registration(
+        SimpleNamespace(incarnation_id=bytes(16), previous_broker_epoch=-1), node_id=1,
+        cluster_id="c", endpoints=[], directories=[], rack=None)
+    assert {row.name: (row.min_supported_version, row.max_supported_version)
+            for row in request.features} == SERVED

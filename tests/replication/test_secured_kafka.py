@@ -3,6 +3,7 @@ and copies between the two that are held back as kafka-reassign-partitions asks.
 
 import json
 import time
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Producer
@@ -26,7 +27,7 @@ VALUE = b"v" * 100_000
 STALLED_S = 2.0
 
 
-def settings(root, jaas: str) -> dict:
+def settings(root, jaas: str, mechanism: str = MECHANISM) -> dict:
     """Of either node: plain text for the test's clients, SASL_SSL for nodes."""
     authority = Authority()
     own = authority.issue("node")
@@ -34,10 +35,10 @@ def settings(root, jaas: str) -> dict:
         "listener.security.protocol.map":
             "PLAINTEXT:PLAINTEXT,INSIDE:SASL_SSL,CONTROLLER:SASL_SSL",
         "inter.broker.listener.name": "INSIDE", "controller.listener.names": "CONTROLLER",
-        "sasl.enabled.mechanisms": MECHANISM, "sasl.mechanism.inter.broker.protocol": MECHANISM,
-        "sasl.mechanism.controller.protocol": MECHANISM,
-        "listener.name.inside.plain.sasl.jaas.config": jaas,
-        "listener.name.controller.plain.sasl.jaas.config": jaas,
+        "sasl.enabled.mechanisms": mechanism, "sasl.mechanism.inter.broker.protocol": mechanism,
+        "sasl.mechanism.controller.protocol": mechanism,
+        f"listener.name.inside.{mechanism.lower()}.sasl.jaas.config": jaas,
+        f"listener.name.controller.{mechanism.lower()}.sasl.jaas.config": jaas,
         "connections.max.reauth.ms": REAUTHENTICATE_MS,
         "ssl.keystore.type": "PEM", "ssl.keystore.location": write(
             root, "own.pem", own.chain + own.key),
@@ -54,22 +55,28 @@ def settings(root, jaas: str) -> dict:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    """(Kafka's, ours), both unfenced."""
     root = tmp_path_factory.mktemp("secured")
     jaas = ('org.apache.kafka.common.security.plain.PlainLoginModule required username="node" '
             'password="s3cret" user_node="s3cret";')
-    shared = settings(root, jaas)
+    with started(root, settings(root, jaas)) as both:
+        yield both
+
+
+@contextmanager
+def started(root, shared: dict, of_kafka: dict | None = None, of_ours: dict | None = None):
+    """(Kafka's, ours), both unfenced."""
     plain, inside, controller, own_port = (free_port() for _ in range(4))
     advertised = f"PLAINTEXT://127.0.0.1:{plain},INSIDE://127.0.0.1:{inside}"
     voters = f"1@127.0.0.1:{controller}"
     theirs = Kafka(root / "kafka", {
         **shared, "controller.quorum.voters": voters,
         "listeners": f"{advertised},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": advertised})
+        "advertised.listeners": advertised, **(of_kafka or {})})
     theirs.broker.wanted_port = plain
     ours = Brokerd(root / "pylog", {
         **shared, "process.roles": "broker", "node.id": OURS, "controller.quorum.voters": voters,
-        "listeners": f"PLAINTEXT://127.0.0.1:{own_port},INSIDE://127.0.0.1:{free_port()}"})
+        "listeners": f"PLAINTEXT://127.0.0.1:{own_port},INSIDE://127.0.0.1:{free_port()}",
+        **(of_ours or {})})
     try:
         theirs.start()
         ours.start()
@@ -86,11 +93,14 @@ def brokers(tmp_path_factory):
 
 @pytest.mark.parametrize("replicas", [[THEIRS, OURS], [OURS, THEIRS]], ids=["theirs", "ours"])
 def test_each_follows_the_other_while_logins_end(brokers, replicas):
-    theirs, ours = brokers
+    followed_while_logins_end(*brokers, replicas)
+
+
+def followed_while_logins_end(theirs, ours, replicas: list) -> None:
     name = f"led-by-{replicas[0]}"
     # Decided by Kafka's controller, which ours asks.
     support.create(ours, name, [replicas])
-    for broker in brokers:
+    for broker in (theirs, ours):
         support.settled(broker, name, replicas[0], BOTH)
     with support.Sending(ours, name) as sending:
         end_s = time.monotonic() + 2.5 * REAUTHENTICATE_MS / 1000

@@ -26,6 +26,8 @@ CLIENT = """\
     }}
 """
 SERVER = """\
+[logging]
+    kdc = STDERR
 [kdcdefaults]
     kdc_listen = 127.0.0.1:{port}
     kdc_tcp_listen = 127.0.0.1:{port}

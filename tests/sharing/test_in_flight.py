@@ -6,8 +6,8 @@ import pytest
 
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing.in_flight import (
-    ACCEPT, ACKNOWLEDGED, ARCHIVED, AVAILABLE, DONE, REJECT, RELEASE, RENEW, InFlight, Limits,
-    StateBatch, Wanted,
+    ACCEPT, ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, GAP, REJECT, RELEASE, RENEW,
+    InFlight, Limits, StateBatch, Wanted,
 )
 
 SCHEDULES = 150
@@ -190,7 +190,8 @@ class Schedule:
 
     def __init__(self, rng):
         self.random = rng
-        self.limits = Limits(100, rng.randrange(2, 6), rng.choice((20, 50, 100)), True)
+        self.limits = Limits(100, rng.randrange(2, 6), rng.choice((20, 50, 100)), True,
+                             rng.random() < 0.5)
         self.in_flight = InFlight(self.limits, 0)
         self.batches = []
         self.end = self.now_ms = 0
@@ -198,11 +199,12 @@ class Schedule:
         self.held = {}
         self.done = set()
         self.under_way = []
+        self.letters = set()
 
     def step(self):
         self.now_ms += self.random.randrange(20)
         self.random.choices((self.produce, self.acquire, self.acknowledge, self.settle,
-                             self.expire), (4, 7, 6, 4, 2))[0]()
+                             self.expire, self.write_letters), (4, 7, 6, 4, 2, 2))[0]()
         self.check()
 
     def produce(self):
@@ -220,7 +222,7 @@ class Schedule:
                        self.random.random() < 0.5)
         for row in self.in_flight.acquire(asked, offset, read, self.now_ms):
             for at in range(row.first, row.last + 1):
-                assert at not in self.held and at not in self.done, at
+                assert at not in self.held and at not in self.done | self.letters, at
                 self.deliveries[at] = self.deliveries.get(at, 0) + 1
                 assert self.deliveries[at] == row.deliveries <= self.limits.deliveries_max, at
                 self.held[at] = member
@@ -253,6 +255,13 @@ class Schedule:
         self.in_flight.expire(self.now_ms)
         self.look()
 
+    def write_letters(self):
+        moved = self.in_flight.begin_archiving(self.random.randrange(1, 20))
+        if self.random.random() < 0.7:
+            self.letters.update(at for row in moved for at in range(row.first, row.last + 1))
+            self.in_flight.archived(moved)
+        self.under_way.append(moved)
+
     def look(self):
         """Nobody holds what is free or done with, and what is done with stays so."""
         at_rest = {at: row for row in self.in_flight._ranges if row.before is None
@@ -262,7 +271,7 @@ class Schedule:
             if at < self.in_flight.start or row is not None and row.state in DONE:
                 self.done.add(at)
                 del self.held[at]
-            elif row is not None and row.state == AVAILABLE:
+            elif row is not None and row.state in (AVAILABLE, ARCHIVING):
                 del self.held[at]
 
     def check(self):
@@ -284,3 +293,122 @@ def test_random_schedules_deliver_no_record_to_two_members_or_after_it_is_done(r
         except AssertionError:
             print(f"--seed {number}")
             raise
+
+
+# ---- dead letters -------------------------------------------------------------------------------
+
+LETTERS = LIMITS._replace(has_letters=True)
+
+
+def archived(in_flight, records=500, written=True):
+    """One round of letters; the ranges that it was about."""
+    moved = in_flight.begin_archiving(records)
+    if written:
+        in_flight.archived(moved)
+    in_flight.settle(moved, written, 0)
+    return [(row.first, row.last) for row in moved]
+
+
+def test_a_rejected_record_is_in_flight_until_its_letter_is_written():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 4))
+    acknowledged(in_flight, 0, 0, ACCEPT)
+    assert not in_flight.is_archiving
+    acknowledged(in_flight, 1, 2, REJECT)
+    acknowledged(in_flight, 3, 4, ACCEPT)
+    assert in_flight.is_archiving
+    assert (in_flight.start, in_flight.archiving_count, in_flight.done_count) == (1, 2, 2)
+    assert archived(in_flight, written=False) == [(1, 2)]
+    assert in_flight.start == 1
+    assert archived(in_flight) == [(1, 2)]
+    assert not in_flight.is_archiving
+    assert (in_flight.start, in_flight.count) == (5, 0)
+
+
+def test_a_record_that_is_archiving_is_nobodys():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 1))
+    acknowledged(in_flight, 0, 1, REJECT)
+    assert acquired(in_flight, (0, 1)) == []
+    assert acknowledged(in_flight, 0, 1, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+    assert in_flight.release("a") == []
+    assert in_flight.expire(1000) == []
+    assert in_flight.archiving_count == 2
+
+
+def test_the_last_delivery_that_is_given_back_or_runs_out_makes_a_letter():
+    for ends in ("released", "ran out"):
+        in_flight = InFlight(LETTERS, 0)
+        for count in (1, 2, 3):
+            assert acquired(in_flight, (0, 0)) == [(0, 0, count)]
+            if ends == "released":
+                acknowledged(in_flight, 0, 0, RELEASE)
+            else:
+                in_flight.expire(1000)
+        moved, = in_flight.begin_archiving(1)
+        assert in_flight.deliveries_exceeded(moved)
+
+
+def test_a_letter_says_that_a_member_rejected_the_record_also_at_its_last_delivery():
+    in_flight = InFlight(LETTERS._replace(deliveries_max=2), 0)
+    acquired(in_flight, (0, 0))
+    acknowledged(in_flight, 0, 0, RELEASE)
+    acquired(in_flight, (0, 0))
+    acknowledged(in_flight, 0, 0, REJECT)
+    moved, = in_flight.begin_archiving(1)
+    assert not in_flight.deliveries_exceeded(moved)
+
+
+def test_letters_are_written_some_at_a_time():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 9))
+    acknowledged(in_flight, 0, 9, REJECT)
+    assert archived(in_flight, 4) == [(0, 3)]
+    assert archived(in_flight, 4, written=False) == [(4, 7)]
+    assert archived(in_flight, 4) == [(4, 7)]
+    assert archived(in_flight, 4) == [(8, 9)]
+    assert (in_flight.start, in_flight.is_archiving) == (10, False)
+
+
+def test_what_is_archiving_counts_as_in_flight_so_that_it_is_bounded():
+    in_flight = InFlight(LETTERS._replace(records_max=4), 0)
+    acquired(in_flight, (0, 3))
+    acknowledged(in_flight, 0, 3, REJECT)
+    assert not in_flight.can_acquire()
+    archived(in_flight)
+    assert in_flight.can_acquire()
+
+
+def test_what_was_archiving_when_its_leader_was_lost_still_is():
+    in_flight = InFlight(LETTERS, 3, [
+        StateBatch(3, 5, ARCHIVING, 2), StateBatch(6, 7, ARCHIVING, 3)])
+    assert in_flight.is_archiving
+    first, second = in_flight.begin_archiving(500)
+    assert not in_flight.deliveries_exceeded(first)
+    assert in_flight.deliveries_exceeded(second)
+
+
+def test_a_gap_makes_no_letter():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 3))
+    acknowledged(in_flight, 0, 3, GAP)
+    assert (in_flight.start, in_flight.is_archiving) == (4, False)
+
+
+def test_a_rejection_that_could_not_be_written_leaves_the_record_with_its_member():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 1))
+    _, _, moved = in_flight.acknowledge("a", [(0, 1, [REJECT])], 0)
+    in_flight.settle(moved, False, 0)
+    assert not in_flight.is_archiving
+    assert in_flight.holds("a")
+
+
+def test_a_log_that_begins_later_cuts_off_no_letter_that_is_being_written():
+    in_flight = InFlight(LETTERS, 0)
+    acquired(in_flight, (0, 9))
+    acknowledged(in_flight, 0, 9, REJECT)
+    moved = in_flight.begin_archiving(500)
+    in_flight.move_start(5)
+    in_flight.settle(moved, False, 0)
+    assert archived(in_flight) == [(5, 9)]

@@ -22,6 +22,7 @@ class Faults:
                  self._slow_disk, self._allocate, self._vanish, self._fill_disk,
                  self._fail_directory, self._set_clock)
         self._kinds = [(kind, self._random.choice((0, 1, 1, 3))) for kind in kinds]
+        self._timers: list = []
 
     def next(self) -> None:
         """One more."""
@@ -31,6 +32,8 @@ class Faults:
 
     def over(self) -> None:
         world = self._world
+        for timer in self._timers:
+            timer.cancel()      # Who is gone later stays gone.
         world.network.latency_s = LATENCY_S
         for host in world.network.hosts.values():
             host.powered = True
@@ -39,7 +42,8 @@ class Faults:
         for node in world.nodes.values():
             node.flush_s, node.unsure, node.clock_ms = 0.002, 0.0, 0
             node.disk.is_full = False
-            if node.alive and any(directory.offline for directory in node.disk.directories):
+            if node.alive and (node.process.stopping or any(
+                    directory.offline for directory in node.disk.directories)):
                 node.kill()
             if node.alive:
                 world.loop.go_on(node.process)
@@ -50,7 +54,8 @@ class Faults:
 
     def _later(self, least_s, most_s, callback, *arguments) -> None:
         token = OWNER.set(None)
-        self._world.loop.call_later(self._random.uniform(least_s, most_s), callback, *arguments)
+        self._timers.append(self._world.loop.call_later(
+            self._random.uniform(least_s, most_s), callback, *arguments))
         OWNER.reset(token)
 
     def _node(self):

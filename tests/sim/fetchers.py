@@ -4,7 +4,8 @@ Owns: the requests under way to leaders.
 Called by: tests.sim.serving; tests.sim.wire, which puts it in the place of
   pylog._native.fetcher.
 Invariants: (1) states, notices and pauses are those of csrc/replica/followed.c; (2) one request is
-  under way on a connection; (3) the answers are those of csrc/serve/fetch.c.
+  under way on a connection; (3) the answers are those of csrc/serve/fetch.c; (4) nothing is asked
+  for by what an image says that is older than this run's registration.
 Source: csrc/replica, csrc/serve/fetch.c, csrc/serve/fetch_replica.c.
 """
 
@@ -171,6 +172,8 @@ class Fetchers:
                 link.flushing = True
                 self._loop.call_later(self._process.flush_s(), self._flush, link, asked)
             return
+        in_force = self._process.metadata.tail.published.offset
+        assert self._broker_epoch <= in_force, (self._broker_epoch, in_force)   # Keeps (4).
         link.asked, link.number = asked, link.number + 1
         link.end.write(FetchAsk(link.number, self._replica_id, self._broker_epoch, [Ask(
             followed.topic_id, followed.partition, followed.leader_epoch, *followed.place())

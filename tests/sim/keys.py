@@ -13,7 +13,7 @@ import asyncio
 from collections import namedtuple
 
 from pylog.metadata.keys import (
-    Absent, Answered, Delete, Get, Keys, Put, Row, Unknown, Unreachable,
+    Absent, Answered, Delete, Get, Keys, MemberState, Put, Row, Unknown, Unreachable,
 )
 from tests.sim.loop import OWNER
 
@@ -147,6 +147,11 @@ class Client(Keys):
             raise Unknown("its answer is lost")
         loop.block(self._random.uniform(0.0002, 0.001))
         return result
+
+    def state_of(self, address) -> MemberState:
+        answers = self._store.answers(address.partition(":")[0])
+        return MemberState(address, answers, False, self.name, -1,
+                           "" if answers else "it does not answer")
 
     def look(self, looks) -> list:
         self._asked()

@@ -104,8 +104,12 @@ class Network:
     def dial(self, process, name, port) -> End:
         """As connect(), on a thread; the end has no protocol yet. Raises PeerError."""
         self.loop.block(2 * self.random.uniform(*self.latency_s))
-        if not self.reaches(process.host, name):
-            self.loop.block(DIAL_SECONDS)
+        left_s, pause_s = DIAL_SECONDS, 0.2
+        while left_s > 0 and not self.reaches(process.host, name):
+            # A lost SYN is sent again.
+            self.loop.block(min(pause_s, left_s))
+            left_s -= pause_s
+            pause_s *= 2
         try:
             if not self.reaches(process.host, name):
                 raise TimeoutError(110, "Connection timed out")

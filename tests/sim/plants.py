@@ -187,3 +187,9 @@ def coordinators_answer_before_their_records_are_durable(patch):
 
 def markers_are_sent_once(patch):
     patch.setattr(transaction_service, "SETTLED", frozenset(range(-1, 200)))
+
+
+def what_is_so_is_proposed_again(patch):
+    patch.setattr(leadership, "_is_at_rest", lambda led: False)
+    patch.setattr(leader_isr.Isr, "recovered", lambda self, now_ns: (
+        self._propose(set(self.committed), None) if self._may_propose(now_ns) else None))

@@ -25,6 +25,14 @@ def test_a_cluster_keeps_its_promises_through_whatever_befalls_it(first, request
     assert elections and (acked or chosen is not None)
 
 
+def test_a_broker_that_comes_back_before_anybody_missed_it_is_not_at_rest():
+    run(20488)
+
+
+def test_who_is_gone_after_the_faults_is_not_started_by_one_of_them():
+    run(100528)
+
+
 def test_a_seed_brings_the_same_again():
     first, second = run(11), run(11)
     assert first.loop.steps == second.loop.steps
@@ -52,8 +60,9 @@ PLANTS = [
     (plants.a_replica_without_room_is_given_up, 8),
     (plants.snapshots_forget_producer_ids, 4),
     (plants.sessions_go_by_the_wall_clock, 5),
-    (plants.coordinators_answer_before_their_records_are_durable, 6),
-    (plants.markers_are_sent_once, 17),
+    (plants.coordinators_answer_before_their_records_are_durable, 130),
+    (plants.markers_are_sent_once, 143),
+    (plants.what_is_so_is_proposed_again, 0),
 ]
 
 

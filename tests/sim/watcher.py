@@ -196,7 +196,7 @@ class Watcher:
         if new.leader_recovery_state:
             self._may_lose.add((key, new.leader_epoch))
         elif new.leader not in old.isr and new.leader not in old.eligible_leader_replicas \
-                and not _ends_move(old, new):
+                and not _completes_move(old, new):
             raise Wrong(f"{_text(key)}: {new.leader} was neither in sync nor eligible: "
                         f"{old} -> {new}")
 
@@ -264,8 +264,7 @@ class Watcher:
                 self._check_rest_of((topic.id, index), state)
         for node in self._world.nodes.values():
             process = node.process
-            if process.stopping or process.membership is not None and (
-                    process.membership.channel.broker_epoch != image.brokers[node.id].epoch):
+            if process.stopping or not _is_member(node, image):
                 raise Wrong(f"{node.name} comes or goes still")
             if process.metadata.tail.published != image:
                 raise Wrong(f"{node.name} has {process.metadata.tail.published.offset} of "
@@ -314,6 +313,16 @@ class Seen:
         self._watcher.metadata(self._node, base, data)
 
 
+def _is_member(node, image) -> bool:
+    """Whether it does what its roles ask of it. A broker whose host went without a word is in the
+    image, and in every ISR, while its next process does not know yet whom to register with."""
+    if "broker" not in node.roles:
+        return True
+    membership = node.process.membership
+    return membership is not None and (
+        membership.channel.broker_epoch == image.brokers[node.id].epoch)
+
+
 def _ends_move(old, new) -> bool:
     return bool(old.adding_replicas or old.removing_replicas) and not (
         new.adding_replicas or new.removing_replicas)
@@ -321,3 +330,9 @@ def _ends_move(old, new) -> bool:
 
 def _text(key) -> str:
     return f"{bytes(key[0]).hex()[:6]}-{key[1]}"
+
+
+def _completes_move(old, new) -> bool:
+    """Not one that is called off: the same change may put in sync whom it elects."""
+    return _ends_move(old, new) and set(old.adding_replicas) <= set(new.replicas) \
+        and not set(old.removing_replicas) & set(new.replicas)

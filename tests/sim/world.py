@@ -281,6 +281,8 @@ EXPECTED = frozenset((
     "what a leader sent cannot be appended", "a replica cannot follow",
     "a replica cannot be truncated", "the coordinator could not write",
     "an internal topic could not be created"))
+# Of a coordinator that could not be loaded: what is wrong in its records is told alike.
+OF_DISKS = frozenset(("its directory failed", "no room"))
 
 
 class _errors_to(logging.Handler):
@@ -292,7 +294,9 @@ class _errors_to(logging.Handler):
 
     def emit(self, record) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if record.msg in EXPECTED and (error is None or hasattr(error, "code")):
+        if record.msg in EXPECTED and (error is None or hasattr(error, "code")) \
+                or record.name == "pylog.coordinator" \
+                and getattr(record, "reason", None) in OF_DISKS:
             return
         if self._loop.failure is None and not self._loop.closed:
             if isinstance(error, Wrong):

@@ -10,10 +10,12 @@ import pytest
 from pylog import cli
 from pylog.config import Settings
 from pylog.protocol import messages
+from pylog.testing import certificates
 from pylog.tools import adopt
 from tests.brokers import Brokerd, Kafka
 from tests.log.test_manager import append
 from tests.metadata.node import Node
+from tests.peer.secured import CA
 
 
 def looked(*paths, execute=False, **texts):
@@ -51,6 +53,44 @@ def test_the_command_ends_with_the_verdict(stopped, capsys):
     assert cli.brokerd(["adopt", "--override", f"log.dirs={stopped}",
                         "--override", "node.id=7"]) == 1
     assert "set node.id=1" in capsys.readouterr().out
+
+
+def test_a_secured_kafkas_settings_are_all_looked_at(stopped, tmp_path, capsys):
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={stopped}\nnode.id=1\n"
+                    "listeners=SASL_SSL://127.0.0.1:0\n"
+                    "ssl.keystore.location=/nowhere/keystore.jks\nssl.keystore.password=x\n"
+                    "ssl.client.auth=perhaps\n"
+                    "zookeeper.connect=z:2181\n"
+                    "authorizer.class.name=com.example.Rules\n")
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    assert cli.brokerd(["adopt", str(file), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    refused = {row["subject"] for row in told["findings"] if row["status"] == "fail"}
+    assert {"ssl.client.auth", "zookeeper.connect", "authorizer.class.name"} <= refused
+    listeners = [row["detail"] for row in told["findings"] if row["check"] == "listener"]
+    assert listeners[0].startswith("ssl.keystore.location: /nowhere/keystore.jks cannot be read")
+    assert "GSSAPI" in listeners[1] and len(listeners) == 2
+    # The directories were looked at all the same.
+    assert any(row["check"] == "directory" and row["status"] == "ok" for row in told["findings"])
+    assert cli.brokerd(["adopt", str(file), "--execute"]) == 1
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+
+
+def test_each_listener_that_nobody_could_use_is_told(stopped, tmp_path):
+    good = CA.issue()
+    own = certificates.write(tmp_path, "own.pem", good.chain + good.key)
+    texts = {
+        "log.dirs": str(stopped), "listeners": "SSL://:0,SASL_SSL://:0,SASL_PLAINTEXT://:0",
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": own,
+        "listener.name.ssl.ssl.keystore.location": certificates.write(
+            tmp_path, "broken.pem", b"nothing"),
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "DIGEST-MD5"}
+    found = [row for row in adopt.adopt(Settings(texts), False) if row.check == "listener"]
+    assert [row.subject for row in found] == ["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
+    assert "broken.pem" in found[0].detail and "plain.sasl.jaas.config" in found[1].detail
+    assert "DIGEST-MD5" in found[2].detail and all(row.status == "fail" for row in found)
 
 
 def test_directories_that_cannot_be_told_apart_are_refused(stopped, tmp_path):

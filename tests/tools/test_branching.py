@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from pylog.client.errors import NoBrokersError
 from pylog.metadata.branching import AT_OFFSET, SOURCE
 from tests.brokers import Brokerd
 from tests.tools.support import run
@@ -101,6 +102,17 @@ def test_what_cannot_be_is_told_in_a_line(broker):
     run("topics", "branch", source, unique("copy"), "--dry-run", broker=broker)
     assert "is no time" in run("topics", "branch", source, "y", "--at", "noon", broker=broker,
                                fails=True).err
+
+
+def test_a_broker_that_is_gone_meanwhile_is_told_in_a_line(broker, monkeypatch):
+    async def gone(*_):
+        raise NoBrokersError("copy: no broker answered")
+
+    source = unique("source")
+    create_topic(broker.port, source, 1)
+    monkeypatch.setattr("pylog.client.administration.Admin.create_topics", gone)
+    told = run("topics", "branch", source, unique("copy"), broker=broker, fails=True)
+    assert told.err == "pylog: topic copy: no broker answered\n"
 
 
 def test_branches_are_whole_while_producers_write(broker):

@@ -74,6 +74,36 @@ def test_offsets_are_changed_only_with_execute(target):
                                        fails=True).err
 
 
+def test_an_offset_outside_of_the_log_is_told_to_be(target):
+    topic, group = filled(target, 1), unique("group")
+    reset = ["groups", "reset-offsets", group, "-t", topic]
+    told = run(*reset, "--to-offset", "300", "--execute", broker=target).out
+    assert f"{topic}-0: 300 is not there, the log ends at 10: 10 it is" in told
+    told = run(*reset, "--shift-by", "-11", broker=target).out
+    assert f"{topic}-0: -1 is not there, the log begins at 0: 0 it is" in told
+    row = run(*reset, "--shift-by", "-11", "--json", broker=target).json["partitions"][0]
+    assert (row["wanted_offset"], row["new_offset"]) == (-1, 0)
+    assert "not there" not in run(*reset, "--shift-by", "-2", broker=target).out
+
+
+def test_offsets_of_one_topic_are_deleted(target):
+    topic, other, group = filled(target), filled(target, 1), unique("group")
+    for name in (topic, other):
+        run("groups", "reset-offsets", group, "-t", name, "--to-latest", "--execute", broker=target)
+    run("groups", "delete-offsets", group, "-t", f"{topic}:1", "--yes", broker=target)
+    told = run("groups", "describe", group, "--json", broker=target).json[0]["partitions"]
+    assert sorted((row["topic"], row["partition"]) for row in told) == sorted(
+        [(topic, 0), (other, 0)])
+    assert "has committed nothing there" in run(
+        "groups", "delete-offsets", group, "-t", f"{topic}:1", "-y", broker=target, fails=True).err
+    reader = member(target, group, topic)
+    try:
+        assert "subscribed" in run("groups", "delete-offsets", group, "-t", topic, "-y",
+                                   broker=target, fails=True).err
+    finally:
+        reader.close()
+
+
 def test_a_group_with_members_keeps_its_offsets_and_lives(target):
     topic, group = filled(target), unique("group")
     consumer = member(target, group, topic)

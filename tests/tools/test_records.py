@@ -49,6 +49,16 @@ def test_records_are_as_was_said(target, codec):
         for offset, key, value in ((0, "k1", "v1"), (1, "k2", None))]
 
 
+def test_topics_of_a_pattern_are_consumed_by_hand_and_by_a_group(target):
+    stem = unique("many")
+    for end in ("a", "b"):
+        run("topics", "create", f"{stem}-{end}", "-p", 1, broker=target)
+        send(target, f"{stem}-{end}", f"{end}\n")
+    assert sorted(run("consume", f"{stem}-*", broker=target).out) == ["\n", "\n", "a", "b"]
+    told = run("consume", f"{stem}-*", "-g", unique("group"), "-n", 2, broker=target)
+    assert sorted(told.out) == ["\n", "\n", "a", "b"]
+
+
 def test_what_is_consumed_as_json_can_be_sent_again_as_it_was(target):
     first, second = topic_of(target, 2), topic_of(target, 2)
     send(target, first, "k:v\nq:0x41\n", "-K", ":", "-H", "h=\x01")

@@ -53,3 +53,15 @@ def test_one_partition_is_freed_of_a_producer(brokerd):
     run("txn", "abort", f"{topic}-0", "--producer-id", str(number), "--yes", broker=brokerd)
     assert holding(brokerd, topic) == []
     del producer
+
+
+@pytest.mark.parametrize("words", [("--sample",), ()])
+def test_the_producer_that_holds_a_group_back_is_named(target, words):
+    topic, group = topic_of(target, 1), unique("group")
+    producer, id_ = begun(target, topic)
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
+    view = run("groups", "explain", group, "-s", 0.2, "--json", *words, broker=target).json
+    found = {row["reason"]: row for row in view["reasons"]}["open_transaction"]
+    assert found["holder"]["transactional_id"] == id_
+    assert f"It is of transactional id {id_}, open in {topic}-0 from offset 0 on" in found["text"]
+    producer.abort_transaction(WAIT_S)

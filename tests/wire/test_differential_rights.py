@@ -156,6 +156,12 @@ def requests():
                 timeout_ms=5000, validate_only=True, topics=[
                     m.CreateTopicsRequest.CreatableTopic(
                         name=name, num_partitions=1, replication_factor=1)])),
+            # A member that has joined names no topology: refused when all else is allowed.
+            (f"streams heartbeat {name}", 88, 0, m.StreamsGroupHeartbeatRequest(
+                group_id=GROUP, member_id="m", member_epoch=1,
+                topology=m.StreamsGroupHeartbeatRequest.Topology(epoch=0, subtopologies=[
+                    m.StreamsGroupHeartbeatRequest.Subtopology(
+                        subtopology_id="0", source_topics=[name])]))),
         ]
         yield from of_settings(name)
     yield from of_topics()
@@ -215,6 +221,10 @@ def of_groups():
         ("describe groups", 15, 5, m.DescribeGroupsRequest(
             groups=[GROUP], include_authorized_operations=True)),
         ("list groups", 16, 4, m.ListGroupsRequest()),
+        ("streams heartbeat", 88, 0, m.StreamsGroupHeartbeatRequest(
+            group_id=GROUP, member_id="m", member_epoch=1)),
+        ("describe streams groups", 89, 0, m.StreamsGroupDescribeRequest(
+            group_ids=[GROUP, "none"], include_authorized_operations=True)),
         ("delete groups", 42, 2, m.DeleteGroupsRequest(groups_names=["none"])),
     ]
 

@@ -26,7 +26,8 @@ STEPS = 40
 NOT_ASKED = {"listener.security.protocol.map", "listeners", "metric.reporters",
              "min.insync.replicas", "internal.segment.bytes", "config.providers",
              "cordoned.log.dirs", "log.flush.interval.ms",
-             "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+             "leader.replication.throttled.replicas", "follower.replication.throttled.replicas",
+             *catalogue.LATER}
 LISTENER = ("max.connections", "max.connection.creation.rate", "num.network.threads",
             "max.connections.per.ip", "ssl.keystore.type", "log.roll.ms", "connections.max.idle.ms")
 

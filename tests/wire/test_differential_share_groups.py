@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 FIND, LIST, DESCRIBE_CONFIGS, ALTER = 10, 16, 32, 44
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 INITIALIZE, READ, WRITE, DELETE, SUMMARY = 83, 84, 85, 86, 87
+DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS = 90, 91, 92, 42
 BROKER_SETTINGS = {"share.coordinator.state.topic.num.partitions": 5}
 WAIT_S = 30.0
 GROUP_RESOURCE = 32
@@ -164,7 +165,7 @@ def coordinated(side: Side, kind: int, key: str) -> None:
         time.sleep(0.2)
 
 
-def _batches(side, topic, count, each):
+def append_batches(side, topic, count, each):
     """`count` batches of `each` records."""
     from pylog._native import batch
 
@@ -236,7 +237,7 @@ def members(side):
 
 def deliveries(side):
     topic, group = side.topic("t"), group_of(side, "g")
-    _batches(side, topic, 3, 10)
+    append_batches(side, topic, 3, 10)
     member, other = (Member(side, group, name, topic) for name in ("m", "n"))
     member.join(1)
     member.records("first")
@@ -258,7 +259,7 @@ def deliveries(side):
 
 def wrong(side):
     topic, group = side.topic("t"), group_of(side, "g")
-    _batches(side, topic, 1, 10)
+    append_batches(side, topic, 1, 10)
     member = Member(side, group, "m", topic)
     member.join(1)
     member.fetch("no session", epoch=3)
@@ -291,7 +292,7 @@ def wrong(side):
 
 def limits(side):
     topic = side.topic("t")
-    _batches(side, topic, 12, 25)
+    append_batches(side, topic, 12, 25)
     group = group_of(side, "g", share_partition_max_record_locks=100)
     one, two = (Member(side, group, name, topic) for name in ("one", "two"))
     one.join(1)
@@ -314,7 +315,7 @@ def limits(side):
 def often(side):
     """A record that nobody can process."""
     topic = side.topic("t")
-    _batches(side, topic, 1, 8)
+    append_batches(side, topic, 1, 8)
     member = Member(side, group_of(side, "g"), "m", topic)
     member.join(1)
     for number in range(8):
@@ -377,6 +378,100 @@ def states(side):
             {"partition": -1, "state_epoch": 0, "start_offset": 0}]}])
 
 
+class Offsets:
+    """Where a group is, on one side, and how that is changed."""
+
+    def __init__(self, side: Side, group: str):
+        self.side = side
+        self.group = group
+        coordinated(side, 0, group)
+
+    def describe(self, label, topics=None, version=1):
+        """topics: {name: partitions}; None: all."""
+        self.side.note(label, self._settled(DESCRIBE_OFFSETS, version, groups=[{
+            "group_id": self.group, "topics": None if topics is None else [
+                {"topic_name": name, "partitions": list(indexes)}
+                for name, indexes in topics.items()]}]))
+
+    def alter(self, label, topics):
+        """topics: {name: {partition: offset}}."""
+        self.side.note(label, self._settled(ALTER_OFFSETS, 0, group_id=self.group, topics=[
+            {"topic_name": name, "partitions": [
+                {"partition_index": index, "start_offset": offset}
+                for index, offset in starts.items()]} for name, starts in topics.items()]))
+
+    def delete(self, label, *names):
+        self.side.note(label, self._settled(DELETE_OFFSETS, 0, group_id=self.group, topics=[
+            {"topic_name": name} for name in names]))
+
+    def delete_group(self, label):
+        self.side.note(label, self._settled(DELETE_GROUPS, 2, groups_names=[self.group]))
+
+    def _settled(self, key, version, **fields):
+        """The answer, once coordinators have loaded what they need for it."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            answer = ask(self.side.connection, key, version, **fields)
+            if not _codes(answer) & set(NOT_YET) or time.monotonic() > end_s:
+                return answer
+            time.sleep(0.2)
+
+
+def _codes(answer) -> set[int]:
+    """All error codes of an answer."""
+    if isinstance(answer, list):
+        return set().union(*map(_codes, answer)) if answer else set()
+    if not isinstance(answer, dict):
+        return set()
+    own = {answer["error_code"]} if "error_code" in answer else set()
+    return own.union(*map(_codes, answer.values()))
+
+
+def offsets(side):
+    """Looked at, moved and forgotten, of a group with and without members."""
+    topic, other = side.topic("t", 2), side.topic("other")
+    append_batches(side, topic, 2, 10)
+    group = Offsets(side, side.name("g"))
+    # Kafka never answers for partitions that there are not, nor before it has the states' topic.
+    coordinated(side, 2, f"{group.group}:{_text(uuid.UUID(side.id_of(topic)))}:0")
+    group.describe("no group")
+    group.describe("no group's topics", {topic: [0], "none": [1]})
+    group.describe("no topics", {})
+    group.delete("no group's", topic)
+    group.alter("of a group that is made by it", {
+        topic: {0: 4, 7: 1}, "none": {0: 1}})
+    group.describe("altered")
+    group.describe("of version 0", version=0)
+    group.describe("some", {topic: [0, 1], other: [0]})
+    found = ask(side.connection, LIST, 5, states_filter=[], types_filter=["share"])
+    side.note("listed", [row for row in found["groups"] if row["group_id"] == group.group])
+    group.alter("nothing", {})
+    group.alter("once more", {topic: {0: 6, 1: 0}})
+    group.describe("altered again")
+    member = Member(side, group.group, "m", topic)
+    member.join(2)
+    group.alter("with a member", {topic: {0: 1}})
+    group.delete("with a member", topic)
+    group.delete_group("with a member")
+    member.records("from where it was moved to")
+    member.acknowledge("some are done", (0, 6, 8, [ACCEPT]))
+    member.acknowledge("and one behind", (0, 12, 12, [REJECT]))
+    group.describe("under way", {topic: [0]})
+    member.acknowledge("the end", epoch=-1)
+    member.beat(-1)
+    group.delete("none of it", other, "none")
+    group.delete("and forgotten", topic)
+    group.delete("once more", topic)
+    group.describe("nothing left")
+    group.alter("begun anew", {topic: {0: 2}})
+    group.delete_group("gone")
+    group.delete_group("gone already")
+    group.describe("gone", {topic: [0]})
+    empty = Offsets(side, "")
+    empty.alter("no group id", {topic: {0: 1}})
+    empty.delete("no group id", topic)
+
+
 def _text(topic_id: uuid.UUID) -> str:
     import base64
 
@@ -384,6 +479,6 @@ def _text(topic_id: uuid.UUID) -> str:
 
 
 @pytest.mark.parametrize("scenario", [
-    heartbeats, members, deliveries, wrong, limits, often, states])
+    heartbeats, members, deliveries, wrong, limits, often, states, offsets])
 def test_share_groups_are_served_as_by_kafka(kafka, brokerd, scenario):
     compare(kafka, brokerd, scenario)

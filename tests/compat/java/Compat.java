@@ -30,6 +30,8 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -81,6 +83,7 @@ public final class Compat {
             case "topics": return topics();
             case "configs": return configs();
             case "groups": return groups();
+            case "transactions": return transactions();
             default: throw new IllegalArgumentException(scenario);
         }
     }
@@ -325,6 +328,90 @@ public final class Compat {
         }
         readBack("seek", 7, 7, 13);
         return "";
+    }
+
+    private KafkaProducer<byte[], byte[]> transactional(String id) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        settings.put("transactional.id", id);
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+            settings, new ByteArraySerializer(), new ByteArraySerializer());
+        producer.initTransactions();
+        return producer;
+    }
+
+    /** Records go on to `goal` with the group's position, in one transaction. */
+    private void move(String goal, String group, int count, boolean isCommitted) {
+        try (KafkaProducer<byte[], byte[]> producer = transactional(group + "-id");
+                KafkaConsumer<byte[], byte[]> consumer = consumer(
+                    group, "max.poll.records", String.valueOf(count))) {
+            consumer.subscribe(Collections.singletonList(topic));
+            List<ConsumerRecord<byte[], byte[]>> taken = take(consumer, count);
+            producer.beginTransaction();
+            for (ConsumerRecord<byte[], byte[]> record : taken) {
+                producer.send(new ProducerRecord<>(
+                    goal, 0, record.timestamp(), record.key(), record.value()));
+            }
+            producer.sendOffsetsToTransaction(Collections.singletonMap(
+                new TopicPartition(topic, 0),
+                new OffsetAndMetadata(taken.get(count - 1).offset() + 1)),
+                consumer.groupMetadata());
+            if (isCommitted) {
+                producer.commitTransaction();
+            } else {
+                producer.flush();
+                producer.abortTransaction();
+            }
+        }
+    }
+
+    /** A transaction is open when a second producer of its id starts: the first cannot commit. */
+    private void overtaken(String goal, String id) {
+        KafkaProducer<byte[], byte[]> first = transactional(id);
+        first.beginTransaction();
+        first.send(new ProducerRecord<>(goal, 0, null, "open".getBytes(StandardCharsets.UTF_8)));
+        first.flush();
+        try (KafkaProducer<byte[], byte[]> second = transactional(id)) {
+            first.commitTransaction();
+            throw new AssertionError("a producer that was overtaken could commit");
+        } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
+            first.close(Duration.ZERO);
+        }
+    }
+
+    private String transactions() throws Exception {
+        String goal = topic + "-goal";
+        String group = topic + "-group";
+        produce("moved", 40, "none", 0);
+        try (Admin admin = client()) {
+            admin.createTopics(Collections.singletonList(
+                new NewTopic(goal, 1, (short) 1))).all().get();
+        }
+        overtaken(goal, group + "-id");
+        move(goal, group, 10, false);
+        move(goal, group, 10, true);
+        move(goal, group, 15, false);
+        move(goal, group, 30, true);
+        TopicPartition where = new TopicPartition(goal, 0);
+        for (String isolation : new String[] {"read_committed", "read_uncommitted"}) {
+            int count = isolation.equals("read_committed") ? 40 : 66;
+            try (KafkaConsumer<byte[], byte[]> consumer = consumer(
+                    null, "isolation.level", isolation)) {
+                consumer.assign(Collections.singletonList(where));
+                consumer.seekToBeginning(Collections.singletonList(where));
+                int number = 0;
+                for (ConsumerRecord<byte[], byte[]> record : take(consumer, count)) {
+                    check(count != 40 || Arrays.equals(value(number++), record.value()),
+                        "another value at " + record.offset());
+                }
+            }
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group)) {
+            TopicPartition source = new TopicPartition(topic, 0);
+            long offset = consumer.committed(Collections.singleton(source)).get(source).offset();
+            check(offset == 40, "committed is " + offset + ", not 40");
+        }
+        return "positions with the records, aborted ones unseen, a second producer of the same id";
     }
 
     /** One member until it is killed; it tells the driver its share and the keys it reads. */

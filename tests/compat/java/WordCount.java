@@ -19,12 +19,18 @@ import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.state.Stores;
 
 /**
- * A word count, at least once: runs, stops, starts with an empty state folder and goes on, so
- * that the second run restores its counts from the changelog topic.
+ * A word count. "streams": at least once; runs, stops, starts with an empty state folder and goes
+ * on, so that the second run restores its counts from the changelog topic. "exactly-once": runs
+ * until it is killed, and writes every count of every word.
  */
 public final class WordCount {
+    /** "streams": the group is one of KIP-1071. */
+    private static final String PROTOCOL = System.getProperty("group.protocol", "classic");
+    private static final boolean STREAMS_PROTOCOL = PROTOCOL.equals("streams");
+
     private final String bootstrap;
     private final String topic;
 
@@ -36,6 +42,10 @@ public final class WordCount {
     public static void main(String[] arguments) {
         try {
             WordCount count = new WordCount(arguments[0], arguments[2]);
+            if (arguments[1].equals("exactly-once")) {
+                count.exactlyOnce().start();
+                return;
+            }
             count.produce(100);
             count.countUntil(100);
             count.produce(50);
@@ -61,6 +71,34 @@ public final class WordCount {
         }
     }
 
+    /** All that a process leaves behind when it dies is in its working directory. */
+    private KafkaStreams exactlyOnce() {
+        StreamsBuilder builder = new StreamsBuilder();
+        builder.stream(topic, Consumed.with(Serdes.String(), Serdes.String()))
+            .flatMapValues(line -> Arrays.asList(line.split(" ")))
+            .groupBy((key, word) -> word, Grouped.with(Serdes.String(), Serdes.String()))
+            .count(Materialized.<String, Long>as(Stores.inMemoryKeyValueStore("counts"))
+                .withKeySerde(Serdes.String()).withValueSerde(Serdes.Long()))
+            .toStream()
+            .to(topic + "-goal", Produced.with(Serdes.String(), Serdes.Long()));
+        Properties settings = new Properties();
+        settings.put("application.id", topic + "-app");
+        settings.put("bootstrap.servers", bootstrap);
+        settings.put("commit.interval.ms", "100");
+        settings.put("processing.guarantee", "exactly_once_v2");
+        settings.put("auto.offset.reset", "earliest");
+        settings.put("replication.factor", "1");
+        settings.put("statestore.cache.max.bytes", "0");
+        if (!STREAMS_PROTOCOL) {
+            settings.put("session.timeout.ms", "6000");
+        }
+        settings.put("max.poll.records", "50");
+        settings.put("producer.transaction.timeout.ms", "5000");
+        settings.put("state.dir", "state");
+        settings.put("group.protocol", PROTOCOL);
+        return new KafkaStreams(builder.build(), settings);
+    }
+
     private KafkaStreams streams() throws Exception {
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(topic, Consumed.with(Serdes.String(), Serdes.String()))
@@ -78,6 +116,7 @@ public final class WordCount {
         settings.put("replication.factor", "1");
         settings.put("state.dir",
             java.nio.file.Files.createTempDirectory("wordcount").toString());
+        settings.put("group.protocol", PROTOCOL);
         return new KafkaStreams(builder.build(), settings);
     }
 

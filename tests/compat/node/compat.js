@@ -284,6 +284,78 @@ async function groups() {
   });
 }
 
+/** The messages of a topic from its beginning on, as a group of one sees them. */
+async function readTopic(name, count, readUncommitted) {
+  const groupId = `${name}-reader-${readUncommitted}`;
+  const consumer = kafka.consumer({ groupId, readUncommitted });
+  const messages = [];
+  await consumer.connect();
+  await consumer.subscribe({ topics: [name], fromBeginning: true });
+  await consumer.run({
+    autoCommit: false, eachMessage: async ({ message }) => { messages.push(message); },
+  });
+  await waitFor(`${count} records`, () => messages.length >= count);
+  await consumer.disconnect();
+  return messages;
+}
+
+async function transactional(transactionalId) {
+  const producer = kafka.producer({ transactionalId, idempotent: true, maxInFlightRequests: 1 });
+  await producer.connect();
+  return producer;
+}
+
+/** Records go on to `goal` with the group's position, in one transaction. */
+async function move(source, goal, groupId, isCommitted) {
+  const producer = await transactional(`${groupId}-id`);
+  const transaction = await producer.transaction();
+  await transaction.send({ topic: goal, acks: -1, messages: source.map((message) => ({
+    key: message.key, value: message.value, timestamp: message.timestamp, partition: 0 })) });
+  const offset = String(Number(source[source.length - 1].offset) + 1);
+  await transaction.sendOffsets({
+    consumerGroupId: groupId, topics: [{ topic, partitions: [{ partition: 0, offset }] }] });
+  await (isCommitted ? transaction.commit() : transaction.abort());
+  await producer.disconnect();
+}
+
+/** A transaction is open when a second producer of its id starts: the first cannot commit. */
+async function overtaken(goal, id) {
+  const first = await transactional(id);
+  const transaction = await first.transaction();
+  await transaction.send({ topic: goal, acks: -1, messages: [{ value: 'open', partition: 0 }] });
+  const second = await transactional(id);
+  await (await second.transaction()).abort();
+  let refused = false;
+  await transaction.commit().catch(() => { refused = true; });
+  check(refused, 'a producer that was overtaken could commit');
+  await first.disconnect();
+  await second.disconnect();
+}
+
+async function transactions() {
+  const [goal, group] = [`${topic}-goal`, `${topic}-group`];
+  await produce('moved', 40, 'none', 0);
+  await withAdmin((client) => client.createTopics({ topics: [{ topic: goal, numPartitions: 1 }] }));
+  await overtaken(goal, `${group}-id`);
+  const source = await readTopic(topic, 40, true);
+  for (const [start, end, isCommitted] of
+    [[0, 10, false], [0, 10, true], [10, 25, false], [10, 40, true]]) {
+    await move(source.slice(start, end), goal, group, isCommitted);
+  }
+  const moved = await readTopic(goal, 40, false);
+  moved.forEach((message, number) => {
+    check(message.key.toString() === `moved-${number}`, `${message.key} at place ${number}`);
+    check(message.value.equals(value(number)), `another value at place ${number}`);
+  });
+  check(moved.length === 40, `${moved.length} committed records`);
+  check((await readTopic(goal, 66, true)).length === 66, 'another number of records');
+  return withAdmin(async (client) => {
+    const rows = await client.fetchOffsets({ groupId: group, topics: [topic] });
+    check(rows[0].partitions[0].offset === '40', `committed is ${rows[0].partitions[0].offset}`);
+    return 'positions with the records, aborted ones unseen, a second producer of the same id';
+  });
+}
+
 /** One member until it is killed; it tells the driver its share and the keys it reads. */
 async function living() {
   const one = await member(`${topic}-group`,
@@ -297,6 +369,7 @@ async function living() {
 
 const FLOWS = {
   codecs, create, group, member: living, resume, seek, reset, topics, configs, groups,
+  transactions,
 };
 FLOWS[scenario]().then((note) => {
   console.log(JSON.stringify({ ok: true, note }));

@@ -150,6 +150,18 @@ type Trimmer interface {
 	Trim(topic string, offset int64) error
 }
 
+// Mover is a Client that has transactions.
+type Mover interface {
+	Client
+	// Move reads count records of topic as the group does, from where it stands, and sends them on
+	// to goal with the group's position, in one transaction.
+	Move(topic, goal, group string, count int, commit bool) error
+	// Overtaken opens a transaction, starts a second producer of the id, and gives what the first
+	// is told when it commits.
+	Overtaken(topic, id string) error
+	ReadIsolated(topic string, count int, committed bool) ([]Row, error)
+}
+
 // Rows makes records of every byte, a second apart from each other.
 func Rows(stem string, count int) []Row {
 	rows := make([]Row, count)
@@ -174,6 +186,7 @@ func Main(open func(bootstrap string) Client) {
 	flow := map[string]func(Client, string) (string, error){
 		"codecs": codecs, "create": create, "group": group, "member": living,
 		"resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs, "groups": groups,
+		"transactions": transactions,
 	}[os.Args[2]]
 	note, err := flow(client, os.Args[3])
 	if err != nil {
@@ -526,4 +539,50 @@ func groups(client Client, topic string) (string, error) {
 		return "", fmt.Errorf("a deleted group is listed")
 	}
 	return "list, describe, offsets, alter, delete", nil
+}
+
+// transactions moves records to another topic with their positions, in transactions of which some
+// are aborted; before that a producer is overtaken by one with its id.
+func transactions(given Client, topic string) (string, error) {
+	client := given.(Mover)
+	goal, group := topic+"-goal", topic+"-group"
+	moves := []struct {
+		count  int
+		commit bool
+	}{{10, false}, {10, true}, {15, false}, {30, true}}
+	const moved, everything = 40, 66
+	sent := Rows("moved", moved)
+	if err := client.Produce(topic, sent, "none", 0); err != nil {
+		return "", err
+	}
+	if err := client.Create(goal, 1); err != nil {
+		return "", err
+	}
+	if client.Overtaken(goal, group+"-id") == nil {
+		return "", fmt.Errorf("a producer that was overtaken could commit")
+	}
+	for _, move := range moves {
+		if err := client.Move(topic, goal, group, move.count, move.commit); err != nil {
+			return "", fmt.Errorf("move: %w", err)
+		}
+	}
+	got, err := client.ReadIsolated(goal, moved, true)
+	if err != nil {
+		return "", err
+	}
+	for place := range got {
+		// Between the offsets are those of markers and of what was aborted.
+		got[place].Offset = int64(place)
+	}
+	if err := same(got, sent, 0); err != nil {
+		return "", err
+	}
+	if _, err = client.ReadIsolated(goal, everything, false); err != nil {
+		return "", err
+	}
+	offset, err := client.Committed(topic, group)
+	if err != nil || offset != moved {
+		return "", fmt.Errorf("committed is %d, not %d: %v", offset, moved, err)
+	}
+	return "positions with the records, aborted ones unseen, a second producer of the same id", nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
@@ -109,6 +110,91 @@ func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) 
 	defer kafka.Close()
 	rows, _, err := take(kafka, count)
 	return rows, err
+}
+
+// ReadIsolated, Move and Overtaken make this a flows.Mover.
+func (c client) ReadIsolated(topic string, count int, committed bool) ([]flows.Row, error) {
+	isolation := kgo.ReadUncommitted()
+	if committed {
+		isolation = kgo.ReadCommitted()
+	}
+	kafka, err := c.open(kgo.FetchIsolationLevel(isolation), kgo.ConsumePartitions(
+		map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}}))
+	if err != nil {
+		return nil, err
+	}
+	defer kafka.Close()
+	rows, _, err := take(kafka, count)
+	return rows, err
+}
+
+func (c client) Move(topic, goal, group string, count int, commit bool) error {
+	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(c.bootstrap),
+		kgo.TransactionalID(group+"-id"), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	ctx, cancel := limited()
+	defer cancel()
+	if err = session.Begin(); err != nil {
+		return err
+	}
+	var records []*kgo.Record
+	for taken := 0; taken < count; {
+		fetches := session.PollRecords(ctx, count-taken)
+		if err = fetches.Err(); err != nil {
+			return err
+		}
+		fetches.EachRecord(func(record *kgo.Record) {
+			taken++
+			records = append(records, &kgo.Record{Topic: goal, Key: record.Key,
+				Value: record.Value, Timestamp: record.Timestamp})
+		})
+	}
+	if err = session.ProduceSync(ctx, records...).FirstErr(); err != nil {
+		return err
+	}
+	committed, err := session.End(ctx, kgo.TransactionEndTry(commit))
+	if err == nil && committed != commit {
+		err = errors.New("the transaction ended another way than it was asked to")
+	}
+	return err
+}
+
+func (c client) Overtaken(topic, id string) error {
+	first, err := c.open(kgo.TransactionalID(id))
+	if err != nil {
+		panic(err)
+	}
+	defer first.Close()
+	second, err := c.open(kgo.TransactionalID(id))
+	if err != nil {
+		panic(err)
+	}
+	defer second.Close()
+	ctx, cancel := limited()
+	defer cancel()
+	if err = first.BeginTransaction(); err != nil {
+		panic(err)
+	}
+	open := &kgo.Record{Topic: topic, Value: []byte("open")}
+	if err = first.ProduceSync(ctx, open).FirstErr(); err != nil {
+		panic(err)
+	}
+	// The library leaves it to its users to wait until the first one's transaction is aborted.
+	for {
+		_, _, err = second.ProducerID(ctx)
+		if !errors.Is(err, kerr.ConcurrentTransactions) {
+			break
+		}
+	}
+	if err != nil {
+		panic(err)
+	}
+	return first.EndTransaction(ctx, kgo.TryCommit)
 }
 
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {

@@ -113,7 +113,92 @@ func rowOf(message *sarama.ConsumerMessage) flows.Row {
 }
 
 func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) {
-	consumer, err := sarama.NewConsumer(c.brokers(), settings())
+	return c.read(topic, start, count, settings())
+}
+
+// ReadIsolated, Move and Overtaken make this a flows.Mover.
+func (c client) ReadIsolated(topic string, count int, committed bool) ([]flows.Row, error) {
+	config := settings()
+	if committed {
+		config.Consumer.IsolationLevel = sarama.ReadCommitted
+	}
+	return c.read(topic, 0, count, config)
+}
+
+func (c client) transactional(id string) (sarama.SyncProducer, error) {
+	config := settings()
+	config.Producer.Idempotent, config.Producer.Transaction.ID = true, id
+	config.Net.MaxOpenRequests = 1
+	// The library leaves it to its users to wait until an older transaction is aborted.
+	for {
+		producer, err := sarama.NewSyncProducer(c.brokers(), config)
+		if !errors.Is(err, sarama.ErrConcurrentTransactions) {
+			return producer, err
+		}
+	}
+}
+
+func (c client) Move(topic, goal, group string, count int, commit bool) error {
+	start, err := c.Committed(topic, group)
+	if err != nil {
+		return err
+	}
+	rows, err := c.Read(topic, max(start, 0), count)
+	if err != nil {
+		return err
+	}
+	producer, err := c.transactional(group + "-id")
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	if err = producer.BeginTxn(); err != nil {
+		return err
+	}
+	var messages []*sarama.ProducerMessage
+	for _, row := range rows {
+		messages = append(messages, &sarama.ProducerMessage{Topic: goal,
+			Key: sarama.ByteEncoder(row.Key), Value: sarama.ByteEncoder(row.Value),
+			Timestamp: time.UnixMilli(row.TimestampMs)})
+	}
+	if err = producer.SendMessages(messages); err != nil {
+		return err
+	}
+	offsets := map[string][]*sarama.PartitionOffsetMetadata{
+		topic: {{Partition: 0, Offset: rows[len(rows)-1].Offset + 1}}}
+	if err = producer.AddOffsetsToTxn(offsets, group); err != nil {
+		return err
+	}
+	if commit {
+		return producer.CommitTxn()
+	}
+	return producer.AbortTxn()
+}
+
+func (c client) Overtaken(topic, id string) error {
+	first, err := c.transactional(id)
+	if err != nil {
+		panic(err)
+	}
+	defer first.Close()
+	if err = first.BeginTxn(); err != nil {
+		panic(err)
+	}
+	message := &sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("open")}
+	if _, _, err = first.SendMessage(message); err != nil {
+		panic(err)
+	}
+	second, err := c.transactional(id)
+	if err != nil {
+		panic(err)
+	}
+	defer second.Close()
+	return first.CommitTxn()
+}
+
+func (c client) read(topic string, start int64, count int, config *sarama.Config,
+) ([]flows.Row, error) {
+	consumer, err := sarama.NewConsumer(c.brokers(), config)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,85 @@
+"""Other people's clients while brokers are killed and restarted under them: three brokerds."""
+
+import itertools
+
+import pytest
+
+from pylog.client import Consumer, TopicPartition
+from tests.cluster.test_three_machines import created, described
+from tests.clusters import Cluster, until
+from tests.compat.clients import ClientMissing
+from tests.compat.steady import STARTS, Steady
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+NUMBERS = itertools.count()
+WAIT_S = 120
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings={
+            "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1}) as found:
+        yield found
+
+
+@pytest.fixture(params=list(STARTS))
+def steady(request, cluster, tmp_path):
+    """A client at work on a topic of one partition, which all three have."""
+    topic = created(cluster, f"steady-{next(NUMBERS)}", 1)
+    with open(tmp_path / "errors.txt", "wb") as errors:
+        try:
+            found = Steady(request.param, cluster.bootstrap, topic, errors)
+        except ClientMissing as missing:
+            pytest.skip(str(missing))
+        with found:
+            found.topic = topic
+            goes_on(cluster, found)
+            yield found
+
+
+def goes_on(cluster, steady) -> None:
+    """Returns once records that were sent from now on are acknowledged, and read by the group."""
+    before = max(steady.acknowledged, default=-1)
+    until(lambda: steady.acknowledged and max(steady.acknowledged) > before + 50, WAIT_S,
+          f"{steady.failed[:3]}\n{cluster.tails()}")
+    newest = max(steady.acknowledged)
+    until(lambda: newest in steady.seen, WAIT_S, cluster.tails())
+
+
+def check(cluster, steady) -> None:
+    """Nothing was refused; what was acknowledged is there once, in order, and was read."""
+    steady.end_producer()
+    assert not steady.failed, steady.failed[:3]
+    part = TopicPartition(steady.topic, 0)
+    with Consumer({"bootstrap.servers": cluster.bootstrap,
+                   "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([part])
+        end, found = consumer.end_offsets([part])[part], []
+        until(lambda: found.extend(consumer.poll(0.5)) or consumer.position(part) >= end, WAIT_S)
+    values = [int(record.value) for record in found]
+    assert values == sorted(set(values))
+    assert set(steady.acknowledged) <= set(values)
+    until(lambda: steady.seen >= set(steady.acknowledged), WAIT_S, "the group has not read all")
+
+
+def all_in_sync(cluster, topic) -> None:
+    until(lambda: len(described(cluster, topic)[0][1]) == 3, WAIT_S, cluster.tails())
+
+
+def test_a_client_goes_on_when_leaders_are_killed(cluster, steady):
+    for _ in range(2):
+        leader = described(cluster, steady.topic)[0][0]
+        cluster.brokers[leader].kill()
+        goes_on(cluster, steady)
+        cluster.start_broker(leader)
+        all_in_sync(cluster, steady.topic)
+    check(cluster, steady)
+
+
+def test_a_client_goes_on_while_machine_after_machine_is_restarted(cluster, steady):
+    for number, broker in cluster.brokers.items():
+        broker.stop()
+        goes_on(cluster, steady)
+        cluster.start_broker(number)
+        all_in_sync(cluster, steady.topic)
+    check(cluster, steady)

@@ -1,0 +1,95 @@
+"""What a topology means in a cluster: tasks, partitions of internal topics, what is wrong."""
+
+import pytest
+
+from pylog.coordinator.streams_topology import (
+    MISSING_INTERNAL,
+    MISSING_SOURCES,
+    WRONG_PARTITIONS,
+    configure,
+    fault,
+    topics_of,
+    topology_from,
+)
+from pylog.metadata.refusal import Refusal
+from tests.coordinator.streams_world import subtopology, topology
+
+
+def configured(topics: dict[str, int], *subtopologies):
+    made = topology_from(topology(*subtopologies))
+    assert fault(made) is None
+    return configure(made, topics.get)
+
+
+def test_a_subtopology_has_as_many_tasks_as_the_most_partitions_that_it_reads():
+    found = configured({"a": 2, "b": 5}, subtopology("0", ["a", "b"]), subtopology("1", ["a"]))
+    assert (found.tasks, found.status, found.missing) == ({"0": 5, "1": 2}, None, ())
+
+
+def test_a_repartition_topic_has_as_many_partitions_as_what_is_read_to_write_it():
+    found = configured({"a": 2, "b": 5}, subtopology("0", ["a", "b"], sinks=["r"]),
+                       subtopology("1", repartitions=["r"], sinks=["s"]),
+                       subtopology("2", repartitions=["s"], changelogs=["c"]))
+    assert [(row.name, row.partitions) for row in found.missing] == [
+        ("r", 5), ("s", 5), ("c", 5)]
+    assert found.tasks == {"0": 5, "1": 5, "2": 5} and found.status[0] == MISSING_INTERNAL
+
+
+def test_a_client_may_say_how_many_partitions_there_are():
+    found = configured({"a": 2}, subtopology("0", ["a"], sinks=["r"]),
+                       subtopology("1", repartitions=[("r", 7)], changelogs=["c"]))
+    assert {row.name: row.partitions for row in found.missing} == {"r": 7, "c": 7}
+
+
+def test_what_is_copartitioned_has_the_sources_partitions():
+    found = configured(
+        {"a": 2, "b": 6}, subtopology("0", ["a"], sinks=["r"]),
+        subtopology("1", ["b"], repartitions=["r"], copartitions=[([0], [0])]))
+    assert {row.name: row.partitions for row in found.missing} == {"r": 6}
+
+
+def test_repartition_topics_alone_get_the_most_or_what_the_client_fixed():
+    parts = [subtopology("0", ["a"], sinks=["r"]), subtopology("1", ["b"], sinks=["s"])]
+    found = configured({"a": 2, "b": 6}, *parts,
+                       subtopology("2", repartitions=["r", "s"], copartitions=[([], [0, 1])]))
+    assert {row.name: row.partitions for row in found.missing} == {"r": 6, "s": 6}
+    found = configured({"a": 2, "b": 6}, *parts,
+                       subtopology("2", repartitions=[("r", 3), "s"],
+                                   copartitions=[([], [0, 1])]))
+    assert {row.name: row.partitions for row in found.missing} == {"r": 3, "s": 3}
+
+
+@pytest.mark.parametrize("subtopologies", [
+    [subtopology("0", ["a", "b"], copartitions=[([0, 1], [])])],
+    [subtopology("0", ["a"], sinks=["r"]),
+     subtopology("1", ["b"], repartitions=[("r", 2)], copartitions=[([0], [0])])],
+    [subtopology("0", ["a"], sinks=["r", "s"]),
+     subtopology("1", repartitions=[("r", 2), ("s", 3)], copartitions=[([], [0, 1])])],
+    [subtopology("0", ["a"], changelogs=["b"])],
+])
+def test_topics_that_do_not_fit_each_other_are_told(subtopologies):
+    found = configured({"a": 2, "b": 6}, *subtopologies)
+    assert (found.tasks, found.status[0], found.missing) == (None, WRONG_PARTITIONS, ())
+
+
+def test_sources_that_are_missing_are_named():
+    found = configured({}, subtopology("0", list("edcba")))
+    assert found.status == (
+        MISSING_SOURCES, "Source topics a, b, c and 2 additional topics are missing.")
+
+
+def test_a_loop_without_a_source_is_refused():
+    with pytest.raises(Refusal):
+        configured({}, subtopology("0", repartitions=["r"], sinks=["s"]),
+                   subtopology("1", repartitions=["s"], sinks=["r"]))
+
+
+def test_topologies_are_equal_when_they_say_the_same():
+    parts = [subtopology("0", ["a"], sinks=["r"]), subtopology("1", repartitions=["r"])]
+    assert topology_from(topology(*parts)) == topology_from(topology(*parts[::-1]))
+    assert topology_from(topology(*parts)) != topology_from(topology(*parts, epoch=1))
+    assert topology_from(topology(*parts)) != topology_from(topology(parts[0]))
+    assert topics_of(topology(*parts)) == ["a", "r"]
+    made = topology_from(topology(*parts, subtopology("2", ["b"], changelogs=["c"])))
+    assert made.sources() == {"a": "0", "r": "1", "b": "2"}
+    assert made.required() == {"a", "r", "b", "c"}

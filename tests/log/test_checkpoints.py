@@ -1,0 +1,114 @@
+"""Kafka's small files in a log directory: what is read back, and what counts as nothing."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from pylog.log import checkpoints
+from pylog.log.checkpoints import CLEAN_SHUTDOWN, read_offsets, write_offsets
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / checkpoints.RECOVERY_POINT)
+
+
+@pytest.mark.parametrize("rows", [[], [("t", 0, 0)], [("a-b", 3, 2**63 - 1), ("a", 10, 7)]])
+def test_what_was_written_is_read_back(path, rows):
+    write_offsets(path, rows)
+    assert read_offsets(path) == {(topic, index): offset for topic, index, offset in rows}
+    assert not os.path.exists(path + ".tmp")
+
+
+def test_the_file_is_kafkas(path):
+    write_offsets(path, [("t", 1, 5), ("u", 0, 6)])
+    assert open(path).read() == "0\n2\nt 1 5\nu 0 6\n"
+
+
+@pytest.mark.parametrize("text", [
+    "", "\n", "0", "0\n", "1\n1\nt 0 5\n", "0\n0\nt 0 5\n", "0\n2\nt 0 5\n", "0\nx\nt 0 5\n",
+    "0\n1\nt 0\n", "0\n1\nt 0 5 6\n", "0\n1\nt x 5\n", "0\n1\nt 0 x\n"])
+def test_a_damaged_file_says_nothing(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+    assert read_offsets(path) == {}
+
+
+def test_a_file_that_is_not_there_says_nothing_and_one_that_cannot_be_read_is_told(path):
+    assert read_offsets(path) == {}
+    os.mkdir(path)
+    with pytest.raises(IsADirectoryError):
+        read_offsets(path)
+
+
+def test_each_mark_of_a_clean_stop_is_another(tmp_path):
+    assert checkpoints.clean_mark(str(tmp_path)) == ()
+    assert checkpoints.clean_epoch(str(tmp_path)) == -1
+    first = checkpoints.write_clean_mark(str(tmp_path), 12)
+    assert checkpoints.clean_mark(str(tmp_path)) == first and len(first) == 2
+    state = os.stat(tmp_path / CLEAN_SHUTDOWN)
+    assert first == (state.st_ino, state.st_mtime_ns)
+    assert json.loads((tmp_path / CLEAN_SHUTDOWN).read_text()) == {"version": 0, "brokerEpoch": 12}
+    assert checkpoints.clean_epoch(str(tmp_path)) == 12
+    checkpoints.remove_clean_mark(str(tmp_path))
+    checkpoints.remove_clean_mark(str(tmp_path))
+    assert checkpoints.clean_mark(str(tmp_path)) == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"brokerEpoch": "x"}',
+                                  '{"brokerEpoch": null}'])
+def test_a_mark_of_which_nothing_can_be_read_has_no_epoch(tmp_path, text):
+    (tmp_path / CLEAN_SHUTDOWN).write_text(text)
+    assert checkpoints.clean_epoch(str(tmp_path)) == -1
+
+
+def test_a_mark_is_gone_on_disk_before_anything_else_happens(tmp_path, monkeypatch):
+    synced = []
+    checkpoints.write_clean_mark(str(tmp_path), 1)
+    monkeypatch.setattr(checkpoints, "sync_directory", lambda path: synced.append(
+        (path, os.path.exists(tmp_path / CLEAN_SHUTDOWN))))
+    checkpoints.remove_clean_mark(str(tmp_path))
+    assert synced == [(str(tmp_path), False)]
+    checkpoints.remove_clean_mark(str(tmp_path))
+    assert len(synced) == 1
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_afterwards(path, monkeypatch):
+    steps, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda _: steps.append("sync"))
+    monkeypatch.setattr(os, "replace", lambda *names: (steps.append("rename"), replace(*names)))
+    checkpoints.write_whole(path, "text")
+    assert steps == ["sync", "rename", "sync"] and open(path).read() == "text"
+
+
+def test_the_names_of_a_new_directory_are_on_disk_up_to_the_file_systems_root(
+        tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(checkpoints, "sync_directory", synced.append)
+    checkpoints.make_directory(str(tmp_path / "a/b"))
+    assert os.path.isdir(tmp_path / "a/b")
+    assert synced[:2] == [str(tmp_path / "a"), str(tmp_path)]
+    devices = {os.stat(path).st_dev for path in synced}
+    assert devices == {os.stat(tmp_path).st_dev}
+
+
+@pytest.mark.parametrize(("code", "matters"), [
+    (errno.EACCES, False), (errno.EPERM, False), (errno.EINVAL, False), (errno.EIO, True)])
+def test_a_directory_above_that_cannot_be_synced_matters_when_its_disk_fails(
+        tmp_path, monkeypatch, code, matters):
+    tried = []
+
+    def refuse(path):
+        tried.append(path)
+        raise OSError(code, "planted")
+
+    monkeypatch.setattr(checkpoints, "sync_directory", refuse)
+    if matters:
+        with pytest.raises(OSError, match="planted"):
+            checkpoints.make_directory(str(tmp_path / "a"))
+        assert tried == [str(tmp_path)]
+    else:
+        checkpoints.make_directory(str(tmp_path / "a"))
+        assert tried[:2] == [str(tmp_path), str(tmp_path.parent)]

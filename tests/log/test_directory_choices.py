@@ -1,0 +1,322 @@
+"""Log directories without disks: which is next, which failed, how much room is kept."""
+
+import errno
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.log import checkpoints, directories, partitions
+from pylog.log.directories import Directories
+from pylog.log.manager import CHECKPOINT_MS, LogManager
+from pylog.log.partitions import NOTHING_KNOWN, Checkpoint, Role
+
+GIB = 1 << 30
+
+
+class Native:
+    """As much of a LogDir as the directories know of."""
+
+    def __init__(self, offline=False, short=False, free=0, total=100 * GIB):
+        self.offline, self.short_of_space = offline, short
+        self.free, self.total, self.reserves, self.errors = free, total, [], []
+        self.failure = (0, "EIO", "fsync")
+
+    def fail(self, code):
+        self.errors.append(code)
+        self.offline = code not in (errno.ENOSPC, errno.EMFILE)
+        return self.offline
+
+    def look_at_space(self, reserve=None):
+        if reserve is not None:
+            self.reserves.append(reserve)
+            self.short_of_space = self.free < reserve
+        return self.free, self.total
+
+
+def disks(*natives, cordoned=(), free_min=-1, paths=None):
+    class Settings(dict):
+        cordoned_log_dirs = frozenset(cordoned)
+
+    made = Directories(paths or [f"/d{number}" for number in range(len(natives))],
+                       Settings({"log.dir.free.bytes.min": free_min}), None)
+    made.natives, made.loads = list(natives), [0] * len(natives)
+    made.listings = [set() for _ in natives]
+    return made
+
+
+# Which is next.
+
+def test_the_next_partition_goes_where_the_fewest_are_and_of_equals_to_the_first():
+    made = disks(Native(), Native(), Native())
+    made.loads = [2, 1, 1]
+    assert made.least_loaded() == 1
+
+
+def test_a_full_disk_comes_after_one_with_room_and_a_cordoned_one_after_both():
+    made = disks(Native(), Native(short=True), Native(), cordoned=["/d0"])
+    made.loads = [0, 1, 9]
+    assert made.least_loaded() == 2
+    made.natives[2].offline = True
+    assert made.least_loaded() == 1
+    made.natives[1].offline = True
+    assert made.least_loaded() == 0
+
+
+def test_without_any_directory_online_the_first_is_named():
+    made = disks(Native(offline=True), None)
+    assert made.least_loaded() == 0 and made.usable() == []
+    assert [made.online(number) for number in (0, 1)] == [False, False]
+
+
+def test_a_directory_is_cordoned_by_its_path():
+    made = disks(Native(), Native(), cordoned=["/d1", "/other"])
+    assert [made.is_cordoned(0), made.is_cordoned(1)] == [False, True]
+
+
+# Failures.
+
+def test_each_failure_is_reported_once():
+    made = disks(Native(), Native(offline=True), Native())
+    assert made.newly_failed() == [1]
+    made.natives[2].offline = True
+    assert made.newly_failed() == [2] and made.newly_failed() == []
+
+
+def test_a_directory_that_the_start_could_not_use_is_not_reported_again():
+    made = disks(Native(), None)
+    made._reported.add(1)
+    assert made.newly_failed() == []
+
+
+@pytest.mark.parametrize(("offline", "text"), [
+    ((), None), ((1,), None),
+    ((0,), "the log directory that holds the metadata has failed: /d0"),
+    ((0, 1), "all log directories have failed: /d0, /d1")])
+def test_a_broker_goes_on_while_the_directory_with_the_metadata_does(offline, text):
+    made = disks(*(Native(offline=number in offline) for number in range(2)))
+    assert made.fatal() == text
+
+
+@pytest.mark.parametrize(("code", "told", "failed"), [
+    (errno.EIO, errno.EIO, True), (errno.ENOSPC, errno.ENOSPC, False), (None, errno.EIO, True)])
+def test_a_shortage_is_no_failure_and_an_error_without_a_number_is_one_of_the_disk(
+        code, told, failed):
+    made = disks(Native())
+    assert made.fail(0, OSError(code, "planted") if code else OSError("planted")) == failed
+    assert made.natives[0].errors == [told]
+
+
+def test_a_directory_that_is_not_there_does_not_fail():
+    assert disks(Native(), None).fail(1, OSError(errno.EIO, "planted")) is False
+
+
+# Marks of clean stops.
+
+@pytest.fixture
+def marked(tmp_path):
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        checkpoints.make_directory(path)
+    return disks(Native(), Native(), Native(), paths=paths)
+
+
+def test_a_mark_is_trusted_once_and_only_as_it_was_written(marked):
+    stored = marked.write_clean_marks([0, 1], 5)
+    assert [len(mark) for mark in stored] == [2, 2, 0]
+    stored[1] = [0, 0]
+    assert marked.take_clean_marks(stored) == {0}
+    assert marked.take_clean_marks(stored) == frozenset()
+    assert [checkpoints.clean_mark(path) for path in marked.paths] == [()] * 3
+
+
+def test_a_directory_that_was_added_since_has_no_mark_to_trust(marked):
+    stored = marked.write_clean_marks([0, 1, 2], 5)
+    assert marked.take_clean_marks(stored[:2]) == {0, 1}
+
+
+def test_without_a_mark_nothing_is_trusted_also_when_none_is_stored(marked):
+    assert marked.take_clean_marks([[], [], []]) == frozenset()
+
+
+def test_a_mark_that_cannot_be_written_is_a_failure_of_its_directory_alone(marked, monkeypatch):
+    write = checkpoints.write_clean_mark
+
+    def refuse(path, epoch):
+        if path == marked.paths[1]:
+            raise OSError(errno.EIO, "planted")
+        return write(path, epoch)
+
+    monkeypatch.setattr(checkpoints, "write_clean_mark", refuse)
+    stored = marked.write_clean_marks([0, 1, 2], 5)
+    assert stored[1] == [] and marked.natives[1].errors == [errno.EIO]
+    assert marked.take_clean_marks(stored) == {0, 2}
+
+
+# Room.
+
+@pytest.mark.parametrize(("wanted", "total", "reserve"), [
+    (-1, 50 * GIB, GIB), (-1, 50 * GIB - 50, GIB - 1), (-1, 500 * GIB, GIB), (-1, 5000, 100),
+    (0, 50 * GIB, 0), (7, 50 * GIB, 7)])
+def test_a_fiftieth_of_a_disk_is_kept_free_but_no_more_than_a_gibibyte(wanted, total, reserve):
+    """log.dir.free.bytes.min; -1 leaves it to the disk's size."""
+    made = disks(Native(free=total, total=total), Native(offline=True), free_min=wanted)
+    made.look_at_space()
+    assert made.natives[0].reserves == [reserve] and made.natives[1].reserves == []
+
+
+def test_a_nearly_full_disk_is_told_once_and_once_more_when_it_has_room(caplog):
+    made = disks(Native(free=9), free_min=10)
+    with caplog.at_level("INFO", logger="pylog.log"):
+        for free in (9, 9, 10, 11):
+            made.natives[0].free = free
+            made.look_at_space()
+    assert [record.message for record in caplog.records] == [
+        "the disk is nearly full: produce is refused", "the disk has room again"]
+
+
+@pytest.mark.parametrize(("descriptors", "told"), [(2 * 1024, None), (2, True)])
+def test_few_descriptors_are_told(monkeypatch, caplog, descriptors, told):
+    monkeypatch.setattr(directories.limits, "descriptors", lambda: descriptors)
+    monkeypatch.setattr(directories.limits, "SEGMENT_FILES_LOW", 1024)
+    directories._open_files_max(1)
+    assert bool(caplog.records) == bool(told)
+
+
+# What a manager does by the clock.
+
+@pytest.mark.parametrize(("now_ms", "due"), [
+    (999, True), (1000, False), (1500, False), (1999, False), (2000, True), (2001, True)])
+def test_work_is_due_at_its_time_and_when_the_clock_was_set_back_by_more_than_a_round(now_ms, due):
+    one = LogManager.__new__(LogManager)
+    one._due = [0, 2000]
+    assert one._is_due(1, now_ms, 1000) == due
+
+
+def manager(**settings):
+    """With a log each of two directories; upkeep is recorded."""
+    one, done = LogManager.__new__(LogManager), []
+    one.__dict__.update(
+        _upkeep_lock=threading.Lock(), _closing=False, _left_over=[],
+        _settings={"log.retention.check.interval.ms": 300_000,
+                   "log.initial.task.delay.ms": 30_000, **settings},
+        _timed=set(), _recovery=None, _store="store", _hints=SimpleNamespace(tend=lambda: None),
+        cleaner=SimpleNamespace(tend=lambda: done.append("cleaner")), paths=[], _topics={},
+        checkpointer=SimpleNamespace(write=lambda store: done.append(("checkpoint", store))),
+        disks=SimpleNamespace(look_at_space=lambda: None, usable=lambda: [], natives=[]))
+    return one, done
+
+
+def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
+    """log.initial.task.delay.ms, log.retention.check.interval.ms; checkpoints every minute, as
+    Kafka's log.flush.offset.checkpoint.interval.ms has it by default."""
+    one, done = manager()
+    looked = []
+    monkeypatch.setattr(partitions, "tend", lambda logs, now_ms, closing: looked.append(
+        (now_ms, not isinstance(logs, list))))
+    one._due = [30_000, CHECKPOINT_MS]
+    for now_ms in (29_999, 30_000, 59_999, 60_000, 120_000, 329_999, 330_000):
+        one.upkeep(now_ms)
+    assert CHECKPOINT_MS == 60_000
+    assert [now_ms for now_ms, all_logs in looked if all_logs] == [30_000, 330_000]
+    assert [one for one in done if one != "cleaner"] == [("checkpoint", "store")] * 3
+    assert done.count("cleaner") == 7
+
+
+@pytest.mark.parametrize(("closing", "due"), [(True, [0, 0]), (False, [])])
+def test_a_manager_that_is_not_open_looks_after_nothing(closing, due):
+    one, done = manager()
+    one._closing, one._due = closing, due
+    one.upkeep(10**9)
+    assert not done
+
+
+@pytest.mark.parametrize(("flush_ms", "timed"), [(2**63 - 1, False), (2**63 - 2, True), (0, True)])
+def test_only_logs_that_flush_by_time_are_looked_at_by_every_upkeep(flush_ms, timed):
+    one, _ = manager()
+    for _ in range(2):
+        one._watch("log", {"flush.ms": flush_ms})
+        assert ("log" in one._timed) == timed
+        one._timed = {"log"}
+    one._watch("log", {"flush.ms": flush_ms})
+    assert ("log" in one._timed) == timed
+
+
+@pytest.mark.parametrize(("index", "found"), [(-1, None), (0, "a"), (1, None), (2, "c"), (3, None)])
+def test_a_partition_is_found_by_an_index_that_there_is(index, found):
+    one, _ = manager()
+    one._topics = {"t": (b"", ["a", None, "c"], {})}
+    assert one.get("t", index) == found and one.get("u", index) is None
+
+
+# Checkpoints and roles.
+
+def test_of_two_checkpoints_the_lower_recovery_point_and_the_higher_rest_count():
+    stored, hinted = Checkpoint(5, 3, 9, 20, 1, b"x"), Checkpoint(7, 2, 8, 30, 2, b"y")
+    merged = NOTHING_KNOWN._replace(recovery_point=5, log_start_offset=3, high_watermark=9)
+    assert partitions.after_crash(stored, hinted) == merged
+    assert partitions.after_crash(hinted, stored) == merged
+    assert partitions.after_crash(stored, None) == stored
+    assert partitions.after_crash(None, hinted) == hinted
+    assert partitions.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
+
+
+def test_a_log_whose_directory_is_gone_keeps_its_start_alone():
+    assert partitions.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
+
+
+class Log:
+    """Of a partition; notes the roles that it is given."""
+
+    def __init__(self, leads=True, epoch=3, in_sync=1, open_transaction=-1):
+        self.is_leader, self.leader_epoch, self.in_sync_count = leads, epoch, in_sync
+        self.recovery_point, self.start_offset, self.high_watermark, self.end_offset = 4, 2, 5, 6
+        self.last_epoch, self.open_transaction, self.roles = 3, open_transaction, []
+
+    def segments(self):
+        return b"s"
+
+    def become_leader(self, *role, replicated=False):
+        self.roles.append(("leader", *role, replicated))
+
+    def become_follower(self, epoch, readable):
+        self.roles.append(("follower", epoch, readable))
+
+
+@pytest.mark.parametrize(("log", "role", "expected"), [
+    ({}, Role(True, 3, 1), []), ({}, Role(True, 4, 1), [("leader", 4, 1, False)]),
+    ({}, Role(True, 3, 2), [("leader", 3, 2, False)]), ({}, Role(True, 3, 0), []),
+    ({"leads": False}, Role(True, 3, 1), [("leader", 3, 1, False)]),
+    ({}, Role(True, 3, 9, True), []), ({}, Role(True, 4, 2, True), [("leader", 4, 2, True)]),
+    ({"leads": False}, Role(True, 3, 0, True), [("leader", 3, 1, True)]),
+    ({}, Role(False, 3, 1), [("follower", 3, False)]),
+    ({"leads": False}, Role(False, 3, 1, True), []),
+    ({"leads": False}, Role(False, 4, 1, True), [("follower", 4, True)])])
+def test_a_log_is_given_a_role_that_differs_from_its_own(log, role, expected):
+    one = Log(**log)
+    partitions.assume(one, role)
+    assert one.roles == expected
+
+
+@pytest.mark.parametrize(("transaction", "expected"), [
+    (-1, (4, 2, 5, 6, 3, b"s")), (0, (4, 2, 5, -1, -1, b"")), (1, (4, 2, 5, -1, -1, b""))])
+def test_a_log_with_an_open_transaction_is_not_told_to_be_at_rest(transaction, expected):
+    assert partitions.at_rest(Log(open_transaction=transaction)) == expected
+
+
+def test_kafkas_files_hold_a_row_for_what_is_known(tmp_path):
+    rows = [("t", 0, Checkpoint(0, 0, 0, -1, -1, b"")), ("t", 1, Checkpoint(7, 1, -1, -1, -1, b""))]
+    partitions.write_checkpoint_files(str(tmp_path), rows)
+    assert [checkpoints.read_offsets(str(tmp_path / name)) for name in (
+        checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)] == [
+        {("t", 0): 0, ("t", 1): 7}, {("t", 0): 0}, {("t", 1): 1}]
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n", bytes(15) + b"\1"),
+    ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAA\n", None), ("version: 0\n", None), ("", None),
+    ("version 0\n", None), ("version: 0\ntopic_id: \u00e4\n", None)])
+def test_a_topic_id_is_whole_or_none(tmp_path, text, found):
+    (tmp_path / "partition.metadata").write_text(text)
+    assert partitions.topic_id_in(str(tmp_path)) == found
+    assert partitions.topic_id_in(str(tmp_path / "missing")) is None

@@ -1,0 +1,294 @@
+"""Moves without logs: their pace, what gives them up, and names."""
+
+import os
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native.log import LogError
+from pylog.log import moves
+from pylog.log.moves import FUTURE, STEP_BYTES, Move, Moves, directory_name, furthest
+from pylog.protocol.errors import ErrorCode
+
+MIB = 1 << 20
+
+
+def failure():
+    return LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted")
+
+
+class Log:
+    """As much of a Log as moves know of."""
+
+    def __init__(self, end_offset=0, leads=True, offline=False):
+        self.end_offset, self.size_bytes, self.start_offset = end_offset, 0, 0
+        self.is_leader, self.leader_epoch, self.in_sync_count = leads, 3, 2
+        self.log_dir = SimpleNamespace(offline=offline, path="/d")
+        self.steps, self.refuses = [], set()
+
+    def _step(self, name, *given):
+        self.steps.append((name, *given))
+        if name in self.refuses:
+            raise failure()
+
+    def flush(self):
+        self._step("flush")
+
+    def delete(self, now_ms):
+        self._step("delete", now_ms)
+
+    def become_leader(self, *role):
+        self._step("become_leader", *role)
+
+    def move_start(self, offset, now_ms):
+        self._step("move_start", offset, now_ms)
+
+
+class World:
+    """Moves on a clock that waiting moves on. sizes: bytes of each step of a copy."""
+
+    def __init__(self, monkeypatch, rate=None, sizes=(), stop_after=50):
+        self.now_s, self.rate, self.waits, self.stopped = 0.0, rate, [], False
+        self.stop_after, self.sizes, self.copied = stop_after, list(sizes), []
+        self.moves = Moves(lambda: 77, lambda: self.rate)
+        self.moves._stopping = self
+        self.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
+        monkeypatch.setattr(moves.moves, "copy", self.copy)
+
+    def copy(self, source, target, count, now_ms):
+        assert (count, now_ms) == (STEP_BYTES, 77)
+        size = self.sizes.pop(0)
+        if isinstance(size, Exception):
+            raise size
+        self.copied.append((round(self.now_s, 6), size))
+        target.size_bytes += size
+        return size > 0, 1
+
+    def is_set(self):
+        return self.stopped or not self.sizes
+
+    def set(self):
+        self.stopped = True
+
+    def wait(self, seconds):
+        self.waits.append(round(seconds, 6))
+        self.now_s += seconds
+        self.stopped = self.stopped or len(self.waits) == self.stop_after
+
+    def begin(self, **of_log):
+        move = Move("t", 0, 1, Log(9, **of_log), Log())
+        self.moves.begin(move)
+        return move
+
+
+# Pace.
+
+def test_what_was_copied_is_waited_for_at_the_rate_half_a_second_at_a_time(monkeypatch):
+    world = World(monkeypatch, rate=10 * MIB, sizes=[8 * MIB, 8 * MIB, 1])
+    world.begin()
+    world.moves._run()
+    assert world.copied == [(0, 8 * MIB), (0.8, 8 * MIB), (1.6, 1)]
+    assert world.waits[:4] == [0.5, 0.3, 0.5, 0.3]
+
+
+def test_a_rate_that_changes_holds_for_what_is_still_owed(monkeypatch):
+    world = World(monkeypatch, rate=8 * MIB, sizes=[8 * MIB, 1])
+    world.begin()
+    wait = world.wait
+
+    def faster(seconds):
+        wait(seconds)
+        world.rate = 40 * MIB
+
+    monkeypatch.setattr(world, "wait", faster)
+    world.moves._run()
+    assert world.copied[1] == (0.6, 1)
+
+
+def test_a_rate_of_zero_holds_moves_up_and_is_looked_at_twice_a_second(monkeypatch):
+    world = World(monkeypatch, rate=0, sizes=[8 * MIB], stop_after=3)
+    world.begin()
+    world.moves._run()
+    assert world.waits == [0.5] * 3 and not world.copied
+
+
+def test_without_a_rate_whole_steps_follow_each_other_and_less_waits_for_records(monkeypatch):
+    world = World(monkeypatch, sizes=[STEP_BYTES, STEP_BYTES, STEP_BYTES - 1, STEP_BYTES])
+    world.begin()
+    world.moves._run()
+    assert [at for at, _ in world.copied] == [0, 0, 0, 0.02]
+    assert world.waits == [0.02]
+
+
+def test_moves_of_several_partitions_share_the_rate(monkeypatch):
+    world = World(monkeypatch, rate=16 * MIB, sizes=[8 * MIB, 8 * MIB, 1, 1])
+    world.moves.begin(Move("t", 0, 1, Log(), Log()))
+    world.moves.begin(Move("t", 1, 1, Log(), Log()))
+    world.moves._run()
+    assert [at for at, _ in world.copied] == [0, 0, 1.0, 1.0]
+
+
+def test_the_thread_ends_with_the_last_move(monkeypatch):
+    world = World(monkeypatch, sizes=[5])
+    world.moves._run()
+    assert not world.copied and not world.waits
+
+
+# What becomes of a move.
+
+def test_a_copy_is_ready_once_it_has_all_and_that_is_on_disk(monkeypatch):
+    world = World(monkeypatch, sizes=[7, 0, 0, 3])
+    move = world.begin()
+    for expected in (False, True, True, True):
+        assert world.moves._step(move) == [7, 0, 0, 3][4 - len(world.sizes) - 1]
+        assert move.ready == expected
+    assert move.target.steps == [("flush",)] and move.damaged_bytes == 4
+
+
+@pytest.mark.parametrize("where", ["copy", "flush", "delete too"])
+def test_a_copy_that_fails_is_removed_and_the_partition_stays_where_it_was(
+        monkeypatch, caplog, where):
+    world = World(monkeypatch, sizes=[0 if where == "flush" else failure()])
+    move = world.begin()
+    move.target.refuses = {"flush", "delete"} if where == "delete too" else {where}
+    assert world.moves._step(move) == 0
+    assert world.moves.all() == [] and move.target.steps[-1] == ("delete", 77)
+    assert not move.ready and "a replica cannot be moved" in caplog.text
+    assert ("could not be removed" in caplog.text) == (where == "delete too")
+
+
+def test_a_move_that_is_called_off_loses_its_copy_and_one_that_is_not_there_nothing(monkeypatch):
+    world = World(monkeypatch)
+    move = world.begin()
+    world.moves.cancel("t", 1)
+    world.moves.cancel("u", 0)
+    assert world.moves.find("t", 0) is move and world.moves.find("t", 1) is None
+    world.moves.cancel("t", 0)
+    assert world.moves.find("t", 0) is None and move.target.steps == [("delete", 77)]
+
+
+def test_a_stop_removes_what_is_not_complete(monkeypatch):
+    world = World(monkeypatch)
+    move = world.begin()
+    world.moves.stop()
+    assert world.stopped and move.target.steps == [("delete", 77)] and not world.moves.all()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_only_what_is_ready_is_finished_and_belongs_to_the_caller_then(monkeypatch, finished):
+    world = World(monkeypatch)
+    move, other = world.begin(), Move("t", 1, 1, Log(), Log())
+    world.moves.begin(other)
+    move.ready = True
+    assert world.moves.finish_ready(lambda _: finished) == [move] * finished
+    assert world.moves.all() == [other]
+    assert world.moves.finish_ready(lambda _: True) == []
+
+
+@pytest.mark.parametrize(("leads", "offline", "again"), [
+    (True, False, True), (False, False, False), (True, True, False), (False, True, False)])
+def test_what_cannot_be_finished_is_tried_again_while_the_source_leads(
+        monkeypatch, leads, offline, again):
+    world = World(monkeypatch)
+    move, other = world.begin(leads=leads), Move("t", 1, 1, Log(), Log())
+    world.moves.begin(other)
+    move.target.log_dir.offline, move.ready, other.ready = offline, True, True
+
+    def finish(one):
+        if one is move:
+            raise failure()
+        return True
+
+    assert world.moves.finish_ready(finish) == [other]
+    assert world.moves.all() == [move] * again
+
+
+@pytest.mark.parametrize(("source", "target", "lag"), [(9, 0, 9), (9, 9, 0), (9, 8, 1), (8, 9, 0)])
+def test_the_lag_is_what_the_copy_lacks_and_never_below_none(source, target, lag):
+    assert Move("t", 0, 1, Log(source), Log(target)).lag == lag
+
+
+# The hand-over.
+
+@pytest.fixture
+def hand_over(monkeypatch):
+    """A move whose copy has all, and the renames that were made of it."""
+    move, renamed = Move("t", 4, 1, Log(9), Log(9)), []
+    monkeypatch.setattr(moves.moves, "hand_over", lambda *_: 6)
+    monkeypatch.setattr(moves.moves, "rename", lambda log, name: renamed.append((log, name)))
+    return move, renamed
+
+
+def test_the_copy_takes_name_and_leadership_after_the_source_has_left_the_name(hand_over):
+    move, renamed = hand_over
+    moves.finish(move, 77)
+    assert [log for log, _ in renamed] == [move.source, move.target]
+    assert re.fullmatch(r"t-4\.[0-9a-f]{32}-delete", renamed[0][1]) and renamed[1][1] == "t-4"
+    assert move.target.steps == [("become_leader", 3, 2)]
+    assert move.source.steps == [("flush",)] and move.damaged_bytes == 6
+
+
+@pytest.mark.parametrize(("start", "steps"), [
+    (5, [("move_start", 5, 77)]), (4, []), (3, [])])
+def test_records_that_were_deleted_meanwhile_stay_deleted(hand_over, start, steps):
+    move, _ = hand_over
+    move.source.start_offset, move.target.start_offset = start, 4
+    moves.finish(move, 77)
+    assert move.target.steps[1:] == steps
+
+
+def test_a_flush_that_fails_on_the_old_disk_does_not_hold_the_move_up(hand_over):
+    move, renamed = hand_over
+    move.source.refuses = {"flush"}
+    moves.finish(move, 77)
+    assert len(renamed) == 2
+
+
+@pytest.mark.parametrize("also_back", [False, True])
+def test_a_source_that_cannot_leave_its_name_leads_on(monkeypatch, hand_over, also_back):
+    move, _ = hand_over
+    tried = []
+
+    def rename(log, name):
+        tried.append((log, name))
+        if len(tried) == 1 or also_back:
+            raise failure()
+
+    monkeypatch.setattr(moves.moves, "rename", rename)
+    with pytest.raises(LogError):
+        moves.finish(move, 77)
+    assert [log for log, _ in tried] == [move.source] * 2 and tried[1][1] == "t-4"
+    assert move.source.steps[-1] == ("become_leader", 3, 2) and not move.target.steps
+
+
+# Names and folders.
+
+def test_of_copies_the_one_whose_last_segment_begins_or_reaches_farthest_is_taken(tmp_path):
+    def folder(name, **sizes):
+        (tmp_path / name).mkdir()
+        for base, size in sizes.items():
+            (tmp_path / name / f"{int(base[1:]):020d}.log").write_bytes(bytes(size))
+        return str(tmp_path / name)
+
+    empty = folder("empty")
+    short, long = folder("short", _0=9, _5=3), folder("long", _0=1, _5=4)
+    (tmp_path / "empty/99999999999999999999.logs").write_bytes(bytes(99))
+    assert furthest([empty, short]) == furthest([short, empty]) == short
+    assert furthest([short, long, empty]) == long
+    assert furthest([long, folder("later", _6=0)]) == str(tmp_path / "later")
+    assert furthest([empty]) == empty
+
+
+@pytest.mark.parametrize(("length", "left"), [(1, 1), (213, 213), (214, 213), (249, 213)])
+def test_a_directorys_name_fits_into_a_file_system_and_loses_the_topics_end(length, left):
+    """255 bytes: "-0.", 32 digits and "-delete" take 42."""
+    name = directory_name("x" * length, 0, "delete")
+    assert re.fullmatch(rf"x{{{left}}}-0\.[0-9a-f]{{32}}-delete", name) and len(name) <= 255
+
+
+def test_each_directory_has_a_name_of_its_own_that_kafka_knows():
+    one, other = (directory_name("a-b.c", 7, "future") for _ in range(2))
+    assert one != other and FUTURE.fullmatch(one)[1] == "a-b.c-7"
+    assert FUTURE.fullmatch(directory_name("t", 0, "delete")) is None
+    assert os.path.basename(one) == one

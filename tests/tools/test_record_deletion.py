@@ -1,0 +1,51 @@
+"""Records are deleted before an offset or a time, shown first, and only with a yes."""
+
+import time
+
+from tests.tools.support import run, topic_of
+from tests.tools.test_groups import records
+from tests.wire.talk import append
+
+
+def starts(broker, topic: str) -> list:
+    rows = run("offsets", topic, "--json", broker=broker).json
+    return [row["start_offset"] for row in sorted(rows, key=lambda row: row["partition"])]
+
+
+def filled(broker) -> str:
+    topic = topic_of(broker, 2)
+    for partition in (0, 1):
+        for age_s in (600, 60):
+            append(broker.port, topic, records(5, int(time.time() - age_s) * 1000), partition)
+    return topic
+
+
+def test_records_before_an_offset_are_deleted(target):
+    topic = filled(target)
+    asked = ["topics", "delete-records", f"{topic}:1", "--before", "7"]
+    shown = run(*asked, "--dry-run", "--json", broker=target).json
+    assert shown["executed"] is False and shown["partitions"] == [
+        {"topic": topic, "partition": 1, "start_offset": 0, "new_start_offset": 7,
+         "end_offset": 10, "records": 7}]
+    assert "--yes is needed" in run(*asked, broker=target, fails=True).err
+    assert starts(target, topic) == [0, 0]
+    assert "7 records deleted" in run(*asked, "--yes", broker=target).out
+    assert starts(target, topic) == [0, 7]
+    assert "deleted" not in run(*asked, broker=target).out
+
+
+def test_records_before_a_time_and_all_of_them_are_deleted(target):
+    topic = filled(target)
+    run("topics", "delete-records", topic, "--before", "-5m", "--yes", broker=target)
+    assert starts(target, topic) == [5, 5]
+    run("topics", "delete-records", f"{topic}:0", "--before", "end", "-y", broker=target)
+    assert starts(target, topic) == [10, 5]
+    run("topics", "delete-records", topic, "--before", "1000", "-y", broker=target)
+    assert starts(target, topic) == [10, 10]
+
+
+def test_a_partition_that_is_not_there_is_told(target):
+    topic = topic_of(target, 2)
+    for text in (f"{topic}:7", f"{topic}:x", f"{topic}:0,7"):
+        assert "has no partition" in run("topics", "delete-records", text, "--before", "end",
+                                         broker=target, fails=True).err

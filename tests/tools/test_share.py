@@ -1,0 +1,119 @@
+"""Share groups at the command line: where they are, and their dead letters."""
+
+import time
+
+import pytest
+
+from pylog.client import Acknowledge, Admin, ConfigResource, ResourceType
+from tests.brokers import Brokerd
+from tests.client.support import collect, new_topic, put, reader, rows
+from tests.sharing.test_dead_letters import SETTINGS, WAIT_S, Dead
+from tests.tools.support import run
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with Brokerd(tmp_path_factory.mktemp("share"), SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture
+def dead(broker):
+    """A group that has given up two of three records."""
+    made = Dead(broker, **{"errors.deadletterqueue.copy.record.enable": "true"})
+    made.make()
+    put(broker, made.topic, rows(3))
+    made.give_up(3)
+    made.letters(3)
+    return made
+
+
+def values(broker, topic, count):
+    with reader(broker, topic) as consumer:
+        return [record.value for record in collect(consumer, count)]
+
+
+def test_a_share_group_is_listed_and_described_and_is_where_its_records_are_done_with(
+        broker, dead):
+    assert dead.group in [row["group"] for row in
+                          run("share", "list", "--json", broker=broker).json]
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        # The last letters may be written, and their records not archived yet.
+        found, = run("share", "describe", dead.group, "--json", broker=broker).json
+        part, = found["partitions"]
+        if part["lag"] == 0:
+            break
+        assert time.monotonic() < end_s, found
+        time.sleep(0.1)
+    assert (part["topic"], part["partition"]) == (dead.topic, 0)
+    assert (found["state"], found["members"], found["dead_letter_topic"]) == (
+        "Empty", 0, dead.name)
+    assert dead.name in run("share", "describe", dead.group, broker=broker).out
+
+
+def test_a_name_with_a_slip_is_answered_with_the_group_that_is_meant(broker, dead):
+    assert dead.group in run("share", "describe", dead.group + "x", broker=broker, fails=True).err
+
+
+def test_letters_are_shown_with_their_record_and_why(broker, dead):
+    found = run("share", "look", dead.group, "--json", broker=broker).json
+    assert [(row["source"], row["deliveries"], row["why"], row["value"]) for row in found] == [
+        (f"{dead.topic}-0@{number}", 1, "Offset rejected by client.", f"value {number}")
+        for number in range(3)]
+    assert found[1]["headers"] == {"n": "1"}
+    one = run("share", "look", dead.group, "-n", "1", broker=broker).out
+    assert "value 0" in one and "value 1" not in one
+
+
+def test_records_go_back_once_and_only_when_that_is_wanted(broker, dead):
+    told = run("share", "redrive", dead.group, "--dry-run", "--json", broker=broker).json
+    assert [row["outcome"] for row in told["letters"]] == ["would go back"] * 3
+    assert "--yes" in run("share", "redrive", dead.group, broker=broker, fails=True).err
+    for _ in range(2):
+        run("share", "redrive", dead.group, "-y", broker=broker)
+    put(broker, dead.topic, rows(1, 9))
+    found = values(broker, dead.topic, 7)
+    assert found[3:6] == found[:3] and found[6] == rows(1, 9)[0][1]
+    with reader(broker, dead.topic) as consumer:
+        assert list(collect(consumer, 5)[4].headers) == [("n", b"1")]
+
+
+def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_is_gone(broker):
+    dead = Dead(broker)
+    dead.make()
+    put(broker, dead.topic, rows(2))
+    dead.give_up(2)
+    dead.letters(2)
+    other = new_topic(broker)
+    run("share", "redrive", dead.group, "-y", "--to", other, broker=broker)
+    assert values(broker, other, 2) == [row[1] for row in rows(2)]
+    run("topics", "delete-records", dead.topic, "--before", "1", "-y", broker=broker)
+    ended = run("share", "redrive", dead.group, "-y", "--again", broker=broker, fails=True)
+    assert "1 records are in no letter" in ended.err
+    assert values(broker, dead.topic, 2) == [rows(2)[1][1]] * 2
+
+
+def test_letters_are_purged_up_to_those_of_another_group(broker, dead):
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        other = Dead(broker)
+        admin.incremental_alter_configs({ConfigResource(ResourceType.GROUP, other.group): {
+            "errors.deadletterqueue.topic.name": dead.name}})
+    put(broker, other.topic, rows(1))
+    other.give_up(1, Acknowledge.REJECT)
+    dead.letters(4)
+
+    def kept():
+        table = run("share", "purge", dead.group, "--dry-run", "--json", broker=broker).json
+        return [(row["start_offset"], row["new_start_offset"]) for row in table["partitions"]]
+
+    assert kept() == [(0, 3)]
+    run("share", "purge", dead.group, "--redriven", "-y", broker=broker)
+    assert kept() == [(0, 3)]
+    run("share", "purge", dead.group, "-y", broker=broker)
+    assert kept() == [(3, 3)]
+    run("share", "purge", dead.group, "-y", "--with-others", broker=broker)
+    assert run("share", "look", other.group, "--letters", dead.name, "--json",
+               broker=broker).json == []

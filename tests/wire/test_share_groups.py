@@ -1,0 +1,177 @@
+"""Share groups of one brokerd."""
+
+import pytest
+
+from tests.monitor import scrape
+from tests.wire.messages import ask
+from tests.wire.sides import Side
+from tests.wire.test_differential_share_groups import (
+    ACCEPT,
+    ALTER_OFFSETS,
+    BROKER_SETTINGS as SETTINGS,
+    DELETE_OFFSETS,
+    DESCRIBE_OFFSETS,
+    Member,
+    Offsets,
+    append_batches,
+    group_of,
+)
+
+pytestmark = pytest.mark.timeout(120)
+BROKER_SETTINGS = {**SETTINGS, "metrics.listener": "127.0.0.1:0"}
+QUOTAS = 49
+
+
+@pytest.fixture
+def side(brokerd):
+    made = Side(brokerd)
+    yield made
+    made.close()
+
+
+def answered(side):
+    """What was noted, by its label."""
+    return dict(side.answers)
+
+
+def left(member):
+    member.acknowledge("the end", epoch=-1)
+    member.beat(-1)
+
+
+def test_a_group_that_was_deleted_begins_anew_on_the_same_connection(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 1, 10)
+    name = group_of(side, "g")
+    member = Member(side, name, "m", topic)
+    member.join(1)
+    member.records("first")
+    member.acknowledge("all done", (0, 0, 9, [ACCEPT]))
+    left(member)
+    Offsets(side, name).delete_group("gone")
+    again = Member(side, name, "n", topic)
+    again.join(1)
+    again.records("from the first on")
+    (_, _, _, rows, _), = answered(side)["from the first on"]
+    assert rows == [(0, 9, 1)]
+
+
+def test_a_group_begins_where_it_was_moved_to_as_soon_as_its_last_member_has_gone(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 2, 10)
+    name = group_of(side, "g")
+    member = Member(side, name, "m", topic)
+    member.join(1)
+    member.records("first")
+    member.acknowledge("all done", (0, 0, 19, [ACCEPT]))
+    left(member)
+    Offsets(side, name).alter("moved", {topic: {0: 13}})
+    again = Member(side, name, "n", topic)
+    again.join(1)
+    again.records("from there on")
+    (_, _, _, rows, _), = answered(side)["from there on"]
+    assert rows == [(13, 19, 1)]
+
+
+def test_offsets_of_what_there_is_not_are_answered_and_change_nothing(side):
+    topic = side.topic("t")
+    name = group_of(side, "g")
+    offsets = Offsets(side, name)
+    offsets.alter("loaded", {topic: {0: 1}})
+    offsets.delete_group("gone again")
+    odd = [-2**31, -1, 1, 2**31 - 1]
+    found = ask(side.connection, DESCRIBE_OFFSETS, 1, groups=[
+        {"group_id": group, "topics": [{"topic_name": where, "partitions": odd}
+                                       for where in ("", topic, "no such topic")]}
+        for group in ("", name, "g" * 30_000)])
+    assert {cell["start_offset"] for group in found["groups"] for row in group["topics"]
+            for cell in row["partitions"]} == {-1}
+    found = ask(side.connection, ALTER_OFFSETS, 0, group_id=name, topics=[
+        {"topic_name": where, "partitions": [
+            {"partition_index": index, "start_offset": 5} for index in odd]}
+        for where in ("", topic, "no such topic")])
+    assert {cell["error_code"] for row in found["responses"]
+            for cell in row["partitions"]} == {3}
+    found = ask(side.connection, DELETE_OFFSETS, 0, group_id=name, topics=[
+        {"topic_name": where} for where in ("", topic)])
+    assert found["error_code"] == 69, "altering nothing has made a group"
+
+
+@pytest.mark.parametrize("start", [-2**63, -2, 2**63 - 1])
+def test_a_group_may_be_moved_anywhere(side, start):
+    """Before the log it begins with the first record; behind it, it waits."""
+    topic = side.topic("t")
+    append_batches(side, topic, 1, 10)
+    name = group_of(side, "g")
+    offsets = Offsets(side, name)
+    offsets.alter("moved", {topic: {0: start}})
+    offsets.describe("described")
+    member = Member(side, name, "m", topic)
+    member.join(1)
+    if start < 0:
+        member.records("from the first on")
+        (_, _, _, rows, _), = answered(side)["from the first on"]
+        assert rows == [(0, 9, 1)]
+    else:
+        member.fetch("nothing", wait_ms=100)
+        assert not any(cell["acquired_records"] for row in answered(side)["nothing"]["responses"]
+                       for cell in row["partitions"])
+    left(member)
+
+
+def test_an_offset_that_is_asked_for_twice_is_answered_and_the_last_one_counts(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 1, 10)
+    name = group_of(side, "g")
+    offsets = Offsets(side, name)
+    offsets.alter("loaded", {topic: {0: 1}})
+    found = ask(side.connection, ALTER_OFFSETS, 0, group_id=name, topics=[
+        {"topic_name": topic, "partitions": [
+            {"partition_index": 0, "start_offset": start} for start in (3, 4)]}] * 2)
+    assert {cell["error_code"] for row in found["responses"]
+            for cell in row["partitions"]} == {0}
+    offsets.describe("described")
+    group, = answered(side)["described"]["groups"]
+    assert [cell["start_offset"] for cell in group["topics"][0]["partitions"]] == [4]
+
+
+def test_what_members_get_and_say_is_counted_by_group(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 2, 10)
+    name = group_of(side, "g")
+    member = Member(side, name, "m", topic)
+    member.join(1)
+    member.records("first")
+    member.acknowledge("some", (0, 0, 4, [ACCEPT]), (0, 5, 6, [1, 3]))
+    found = scrape.families(scrape.address_of(side.broker))
+
+    def samples(family):
+        return {(*sample.labels.values(),): sample.value
+                for sample in found[family].samples if sample.labels.get("group") == name}
+
+    assert samples("pylog_share_acquired_records") == {(name,): 20}
+    said = {kind: value for (_, kind), value
+            in samples("pylog_share_acknowledged_records").items()}
+    assert (said["accept"], said["reject"], said["release"]) == (6, 1, 0)
+    assert set(samples("pylog_share_in_flight_records").values()) == {13}
+    assert found["pylog_share_sessions"].samples[0].value >= 1
+    left(member)
+
+
+def test_a_member_over_its_byte_rate_is_left_alone_for_a_while(side):
+    topic = side.topic("t")
+    append_batches(side, topic, 2, 10)
+    name = group_of(side, "g")
+    member = Member(side, name, "m", topic)
+    member.join(1)
+
+    def limited(value):
+        answer = ask(side.connection, QUOTAS, 1, validate_only=False, entries=[{
+            "entity": [{"entity_type": "user", "entity_name": None}],
+            "ops": [{"key": "consumer_byte_rate", "value": value, "remove": value == 0}]}])
+        assert answer["entries"][0]["error_code"] == 0
+
+    limited(20.0)
+    answer = member.records("limited")
+    limited(0.0)
+    assert answer["throttle_time"] > 0
