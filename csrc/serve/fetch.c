@@ -261,7 +261,7 @@ static int find_topic(struct serve *s, const struct serve_request *r, const stru
 /* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
  * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
-    bool complete = true;
+    bool complete = true, is_void = false;
     f->voids = grants_voids(s->shared->grants);
     uint32_t changes = grants_changes(s->shared->grants), verdict_at = 0;
     struct fetch_part *last = NULL;
@@ -272,7 +272,9 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
         int found = find_topic(s, r, f, p, changes, &topic);
         if (found > 0) p->read->grant_error = (int16_t)found;
         if (found < 0 && granted) {
-            p->read->grant_error = misses_verdict(r, key_of(f, p), &verdict_at);
+            int16_t verdict = misses_verdict(r, key_of(f, p), &verdict_at);
+            is_void |= verdict == 0;
+            p->read->grant_error = verdict != 0 ? verdict : ERROR_NOT_LEADER_OR_FOLLOWER;
         } else if (found < 0) {
             complete = false;
             bool asked = last != NULL && fetch_same_topic(last, p);
@@ -285,6 +287,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
         set_topic(p, topic);
         p->read->changes = changes;
     }
+    if (is_void && misses_again(&f->misses, r)) return look_up(s, r, f, false);
     return complete;
 }
 
@@ -557,13 +560,15 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
         return fetch_answer(s, r, f);
     }
     if (f->job_running) return SERVE_WAIT;
-    if (reason == SERVE_GRANTED) {
-        look_up(s, r, f, true);
-    } else if (grants_voids(s->shared->grants) != f->voids) {
+    bool granted = reason == SERVE_GRANTED;
+    if (granted || grants_voids(s->shared->grants) != f->voids) {
         /* What came while it waited is for those who may still read it. */
-        unwait_all(f);
-        r->missing_count = 0;
-        if (!look_up(s, r, f, false)) return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
+        if (!granted) {
+            unwait_all(f);
+            r->missing_count = 0;
+        }
+        if (!look_up(s, r, f, granted))
+            return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
     }
     return run(s, r, f, reason == SERVE_TIMEOUT);
 }

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/error_codes.h"
-
 enum { MISSES_FIRST = 4 };
 
 bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key) {
@@ -45,8 +43,15 @@ int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint
         uint32_t i = *at + n < r->missing_count ? *at + n : *at + n - r->missing_count;
         if (!names(&r->missing[i], key)) continue;
         *at = i;
-        /* What was granted may be void again by now: the client is to look again. */
-        return r->missing[i].error > 0 ? r->missing[i].error : ERROR_NOT_LEADER_OR_FOLLOWER;
+        return r->missing[i].error > 0 ? r->missing[i].error : 0;
     }
-    return ERROR_NOT_LEADER_OR_FOLLOWER;
+    return 0;
+}
+
+bool misses_again(struct misses *m, struct serve_request *r) {
+    assert(m->rounds <= MISSES_ROUNDS_MAX);
+    if (m->rounds == MISSES_ROUNDS_MAX) return false;
+    m->rounds++;
+    r->missing_count = 0;
+    return true;
 }

@@ -14,14 +14,22 @@
 struct misses {
     struct serve_missing *topics; /* r->missing_count of them are in use */
     uint32_t room;
+    uint32_t rounds; /* how often it was asked again */
 };
+
+/* A grant may be void again before its request goes on: then it is asked for anew, so that a change
+ * of somebody's rights is no error of others. After so many rounds the client is to try again. */
+enum { MISSES_ROUNDS_MAX = 16 };
 
 /* False: SERVE_MISSING_MAX are missing already, or out of memory. */
 bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key);
-/* The error that a topic without a grant is answered with once the control plane has decided.
- * `*at`: where to look first, 0 before the first call; topics come in the order in which they were
- * asked for, so that of tens of thousands each is found at once. */
+/* The error that a topic without a grant is answered with once the control plane has decided; 0:
+ * it was granted, or not asked for, and is to be asked for again (misses_again). `*at`: where to
+ * look first, 0 before the first call; topics come in the order in which they were asked for, so
+ * that of tens of thousands each is found at once. */
 int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint32_t *at);
+/* What was asked for is void: true when the request may ask once more, from an empty list. */
+bool misses_again(struct misses *m, struct serve_request *r);
 /* With the request: most have none. */
 static inline void misses_clear(struct misses *m, struct serve_request *r) {
     assert_slow(r->missing == m->topics);

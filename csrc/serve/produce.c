@@ -127,7 +127,7 @@ static bool parse(struct produce *q, const struct serve_request *r) {
 /* Finds every part's log. False when something is missing (then r->missing names it) or memory ran
  * out (r->missing_count 0). */
 static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
-    bool complete = true;
+    bool complete = true, is_void = false;
     struct topic *topic = NULL;
     int16_t error = 0;
     uint32_t verdict_at = 0;
@@ -139,6 +139,8 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
             error = (int16_t)found;
             if (found < 0 && granted) {
                 error = misses_verdict(r, p->key, &verdict_at);
+                is_void |= error == 0;
+                if (error == 0) error = ERROR_NOT_LEADER_OR_FOLLOWER;
             } else if (found < 0) {
                 complete = false;
                 error = 0;
@@ -153,6 +155,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         }
         set_topic(p, topic, error);
     }
+    if (is_void && misses_again(&q->misses, r)) return look_up(s, r, q, false);
     return complete;
 }
 
@@ -337,8 +340,12 @@ static enum serve_status verified(struct serve *s, struct serve_request *r, stru
     return asked == SERVE_ANSWER ? check_all(s, r, q) : asked;
 }
 
-static enum serve_status looked_up(struct serve *s, struct serve_request *r, struct produce *q) {
-    return q->transactional ? verified(s, r, q) : check_all(s, r, q);
+static enum serve_status look(struct serve *s, struct serve_request *r, struct produce *q,
+                              bool granted) {
+    if (look_up(s, r, q, granted)) return q->transactional ? verified(s, r, q) : check_all(s, r, q);
+    if (r->missing_count != 0) return SERVE_MISS;
+    produce_free(r);
+    return SERVE_CLOSE;
 }
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
@@ -356,10 +363,7 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
         produce_free(r);
         return SERVE_CLOSE;
     }
-    if (look_up(s, r, q, false)) return looked_up(s, r, q);
-    if (r->missing_count != 0) return SERVE_MISS;
-    produce_free(r);
-    return SERVE_CLOSE;
+    return look(s, r, q, false);
 }
 
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
@@ -369,10 +373,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         take_verdicts(r, q);
         return check_all(s, r, q);
     }
-    if (reason == SERVE_GRANTED) {
-        look_up(s, r, q, true);
-        return looked_up(s, r, q);
-    }
+    if (reason == SERVE_GRANTED) return look(s, r, q, true);
     if (reason == SERVE_IO_DONE) {
         assert(q->job_running && q->job_ns >= 0);
         q->job_running = false;

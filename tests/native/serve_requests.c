@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "serve/misses.h"
 #include "serve_scenes.h"
 
 /* ---- a disk whose syncs wait ---- */
@@ -79,7 +80,7 @@ static void read_produce_errors(struct serve_request *r, const char *const *topi
 
 /* ---- scenes ---- */
 
-/* A Produce to [a, missing] parks; a is deleted; the request goes on. */
+/* A Produce to [a, missing] parks; a is deleted; the request asks for it, too, and goes on. */
 static void parked(void) {
     const char *const topics[] = {"a", "missing", NULL};
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -93,10 +94,43 @@ static void parked(void) {
         CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_MISS && r.missing_count == 1);
         delete_topic(&a);
         r.missing[0].error = 3;
+        CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_MISS && r.missing_count == 2);
+        r.missing[0].error = 17;
+        r.missing[1].error = 3;
         CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
         read_produce_errors(&r, topics, PARTITIONS, errors);
-        CHECK(errors[0] == 6 && errors[1] == 6 && errors[2] == 3 && errors[3] == 3);
+        CHECK(errors[0] == 17 && errors[1] == 17 && errors[2] == 3 && errors[3] == 3);
     }
+}
+
+/* What is granted is void before the request goes on, `voids` times. */
+static void make_void(int voids) {
+    const char *const topics[] = {"a", NULL};
+    const struct log_config config = scene_config(1 << 20, 4096);
+    struct held_topic a;
+    struct serve_request r;
+    struct body m;
+    int16_t errors[PARTITIONS];
+    make_produce(&m, topics, PARTITIONS, WAIT_MS);
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_MISS);
+    for (int i = 0; i < voids && i < MISSES_ROUNDS_MAX; i++) {
+        CHECK(r.missing_count == 1);
+        r.missing[0].error = 0;
+        CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_MISS);
+    }
+    bool is_given_up = voids > MISSES_ROUNDS_MAX;
+    if (!is_given_up) open_topic(&a, "a", &config, true);
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    read_produce_errors(&r, topics, PARTITIONS, errors);
+    CHECK(errors[0] == (is_given_up ? 6 : 0) && errors[1] == errors[0]);
+    if (!is_given_up) delete_topic(&a);
+}
+
+static void voided(void) {
+    make_void(1);
+    make_void(MISSES_ROUNDS_MAX);
+    make_void(MISSES_ROUNDS_MAX + 1);
 }
 
 /* The same, and a is there again, as another topic: what was parked goes to that one. */
@@ -393,6 +427,7 @@ int main(int argc, char **argv) {
         void (*play)(void);
     } scenes[] = {{"parked", parked},
                   {"replaced", replaced},
+                  {"voided", voided},
                   {"timed_out", timed_out},
                   {"timed_out_on_disk", timed_out_on_disk},
                   {"abandoned", abandoned},

@@ -9,6 +9,7 @@ from tests.native.programs import SANITIZED, SERVE, built
 SCENES = {
     "a_produce_that_was_parked_lets_go_of_a_topic_that_was_deleted": "parked",
     "a_produce_that_was_parked_goes_to_the_topic_that_has_the_name_now": "replaced",
+    "a_produce_whose_grant_is_void_again_asks_anew_and_at_last_gives_up": "voided",
     "a_produce_that_waits_for_replicas_is_answered_at_its_deadline": "timed_out",
     "a_produce_that_waits_for_the_disk_is_answered_at_its_deadline": "timed_out_on_disk",
     "a_produce_whose_client_is_gone_leaves_no_waiter_behind": "abandoned",
