@@ -2,7 +2,10 @@
 
     python -m release.bare dist/pylog_broker-*-cp311-*manylinux*x86_64.whl
 
-Owns: build/bare/, a Debian of its own for each suite.
+A wheel for another machine runs under QEMU, for which the kernel has to know whom to call
+(Debian: apt install qemu-user-static binfmt-support).
+
+Owns: build/bare/, a Debian of its own for each suite and machine.
 Called by: people; tests/release.
 Invariants: (1) what is installed comes from files that were fetched before: inside there is no
   network; (2) every codec is written and read, TLS is loaded, a broker starts and stops.
@@ -10,6 +13,7 @@ Invariants: (1) what is installed comes from files that were fetched before: ins
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -17,9 +21,13 @@ import sys
 from pathlib import Path
 
 from release.debian import mirror, run
+from release.targets import TARGETS, Target
 from release.wheels import PYTHONS, ROOT
 
 ROOTS = ROOT / "build" / "bare"
+EMULATORS = Path("/proc/sys/fs/binfmt_misc")
+# Wheels that others have made for older systems.
+OLDER = ("manylinux_2_27", "manylinux_2_24", "manylinux2014")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAY = f"""set -e
 ! command -v cc gcc clang make >/dev/null
@@ -52,15 +60,16 @@ def main(argv: list[str]) -> int:
 def proven(wheel: Path) -> str:
     """What the way through the bare root printed."""
     python = re.search(r"-cp3(\d+)-", wheel.name)
-    assert python is not None, wheel
-    root = bare_root(PYTHONS[f"3.{python[1]}"])
+    target = TARGETS.get(wheel.stem.rpartition("-")[2])
+    if python is None or target is None or target.is_musl:
+        raise SystemExit(f"{wheel.name}: no Debian has a Python for it")
+    root = bare_root(PYTHONS[f"3.{python[1]}"], target)
     wheels = root / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
+    platforms = [target.tag, *[f"{one}_{target.machine}" for one in OLDER]]
     run([sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:",
          "--python-version", f"3.{python[1]}", "--implementation", "cp", "--dest", str(wheels),
-         "--platform", wheel.stem.rpartition("-")[2], "--platform", "manylinux2014_x86_64",
-         "--platform", "manylinux_2_27_x86_64", "--platform", "manylinux_2_24_x86_64",
-         str(wheel)])
+         *[f"--platform={one}" for one in platforms], str(wheel)])
     (root / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1001)))
     inside = f"mount -t proc proc {root}/proc; exec chroot {root} /bin/sh -c \"$WAY\""
     # Its mounts are gone when it ends.
@@ -74,15 +83,18 @@ def proven(wheel: Path) -> str:
     return done.stdout
 
 
-def bare_root(suite: str) -> Path:
+def bare_root(suite: str, target: Target) -> Path:
     """A Debian with Python, made by debootstrap the first time."""
-    made = ROOTS / suite
+    if target.machine != platform.machine() and not (EMULATORS / f"qemu-{target.machine}").exists():
+        raise SystemExit(f"{target.machine} cannot run here: "
+                         "apt install qemu-user-static binfmt-support")
+    made = ROOTS / f"{suite}-{target.architecture}"
     if not made.exists():
-        partial = made.with_name(f"{suite}.partial")
+        partial = made.with_name(f"{made.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         ROOTS.mkdir(parents=True, exist_ok=True)
-        run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv", suite,
-             str(partial), mirror()])
+        run(["debootstrap", "--variant=minbase", f"--arch={target.architecture}",
+             "--include=python3,python3-venv", suite, str(partial), mirror()])
         partial.rename(made)
     return made
 

@@ -22,6 +22,7 @@ from tests.wire import raw
 VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (3, 0, 13, 9), (18, 0, 4, 3)]
 LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max": 500,
           "fetch_bytes_max": 1 << 20, "sessions_max": 10}
+MISSES_ROUNDS_MAX = 16   # serve/misses.h
 
 
 def made(network_threads: int = 2, api_versions=VERSIONS) -> Reactors:
@@ -105,15 +106,24 @@ def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connectio
 
 
 @pytest.mark.parametrize("key, version", [(raw.PRODUCE, 9), (raw.FETCH, 12)])
-def test_a_grant_that_is_void_before_its_request_goes_on_is_a_retriable_error(
+def test_a_grant_that_is_void_before_its_request_goes_on_is_asked_for_again(
         reactors, connection, key, version):
     # A partition became ready, or rights changed, between the verdict and the second look.
     body = (raw.produce_body(version, "t", [(0, raw.batch())]) if key == raw.PRODUCE
             else raw.fetch_body(version, [("t", [(0, 0, 100, -1)])]))
     connection.send(raw.frame(raw.header(key, version, 4) + body))
+    for _ in range(2):
+        [event] = taken(reactors)
+        assert event.topics == [(b"t", None)]
+        reactors.resume(event.token, [0])
     [event] = taken(reactors)
-    assert event.topics == [(b"t", None)]
-    reactors.resume(event.token, [0])
+    reactors.resume(event.token, [29])
+    assert b"\x02t\x02\0\0\0\0\0\x1d" in connection.receive()
+    # Not for ever: then it is an error at which clients try again.
+    connection.send(raw.frame(raw.header(key, version, 4) + body))
+    for _ in range(1 + MISSES_ROUNDS_MAX):
+        [event] = taken(reactors)
+        reactors.resume(event.token, [0])
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
 
