@@ -1,0 +1,162 @@
+"""A log manager on disks and logs that the test plays: only Kafka's small files are real."""
+
+import os
+from types import SimpleNamespace
+
+from pylog._native.log import LogError
+from pylog.config import Settings
+from pylog.log import manager, partitions, recovery
+from pylog.log.manager import LogManager
+from pylog.log.partitions import Checkpoint, Role
+from pylog.protocol.errors import ErrorCode
+
+LEADS = Role(True, 3, 1)
+NOW = 1_000_000
+KNOWN = Checkpoint(5, 2, 4, -1, -1, b"")
+AT_REST = Checkpoint(5, 2, 4, 9, 3, b"segments")
+
+
+def failure():
+    return LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted")
+
+
+def topic_id(number=1):
+    return bytes(15) + bytes([number])
+
+
+class Disk:
+    """As much of a LogDir as the manager knows of. steps: what was asked of it."""
+
+    def __init__(self, path):
+        self.path, self.offline, self.short_of_space = path, False, False
+        self.failure, self.refuses, self.steps = (0, "EIO", "fsync"), set(), []
+
+    def fail(self, code):
+        self.steps.append(("fail", code))
+        self.offline = True
+        return True
+
+    def look_at_space(self, reserve=None):
+        return 1 << 40, 1 << 50
+
+    def flush(self):
+        self._step("flush")
+
+    def settle(self):
+        self._step("settle")
+
+    def _step(self, name):
+        self.steps.append(name)
+        if name in self.refuses:
+            raise failure()
+
+
+class Log:
+    """A partition's. steps: what was asked of it, but for its role."""
+
+    def __init__(self, disk, topic, partition, known):
+        self.log_dir, self.topic, self.partition = disk, topic, partition
+        self.recovery_point, self.start_offset = known.recovery_point, known.log_start_offset
+        self.high_watermark, self.end_offset, self.last_epoch = known.high_watermark, 9, 3
+        self.leader_epoch, self.is_leader, self.in_sync_count = -1, False, 0
+        self.open_transaction, self.size_bytes = -1, 0
+        self.refuses, self.steps = set(), []
+
+    def segments(self):
+        return b"segments"
+
+    def become_leader(self, epoch, in_sync_count, replicated=False):
+        self.leader_epoch, self.in_sync_count, self.is_leader = epoch, in_sync_count, True
+
+    def become_follower(self, epoch, readable=False):
+        self.leader_epoch, self.is_leader = epoch, False
+
+    def _step(self, *what):
+        self.steps.append(what)
+        if what[0] in self.refuses:
+            raise failure()
+
+    def set_config(self, config):
+        self._step("set_config", config)
+
+    def delete(self, now_ms):
+        self._step("delete", now_ms)
+
+    def settle(self, now_ms):
+        self._step("settle", now_ms)
+
+    def upkeep(self, now_ms):
+        self._step("upkeep", now_ms)
+
+    def move_start(self, offset, now_ms):
+        self._step("move_start", offset, now_ms)
+        self.start_offset = offset
+        return offset
+
+
+class Store:
+    """What was saved: (checkpoints, keys that are gone)."""
+
+    def __init__(self):
+        self.saved, self.refuses = [], False
+
+    def save(self, _image, checkpoints, gone=()):
+        if self.refuses:
+            raise OSError("planted")
+        self.saved.append((list(checkpoints), list(gone)))
+
+
+class World:
+    """logs: the manager. opened: (directory's number, topic, partition, checkpoint, trusted), in
+    order. refusals: (topic, partition) -> error with which it cannot be opened."""
+
+    def __init__(self, monkeypatch, path, disks=1, **settings):
+        self.now_ms, self.store, self.opened, self.refusals = NOW, Store(), [], {}
+        self.paths = [os.path.join(path, name) for name in "abc"[:disks]]
+        for one in self.paths:
+            os.mkdir(one)
+        self.settings = Settings({"log.dirs": ",".join(self.paths), **settings})
+        self.logs = LogManager(self.settings, None, lambda: self.now_ms)
+        self.disks = [Disk(one) for one in self.paths]
+        self.logs.disks.natives = self.disks
+        self.logs.disks.listings = [set() for _ in self.paths]
+        self.logs.disks.loads = [0] * disks
+        # Moves step when the test says so.
+        self.logs.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
+        monkeypatch.setattr(partitions, "open_log", self._open_log)
+        monkeypatch.setattr(manager, "Log", SimpleNamespace(open=self._open_target))
+        monkeypatch.setattr(manager, "finish", lambda move, now_ms: None)
+        monkeypatch.setattr(recovery.damages, "take", lambda disk: ())
+        monkeypatch.setattr(recovery.damages, "stop_recovery", lambda disk: None)
+
+    def _open_log(self, disk, topic, partition, id_, config, known, trusted, now_ms):
+        if (topic, partition) in self.refusals:
+            raise self.refusals[topic, partition]
+        self.opened.append((self.disks.index(disk), topic, partition, known, trusted))
+        made = Log(disk, topic, partition, known)
+        made.id, made.config = id_, config
+        return made
+
+    def _open_target(self, disk, topic, partition, id_, config, **known):
+        made = Log(disk, topic, partition, partitions.NOTHING_KNOWN)
+        made.id, made.config, made.known = id_, config, known
+        return made
+
+    def made_before(self, place, *names):
+        """Directories that a start finds."""
+        for name in names:
+            os.mkdir(os.path.join(self.paths[place], name))
+            self.logs.disks.listings[place].add(name)
+
+    def start(self, *topics, checkpoints=None, clean=None):
+        """topics: (name, roles) or (name, roles, overrides); their ids are 1, 2, 3."""
+        every = frozenset(range(len(self.paths)))
+        self.logs.open_partitions(
+            [(topic[0], topic_id(number), topic[1], topic[2] if len(topic) > 2 else {})
+             for number, topic in enumerate(topics, 1)],
+            {} if checkpoints is None else checkpoints, every if clean is None else clean,
+            self.store)
+
+    def rows(self, name, place=0):
+        """Of one of Kafka's files of checkpoints."""
+        return partitions.files.read_offsets(os.path.join(self.paths[place], name))

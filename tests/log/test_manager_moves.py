@@ -1,0 +1,142 @@
+"""A replica that moves to another directory, as the manager keeps its lists and Kafka's files."""
+
+import pytest
+
+from pylog.log import checkpoints, manager
+from tests.log.played import LEADS, NOW, World, topic_id
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """`t` has its partitions in the directories 0, 1 and 2."""
+    one = World(monkeypatch, tmp_path, disks=3)
+    one.start()
+    one.logs.create("t", topic_id(), [LEADS, LEADS, LEADS], {})
+    return one
+
+
+def ready(world, index=0, place=1):
+    """A move that lacks only its end."""
+    world.logs.move("t", index, place)
+    move = world.logs.moves.find("t", index)
+    move.ready = True
+    return move
+
+
+def test_a_move_fills_a_log_of_the_same_beginning_and_settings_beside_the_partition(world):
+    source = world.logs.get("t", 0)
+    source.start_offset = 4
+    world.logs.move("t", 0, 2)
+    move = world.logs.moves.find("t", 0)
+    assert (move.source, move.place, move.target.log_dir) == (source, 2, world.disks[2])
+    assert (move.target.id, move.target.config) == (topic_id(), source.config)
+    assert (move.target.known["log_start_offset"], move.target.known["now_ms"]) == (4, NOW)
+    assert move.target.known["directory"].startswith("t-0.")
+    assert move.target.known["directory"].endswith("-future")
+    assert world.logs.get("t", 0) is source and world.logs.place("t", 0) == 0
+
+
+def test_a_move_that_is_asked_for_again_goes_on(world):
+    world.logs.move("t", 0, 2)
+    move = world.logs.moves.find("t", 0)
+    world.logs.move("t", 0, 2)
+    assert world.logs.moves.find("t", 0) is move and move.target.steps == []
+
+
+def test_a_move_to_a_third_directory_takes_the_place_of_the_first(world):
+    world.logs.move("t", 0, 2)
+    first = world.logs.moves.find("t", 0)
+    world.logs.move("t", 0, 1)
+    assert first.target.steps == [("delete", NOW)]
+    assert world.logs.moves.find("t", 0).place == 1 and len(world.logs.moves.all()) == 1
+
+
+def test_a_move_back_to_where_the_partition_is_calls_the_move_off(world):
+    world.logs.move("t", 1, 2)
+    first = world.logs.moves.find("t", 1)
+    world.logs.move("t", 1, 1)
+    assert first.target.steps == [("delete", NOW)] and world.logs.moves.all() == []
+
+
+def test_a_finished_move_is_where_all_look_for_it(world):
+    world.logs.configure("t", {"flush.ms": "5"})
+    move = ready(world)
+    world.logs.configure("t", {"flush.ms": "6"})
+    assert world.logs.finish_moves() == ["t"]
+    assert world.logs.get("t", 0) is move.target and world.logs.place("t", 0) == 1
+    assert world.logs.disks.loads == [0, 2, 1]
+    # Settings that changed while it was copied are in force.
+    assert move.target.steps[-1][0] == "set_config" and move.target.steps[-1][1]["flush.ms"] == 6
+    assert move.target in world.logs._timed and move.source not in world.logs._timed
+    assert move.source not in world.logs._place_of
+
+
+def test_a_partition_can_move_on_from_a_directory_that_is_not_the_first(world):
+    move = ready(world, index=1, place=0)
+    assert world.logs.finish_moves() == ["t"]
+    assert world.logs.place("t", 1) == 0 and world.logs.disks.loads == [2, 0, 1]
+    assert move.source not in world.logs._place_of
+
+
+def test_requests_leave_the_source_and_its_files_go_with_the_next_look(world):
+    move = ready(world)
+    move.source.is_leader = True
+    world.logs.finish_moves()
+    assert move.source.steps == []
+    world.logs.leave_moved()
+    assert not move.source.is_leader and move.source.leader_epoch == 3
+    assert world.logs.finish_moves() == [] and move.source.steps == [("delete", NOW)]
+    world.logs.finish_moves()
+    assert move.source.steps == [("delete", NOW)]
+
+
+def test_a_source_that_cannot_be_removed_is_told_and_the_others_go(world, caplog):
+    first, second = ready(world, 0, 1), ready(world, 1, 2)
+    world.logs.finish_moves()
+    first.source.refuses.add("delete")
+    second.source.refuses.add("delete")
+    world.logs.finish_moves()
+    assert first.source.steps == second.source.steps == [("delete", NOW)]
+    assert caplog.text.count("a moved log could not be removed") == 2
+
+
+def test_the_rows_of_kafkas_files_move_with_the_partition(world):
+    source = world.logs.get("t", 0)
+    source.recovery_point, source.start_offset = 5, 3
+    world.logs.write_checkpoints()
+    move = ready(world)
+    move.target.recovery_point, move.target.start_offset = 4, 2
+    world.logs.finish_moves()
+    # Of the copy is what lies there, of the source what was deleted meanwhile.
+    assert world.rows(checkpoints.RECOVERY_POINT, 1)["t", 0] == 4
+    assert world.rows(checkpoints.LOG_START, 1)["t", 0] == 3
+    world.logs.upkeep(NOW)
+    assert world.rows(checkpoints.RECOVERY_POINT, 0) == world.rows(checkpoints.LOG_START, 0) == {}
+
+
+def test_a_copy_with_damage_is_finished_after_a_checkpoint_and_one_without_at_once(
+        world, monkeypatch):
+    steps = []
+    monkeypatch.setattr(manager, "finish", lambda move, now_ms: steps.append((
+        move.partition, now_ms)))
+    monkeypatch.setattr(world.logs.checkpointer, "write", lambda store: steps.append(store))
+    ready(world, 0, 1).damaged_bytes = 1
+    world.logs.finish_moves()
+    assert steps == [world.store, (0, NOW)]
+    ready(world, 1, 2)
+    world.logs.finish_moves()
+    assert steps[2:] == [(1, NOW)]
+
+
+def test_a_move_whose_topic_was_made_again_is_given_up(world):
+    move = ready(world)
+    new = object()
+    world.logs._topics["t"][1][0] = new
+    assert world.logs.finish_moves() == []
+    assert world.logs.get("t", 0) is new and move.target.steps == [("delete", NOW)]
+    assert move.source.steps == [] and world.logs.disks.loads == [1, 1, 1]
+
+
+def test_nothing_is_finished_before_it_is_ready(world):
+    world.logs.move("t", 0, 1)
+    assert world.logs.finish_moves() == [] and world.logs.place("t", 0) == 0
