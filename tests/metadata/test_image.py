@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog.metadata.image import Image, MetadataError, apply
+from pylog.metadata.image import Image, MetadataError, apply, is_internal, is_known
 from pylog.protocol import messages, records
 
 TOPIC_ID = bytes(15) + b"\x09"
@@ -151,3 +151,76 @@ def test_every_kept_record_survives_its_encoding():
     for record in topic_records():
         version = 2 if type(record).__name__ == "PartitionRecord" else 0
         assert records.decode_record(records.encode_record(version, record)) == (version, record)
+
+
+def registered(*directories, cordoned=None):
+    """An image with broker 1, that has these directories."""
+    return apply(Image(), [messages.RegisterBrokerRecord(
+        broker_id=1, broker_epoch=0, incarnation_id=bytes(16), log_dirs=list(directories),
+        cordoned_log_dirs=cordoned)], 0, 1)
+
+
+@pytest.mark.parametrize(("cordoned", "takes"), [
+    (None, True), ([], True), ([b"a" * 16], True), ([b"a" * 16, b"b" * 16], False),
+    ([b"a" * 16, b"b" * 16, b"c" * 16], False)])
+def test_a_broker_takes_replicas_while_one_of_its_directories_is_not_cordoned(cordoned, takes):
+    assert registered(b"a" * 16, b"b" * 16, cordoned=cordoned).takes_replicas(1) == takes
+
+
+def test_an_empty_image_is_before_the_first_record_of_the_first_epoch():
+    image = Image()
+    assert (image.next_producer_id, image.offset, image.epoch) == (0, -1, -1)
+
+
+def test_an_image_equals_nothing_but_an_image():
+    assert Image() == Image() and Image() != None  # noqa: E711 - equality is what is tested
+    assert Image() != "an image"
+
+
+@pytest.mark.parametrize(("name", "is_one"), [
+    ("__consumer_offsets", True), ("__transaction_state", True), ("__share_group_state", True),
+    ("consumer_offsets", False), ("__cluster_metadata", False)])
+def test_only_the_topics_of_coordinators_are_internal(name, is_one):
+    assert is_internal(name) == is_one
+
+
+@pytest.mark.parametrize(("kind", "known"), [
+    ("TopicRecord", True), ("BeginTransactionRecord", True), ("EndTransactionRecord", True),
+    ("RemoveUserScramCredentialRecord", True), ("KRaftVersionRecord", False), ("", False)])
+def test_records_of_the_log_and_frames_of_transactions_are_known_by_their_names(kind, known):
+    assert is_known(kind) == known
+
+
+def test_a_record_that_this_version_does_not_know_is_refused():
+    with pytest.raises(MetadataError, match="FetchRequest is unknown to this version"):
+        apply(Image(), [messages.FetchRequest()], 0, 1)
+
+
+@pytest.mark.parametrize(("told", "found"), [(-1, 1), (0, 0), (1, 1)])
+def test_a_change_leaves_the_recovery_of_a_leader_alone_unless_it_names_it(told, found):
+    image = apply(Image(), topic_records(partitions=1), 1, 1)
+    for offset, state in ((2, 1), (3, told)):
+        image = apply(image, [messages.PartitionChangeRecord(
+            partition_id=0, topic_id=TOPIC_ID, leader_recovery_state=state)], offset, 1)
+    assert image.topics["t"].partitions[0].leader_recovery_state == found
+
+
+@pytest.mark.parametrize("field", ["fenced", "in_controlled_shutdown"])
+def test_a_change_of_a_registration_turns_a_state_on_and_off_and_leaves_it_alone(field):
+    image, seen = registered(b"a" * 16), []
+    for offset, change in enumerate((-1, 0, 1, 0, -1), 1):
+        image = apply(image, [messages.BrokerRegistrationChangeRecord(
+            broker_id=1, broker_epoch=0, **{field: change})], offset, 1)
+        seen.append(getattr(image.brokers[1], field))
+    assert seen == [False, False, True, True, False]
+
+
+def test_the_pool_of_states_is_emptied_when_it_is_full_and_never_grows_beyond(monkeypatch):
+    monkeypatch.setattr("pylog.metadata.image.STATE_POOL_MAX", 3)
+    image, sizes = apply(Image(), topic_records(partitions=1), 1, 1), []
+    for offset in range(2, 7):
+        image = apply(image, [messages.PartitionChangeRecord(
+            partition_id=0, topic_id=TOPIC_ID, leader=offset)], offset, 1)
+        sizes.append(len(image.states))
+        assert image.topics["t"].partitions[0].leader == offset
+    assert sizes == [2, 3, 1, 2, 3]
