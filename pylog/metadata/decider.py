@@ -139,8 +139,6 @@ class Decider:
         until = asyncio.get_running_loop().time() + seconds
         while self._image.offset < offset and self.is_active:
             left = until - asyncio.get_running_loop().time()
-            if left <= 0:
-                return
             if self._grown is None:
                 self._grown = asyncio.Event()
             try:

@@ -1,0 +1,21 @@
+"""Time that passes only when nothing else can happen, for what the controller does by itself."""
+
+import random
+
+from tests.sim.loop import Loop
+
+HOURS = 3600 * 24
+
+
+def run(scenario):
+    """The result of the coroutine scenario(loop), whose threads are turns of the loop."""
+    loop = Loop(random.Random(7), lambda work: False)
+    try:
+        task = loop.create_task(scenario(loop))
+        end = loop.time() + HOURS
+        while not task.done():
+            assert loop.time() < end, "it waits for ever"
+            loop.run_for(1.0)
+        return task.result()
+    finally:
+        loop.close()
