@@ -1,4 +1,4 @@
-"""Transactional ids at their bounds: what is still allowed, what a record says, what is left alone."""
+"""Transactional ids at their bounds: what is allowed, what a record says, what is left alone."""
 
 import pytest
 
