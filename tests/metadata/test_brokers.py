@@ -130,6 +130,27 @@ def test_registrations_that_cannot_be_are_refused(fields, error):
     assert Cluster().join(1).refusal(2, **fields) == error
 
 
+def test_a_broker_of_zookeeper_is_refused():
+    cluster = Cluster()
+    with pytest.raises(Refusal) as refused:
+        decided(brokers.register(cluster.rules, cluster.heartbeats, REGISTRATION(
+            broker_id=1, cluster_id=CLUSTER, is_migrating_zk_broker=True), CLUSTER, 0))
+    assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
+
+
+def test_who_lacks_a_feature_of_the_cluster_is_told_that_it_has_level_0_alone():
+    with pytest.raises(Refusal, match=f"version 1 of {ELR_FEATURE}.* between 0 and 0"):
+        Cluster().register(1, features={"metadata.version": (7, 30)})
+
+
+def test_a_heartbeat_is_decided_under_the_epoch_of_its_turn():
+    cluster = Cluster().join(1)
+    with pytest.raises(Refusal) as refused:
+        decided(brokers.beat(cluster.rules, cluster.heartbeats, messages.BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=cluster.image.brokers[1].epoch + 1)))
+    assert refused.value.error == E.STALE_BROKER_EPOCH
+
+
 def test_requests_under_another_epoch_are_refused():
     cluster = Cluster().join(1)
     for id_, epoch in ((1, 99), (1, -1), (2, 5)):
@@ -168,8 +189,9 @@ def test_a_stopping_broker_waits_until_the_others_know_their_leaders():
     cluster.beat(3, offset=moved - 1)
     assert not cluster.beat(1, want_shut_down=True).may_stop
     cluster.beat(3)
-    assert cluster.beat(1, want_shut_down=True).may_stop
+    assert cluster.beat(1, want_shut_down=True) == brokers.State(True, False, True)
     assert cluster.image.brokers[1].fenced
+    assert cluster.beat(1, want_shut_down=True) == brokers.State(True, False, True)
 
 
 def test_a_broker_that_leads_nothing_may_stop_at_once():

@@ -121,6 +121,42 @@ def test_settings_that_cannot_be_are_refused(configs):
     assert error_of(cluster(), configs=configs) == E.INVALID_CONFIG
 
 
+def test_a_setting_without_a_value_is_told_by_its_name():
+    _, results = create(cluster(), topic(configs={"retention.ms": None, "segment.bytes": None}))
+    assert results[0].message == \
+        "Null value not supported for topic configs: retention.ms,segment.bytes"
+
+
+@pytest.mark.parametrize(("topics", "is_refused"), [
+    ([topic("a", 4)], False), ([topic("a", 5)], True), ([topic("a", 2), topic("b", 2)], False),
+    ([topic("a", 2), topic("b", 3)], True), ([topic("a", -1), topic("b", 1)], False),
+    ([topic("a", -1), topic("b", 2)], True), ([topic("a", 0), topic("b", 4)], False),
+    ([topic("a", -1, -1, [(n, [1]) for n in range(4)])], False),
+    ([topic("a", -1, -1, [(n, [1]) for n in range(5)])], True),
+    ([topic("a", -1, -1, [(n, [1]) for n in range(3)]), topic("b", 2)], True),
+    ([topic(f"t{n}", 0) for n in range(4)], False), ([topic(f"t{n}", 0) for n in range(5)], True)])
+def test_a_request_makes_so_many_partitions_and_no_more(monkeypatch, topics, is_refused):
+    monkeypatch.setattr(controller, "PARTITIONS_PER_REQUEST_MAX", 4)
+    _, results = create(cluster(), *topics, settings=Settings({"num.partitions": "3"}))
+    assert {result.error == E.POLICY_VIOLATION for result in results} == {is_refused}
+
+
+@pytest.mark.parametrize("text", ["", "A", "!" * 22, "A" * 21 + "!", "A" * 24, "A" * 20])
+def test_what_is_no_id_is_no_text_of_one(text):
+    with pytest.raises(ValueError):
+        controller.id_from_text(text)
+
+
+def test_a_new_replica_lies_in_the_one_directory_of_its_broker_or_where_that_chooses():
+    image = cluster(2)
+    image = apply(image, [messages.BrokerRegistrationChangeRecord(
+        broker_id=2, broker_epoch=image.brokers[2].epoch, log_dirs=[b"a" * 16, b"b" * 16])],
+        image.offset + 1, 1)
+    assert controller.directory_of(image, 1) == (257).to_bytes(16, "big")
+    assert [controller.directory_of(image, id_) for id_ in (2, 9)] == \
+        [controller.DIRECTORY_UNASSIGNED] * 2
+
+
 def test_defaults_come_from_the_broker():
     settings = Settings({"num.partitions": "3"})
     image, results = create(cluster(), topic(partitions=-1, factor=-1), settings=settings)

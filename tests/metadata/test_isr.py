@@ -25,6 +25,13 @@ def asked(cluster, members, broker_id=1, index=0, leader_epoch=0, partition_epoc
     return response.topics[0].partitions[0]
 
 
+def recovering(cluster):
+    """What the one partition's leader says while it recovers."""
+    cluster.take([messages.PartitionChangeRecord(
+        partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1], leader_recovery_state=1)])
+    return cluster
+
+
 def three():
     return Cluster().join(1, 2, 3).create((1, 2, 3), **{"min.insync.replicas": "2"})
 
@@ -82,3 +89,31 @@ def test_a_reassignment_ends_when_its_last_replica_is_in_sync_and_takes_the_lead
     assert (state.replicas, state.isr, state.leader, state.adding_replicas) == (
         (2, 3), (2, 3), 2, ())
     assert state.directories == (bytes([2]) * 16, bytes([3]) * 16)
+
+
+@pytest.mark.parametrize(("members", "recovery", "error", "state"), [
+    ([(1, -1)], 1, E.NONE, 1), ([(1, -1)], 0, E.NONE, 0), ([(1, -1), (2, -1)], 0, E.NONE, 0),
+    ([(1, -1), (2, -1)], 1, E.INVALID_REQUEST, 1),
+    ([(1, -1), (2, -1), (3, -1)], 1, E.INVALID_REQUEST, 1)])
+def test_a_leader_is_alone_in_sync_while_it_recovers(members, recovery, error, state):
+    cluster = recovering(three())
+    answer = asked(cluster, members, recovery=recovery, partition_epoch=1)
+    assert answer.error_code == error
+    assert cluster.state().leader_recovery_state == state
+
+
+def test_a_member_whose_directory_is_not_known_may_join():
+    cluster = three()
+    cluster.take([messages.PartitionChangeRecord(
+        partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1], directories=[])])
+    assert asked(cluster, [(1, -1), (2, -1)], partition_epoch=1).error_code == 0
+
+
+def test_an_older_version_names_members_without_their_epochs():
+    cluster = three()
+    records, response = isr.alter(cluster.rules, REQUEST(broker_id=1, topics=[REQUEST.TopicData(
+        topic_id=cluster.image.topics["t"].id, partitions=[REQUEST.PartitionData(
+            partition_index=0, leader_epoch=0, partition_epoch=0, new_isr=[1, 3])])]), 2)
+    cluster.take(records)
+    assert response.topics[0].partitions[0].error_code == 0
+    assert cluster.state().isr == (1, 3)

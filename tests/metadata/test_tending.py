@@ -1,0 +1,297 @@
+"""What a controller does by itself, in virtual time: sessions, verdicts, leaders."""
+
+import asyncio
+import logging
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native.log import StorageError
+from pylog.config import Settings
+from pylog.metadata import controller, elections, verdicts
+from pylog.metadata.active_controller import ActiveController
+from pylog.metadata.image import Image
+from pylog.metadata.log import NotController
+from pylog.metadata.tail import Tail
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode as E
+from tests.metadata.memory import MemoryLog, NoLogs
+from tests.metadata.test_members import heartbeat, registered
+from tests.metadata.virtual import run
+
+SESSION_MS = 9000
+
+
+class World(MemoryLog):
+    """A controller of brokers 2 and 3, which is asked what is_gone() says. `failure`: of each
+    append; `tries`: how many there were."""
+
+    def __init__(self, monkeypatch, gone=(), **settings):
+        super().__init__()
+        self.gone, self.judged, self.failure, self.tries = set(gone), [], None, 0
+        super().append([*controller.bootstrap(Image()), registered(2, 2), registered(3, 3)],
+                       self.elect(3), 0)
+        self.tail = Tail(Image())
+        self.tail.replay(self.read(0))
+        self.controller = ActiveController(
+            self, self.tail, NoLogs(), Settings({"broker.session.timeout.ms": str(SESSION_MS), **{
+                name.replace("_", "."): value for name, value in settings.items()}}),
+            random.Random(7), 1, "c")
+        monkeypatch.setattr(verdicts, "is_gone", self.is_gone)
+
+    async def is_gone(self, endpoints):
+        self.judged.append(endpoints[0].port)
+        await asyncio.sleep(0.1)
+        return endpoints[0].port in self.gone
+
+    def append(self, records, epoch, expected_end):
+        self.tries += 1
+        if self.failure is not None:
+            raise self.failure
+        return super().append(records, epoch, expected_end)
+
+    def run(self, scenario, heard=None):
+        async def go(loop):
+            self.loop, self.began_s = loop, loop.time()
+            await self.controller.begin(self.elect(1), heard=heard and SimpleNamespace(
+                node_id=heard[0], at_s=loop.time() - heard[1]))
+            await scenario()
+            self.controller.resign()
+        run(go)
+
+    async def at(self, seconds):
+        """So long after the beginning."""
+        await asyncio.sleep(self.began_s + seconds - self.loop.time())
+
+    async def beat(self, id_=2, connection=7, **fields):
+        return await self.controller.heartbeat(
+            heartbeat(id_, id_, **fields) if not fields else messages.BrokerHeartbeatRequest(
+                broker_id=id_, broker_epoch=id_, current_metadata_offset=1000, **fields),
+            connection)
+
+    @property
+    def fenced(self):
+        return [broker.id for broker in self.tail.newest.brokers.values() if broker.fenced]
+
+
+def test_who_is_silent_for_a_session_is_fenced_then_and_no_sooner(monkeypatch, caplog):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(5)
+        await world.beat(2)
+        await world.at(8.9)
+        assert world.fenced == []
+        await world.at(9.1)
+        assert world.fenced == [3]
+        await world.at(13.9)
+        assert world.fenced == [3]
+        await world.at(14.1)
+        assert world.fenced == [2, 3]
+
+    world.run(go)
+    assert [row.broker for row in caplog.records if row.getMessage() == "broker fenced"] == [3, 2]
+
+
+def test_whose_host_was_silent_before_the_office_began_is_fenced_a_session_after_that(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(1.9)
+        assert world.fenced == []
+        await world.at(2.1)
+        assert world.fenced == [3]
+
+    world.run(go, heard=(3, 7))
+
+
+def test_who_beats_while_its_verdict_waits_for_a_turn_is_not_fenced(monkeypatch, caplog):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(5)
+        await world.beat(2)
+        await world.at(8)
+        async with world.controller._deciding:
+            await world.at(9.5)
+            assert not (await world.beat(3, 8)).error_code
+        await world.at(10)
+        assert world.fenced == []
+
+    world.run(go)
+    assert "broker fenced" not in caplog.text
+
+
+def test_a_broker_of_this_process_is_not_fenced(monkeypatch):
+    world = World(monkeypatch)
+    world.controller._heartbeats.local_id = 2
+
+    async def go():
+        await world.at(20)
+        assert world.fenced == [3]
+
+    world.run(go)
+
+
+def test_what_cannot_be_written_is_tried_again_at_a_pace(monkeypatch, caplog):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(8)
+        before, world.failure = world.tries, StorageError(5, 0, "planted")
+        await world.at(10)
+        assert 5 <= world.tries - before <= 11 and world.fenced == []
+        world.failure = None
+        await world.at(10.5)
+        assert world.fenced == [2, 3]
+
+    world.run(go)
+    assert {row.levelno for row in caplog.records
+            if row.getMessage() == "a silent broker is not fenced"} == {logging.ERROR}
+
+
+def test_who_is_no_controller_any_more_says_so_without_alarm(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "pylog.metadata")
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(8)
+        world.failure = NotController()
+        await world.at(9.5)
+        world.failure = None
+
+    world.run(go)
+    assert {row.levelno for row in caplog.records
+            if row.getMessage() == "a silent broker is not fenced"} == {logging.INFO}
+
+
+def test_nobody_is_fenced_after_the_office(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(8)
+        world.controller.resign()
+        await world.at(30)
+        assert world.fenced == []
+
+    world.run(go)
+
+
+@pytest.mark.parametrize(("name", "settings", "times"), [
+    ("balanced", {"leader_imbalance_check_interval_seconds": "7"}, [7, 14, 21]),
+    ("balanced", {"leader_imbalance_check_interval_seconds": "7",
+                  "auto_leader_rebalance_enable": "false"}, []),
+    ("unclean", {"unclean_leader_election_interval_ms": "8000"}, [8, 16])])
+@pytest.mark.parametrize("failure", [None, RuntimeError("planted")])
+def test_leaders_are_looked_after_at_intervals_whatever_happens(
+        monkeypatch, name, settings, times, failure):
+    calls = []
+    world = World(monkeypatch, broker_session_timeout_ms="3600000", **settings)
+
+    def elected(rules):
+        calls.append(world.loop.time() - world.began_s)
+        if failure is not None:
+            raise failure
+        yield
+        return [messages.NoOpRecord()]
+
+    monkeypatch.setattr(elections, name, elected)
+
+    async def go():
+        await world.at(23)
+        assert calls == pytest.approx(times, abs=0.05)
+        assert world.tries == (0 if failure is not None else len(times))
+
+    world.run(go)
+
+
+@pytest.mark.parametrize(("gone", "fenced"), [((), []), ((2,), [2]), ((3,), [3])])
+def test_a_new_controller_judges_everybody_at_once(monkeypatch, gone, fenced):
+    world = World(monkeypatch, gone)
+
+    async def go():
+        await world.at(1)
+        assert world.fenced == fenced and sorted(world.judged) == [2, 3]
+
+    world.run(go)
+
+
+@pytest.mark.parametrize(("closed", "judged"), [(7, [2]), (8, []), (1, [])])
+def test_who_loses_the_connection_of_its_heartbeats_is_judged(monkeypatch, closed, judged):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.beat(2)
+        assert not (await world.controller.heartbeat(heartbeat(3, 3))).error_code
+        await world.at(1)
+        world.judged, world.gone = [], {2, 3}
+        world.controller.connection_closed(closed)
+        await world.at(2)
+        assert world.judged == world.fenced == judged
+
+    world.run(go)
+
+
+def test_who_is_fenced_already_is_not_judged_and_nobody_is_after_the_office(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.beat(2, want_fence=True)
+        await world.beat(3, 8)
+        await world.at(1)
+        world.judged.clear()
+        world.controller.connection_closed(7)
+        world.controller.resign()
+        world.controller.connection_closed(8)
+        await world.at(2)
+        assert world.judged == []
+
+    world.run(go)
+
+
+def test_who_registers_anew_while_it_is_judged_is_not_fenced(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.beat(2)
+        await world.at(1)
+        world.gone = {2}
+        world.controller.connection_closed(7)
+        await asyncio.sleep(0.05)
+        epoch = world.tail.newest.brokers[2].epoch
+        records = [messages.BrokerRegistrationChangeRecord(
+            broker_id=2, broker_epoch=epoch, cordoned_log_dirs=[])]
+        async with world.controller._deciding:
+            await world.controller._commit(records)
+        await world.at(2)
+        assert world.fenced == []
+
+    world.run(go)
+
+
+def test_who_is_no_controller_answers_heartbeats_so(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        world.controller.resign()
+        assert (await world.beat(2)).error_code == E.NOT_CONTROLLER
+
+    world.run(go)
+
+
+def test_a_heartbeat_tells_its_broker_how_it_stands(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        answer = await world.beat(2)
+        assert (answer.error_code, answer.is_fenced, answer.should_shut_down,
+                answer.is_caught_up) == (0, False, False, True)
+        answer = await world.controller.heartbeat(messages.BrokerHeartbeatRequest(
+            broker_id=2, broker_epoch=2, current_metadata_offset=1), 7)
+        assert (answer.error_code, answer.is_caught_up) == (0, False)
+        answer = await world.beat(2, want_shut_down=True)
+        assert (answer.is_fenced, answer.should_shut_down) == (True, True)
+        assert not world.controller._heartbeats.is_alive(2, int(world.loop.time() * 1e9))
+
+    world.run(go)
