@@ -14,6 +14,7 @@ from pylog.coordinator.group import Committed
 from pylog.coordinator.journal import Record
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
+NO_RECORD = 0      # The epoch of a group whose records are gone.
 FIRST_EPOCH = 1    # Of a group without members, and of its assignment.
 
 

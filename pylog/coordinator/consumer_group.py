@@ -20,7 +20,6 @@ from pylog.coordinator.group import CONSUMER
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
 LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
 NO_TIMEOUT = -1
-NO_RECORD = 0      # The epoch of a group whose records are gone.
 NOBODY: dict[int, str] = {}
 NOTHING: Assignment = {}
 

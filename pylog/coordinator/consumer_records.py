@@ -9,13 +9,13 @@ Source: Kafka's coordinator schemas: keys 3 (group), 4 (topics, older Kafkas'), 
   (target), 8 (assignment), 16 (expression).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from pylog.coordinator.assigned_group import FIRST_EPOCH
+from pylog.coordinator.assigned_records import Kind, apply, dated
+from pylog.coordinator.assigned_records import member_state as state_of
 from pylog.coordinator.assignors import Assignment
 from pylog.coordinator.consumer_group import (
-    NO_RECORD,
     ClassicMember,
     ConsumerGroup,
     ConsumerMember,
@@ -27,14 +27,15 @@ from pylog.protocol import messages, records
 from pylog.protocol.errors import UnsupportedVersion
 
 STEM = "records_group"
+_KIND = Kind("ConsumerGroup", ConsumerMember, dict)
+target_epoch_record, member_gone = _KIND.target_epoch_record, _KIND.member_gone
 
 
 # ---- to records ---------------------------------------------------------------------------------
 
 def group_record(group: ConsumerGroup) -> Record:
-    return (records.encode_key(messages.ConsumerGroupMetadataKey(group_id=group.id)),
-            records.encode_value(0, messages.ConsumerGroupMetadataValue(
-                epoch=group.epoch, metadata_hash=group.hash)))
+    return _KIND.group_key(group.id), records.encode_value(
+        0, messages.ConsumerGroupMetadataValue(epoch=group.epoch, metadata_hash=group.hash))
 
 
 def member_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
@@ -43,28 +44,22 @@ def member_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
         session_timeout_ms=member.classic.session_ms, supported_protocols=[
             new.ClassicProtocol(name=name, metadata=metadata)
             for name, metadata in member.classic.protocols])
-    return _member_key(group.id, member.id), records.encode_value(0, new(
+    return _KIND.member_key(group.id, member.id), records.encode_value(0, new(
         instance_id=member.instance_id, rack_id=member.rack_id, client_id=member.client_id,
         client_host=member.client_host, subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex, rebalance_timeout_ms=member.rebalance_ms,
         server_assignor=member.assignor, classic_member_metadata=classic))
 
 
-def target_epoch_record(group: ConsumerGroup) -> Record:
-    return _target_epoch_key(group.id), records.encode_value(
-        0, messages.ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=group.assignment_epoch, assignment_timestamp=group.assignment_ms))
-
-
 def target_record(group: ConsumerGroup, member_id: str, target: Assignment) -> Record:
     new = messages.ConsumerGroupTargetAssignmentMemberValue
-    return _target_key(group.id, member_id), records.encode_value(0, new(topic_partitions=[
+    return _KIND.target_key(group.id, member_id), records.encode_value(0, new(topic_partitions=[
         new.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in sorted(target.items())]))
 
 
 def assignment_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
-    return _assignment_key(group.id, member.id), records.encode_value(
+    return _KIND.assignment_key(group.id, member.id), records.encode_value(
         0, messages.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=member.epoch, previous_member_epoch=member.previous_epoch,
             state=member.state, assigned_partitions=_held_rows(member.assigned),
@@ -73,7 +68,7 @@ def assignment_record(group: ConsumerGroup, member: ConsumerMember) -> Record:
 
 def expression_record(group: ConsumerGroup, text: str) -> Record:
     resolved = group.resolved[text]
-    return _expression_key(group.id, text), records.encode_value(
+    return expression_gone(group.id, text)[0], records.encode_value(
         0, messages.ConsumerGroupRegularExpressionValue(
             topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.ms))
 
@@ -87,45 +82,32 @@ def _held_rows(held: Held) -> list:
 
 # ---- tombstones ---------------------------------------------------------------------------------
 
-def member_gone(group_id: str, member_id: str) -> list[Record]:
-    """In Kafka's order: its replay insists on it."""
-    return [(_assignment_key(group_id, member_id), None), (_target_key(group_id, member_id), None),
-            (_member_key(group_id, member_id), None)]
-
-
 def expression_gone(group_id: str, text: str) -> Record:
-    return _expression_key(group_id, text), None
+    return _KIND.key("RegularExpression", group_id=group_id, regular_expression=text), None
 
 
 def old_metadata_gone(group_id: str) -> Record:
-    return records.encode_key(messages.ConsumerGroupPartitionMetadataKey(group_id=group_id)), None
+    return _KIND.key("PartitionMetadata", group_id=group_id), None
 
 
 def group_gone(group: ConsumerGroup) -> list[Record]:
     """In Kafka's order, as member_gone()."""
     id_ = group.id
     members = list(group.members)
-    return [*((_assignment_key(id_, member_id), None) for member_id in members),
-            *((_target_key(id_, member_id), None) for member_id in members),
-            (_target_epoch_key(id_), None),
-            *((_member_key(id_, member_id), None) for member_id in members),
+    return [*((_KIND.assignment_key(id_, member_id), None) for member_id in members),
+            *((_KIND.target_key(id_, member_id), None) for member_id in members),
+            (_KIND.target_epoch_key(id_), None),
+            *((_KIND.member_key(id_, member_id), None) for member_id in members),
             *(expression_gone(id_, text) for text in group.resolved),
             old_metadata_gone(id_),
-            (records.encode_key(messages.ConsumerGroupMetadataKey(group_id=id_)), None)]
+            (_KIND.group_key(id_), None)]
 
 
 # ---- the whole ----------------------------------------------------------------------------------
 
 def member_state(group: ConsumerGroup, member_id: str) -> list[Record]:
     """The records of one member, in an order that can be replayed; none when it is gone."""
-    member = group.members.get(member_id)
-    if member is None:
-        return []
-    found = [member_record(group, member)]
-    target = group.targets.get(member_id)
-    if target is not None:
-        found.append(target_record(group, member_id, target))
-    return [*found, assignment_record(group, member)]
+    return state_of(group, member_id, member_record, target_record, assignment_record)
 
 
 def group_state(group: ConsumerGroup) -> list[Record]:
@@ -155,16 +137,9 @@ def replay(key: bytes, value: bytes | None, find: Callable[[str], ConsumerGroup 
         row = records.decode_key(STEM, key)
     except UnsupportedVersion:
         return None
-    kind = type(row).__name__
-    if kind not in _STEPS:
+    if type(row).__name__ not in _STEPS:
         return None
-    if value is not None:
-        _STEPS[kind](make(row.group_id), row, records.decode_value(row, value)[1])
-    else:
-        group = find(row.group_id)
-        if group is not None:
-            _GONE[kind](group, row)
-    return row.group_id, getattr(row, "member_id", None)
+    return apply(row, value, _STEPS, _GONE, find, make)
 
 
 def _replay_group(group: ConsumerGroup, row: Any, value: Any) -> None:
@@ -176,7 +151,7 @@ def _replay_old_metadata(group: ConsumerGroup, row: Any, value: Any) -> None:
 
 
 def _replay_member(group: ConsumerGroup, row: Any, value: Any) -> None:
-    member = _copy_of(group, row.member_id)
+    member = _KIND.copy_of(group, row.member_id)
     classic = value.classic_member_metadata
     member.instance_id, member.rack_id = value.instance_id, value.rack_id
     member.client_id, member.client_host = value.client_id, value.client_host
@@ -189,62 +164,27 @@ def _replay_member(group: ConsumerGroup, row: Any, value: Any) -> None:
     group.put(member)
 
 
-def _replay_target_epoch(group: ConsumerGroup, row: Any, value: Any) -> None:
-    group.assignment_epoch = value.assignment_epoch
-    group.assignment_ms = value.assignment_timestamp
-
-
 def _replay_target(group: ConsumerGroup, row: Any, value: Any) -> None:
     group.targets[row.member_id] = {
         bytes(cell.topic_id): frozenset(cell.partitions) for cell in value.topic_partitions}
 
 
 def _replay_assignment(group: ConsumerGroup, row: Any, value: Any) -> None:
-    member = _copy_of(group, row.member_id)
+    member = _KIND.copy_of(group, row.member_id)
     member.epoch, member.previous_epoch = value.member_epoch, value.previous_member_epoch
     member.state = value.state
-    member.assigned = _held(value.assigned_partitions, value.member_epoch)
-    member.revoking = _held(value.partitions_pending_revocation, value.member_epoch)
+    member.assigned = dated(value.assigned_partitions, _topic_id, value.member_epoch)
+    member.revoking = dated(value.partitions_pending_revocation, _topic_id, value.member_epoch)
     group.put(member)
+
+
+def _topic_id(row: Any) -> bytes:
+    return bytes(row.topic_id)
 
 
 def _replay_expression(group: ConsumerGroup, row: Any, value: Any) -> None:
     group.resolved[row.regular_expression] = Resolved(
         frozenset(value.topics), value.version, value.timestamp)
-
-
-def _copy_of(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    member = group.members.get(member_id)
-    return ConsumerMember(member_id) if member is None else member.copy()
-
-
-def _held(rows: Iterable[Any], epoch: int) -> Held:
-    """Older Kafkas wrote no epochs: then it is the member's."""
-    return {bytes(row.topic_id): dict(zip(
-        row.partitions, row.assignment_epochs or [epoch] * len(row.partitions), strict=True))
-        for row in rows if row.partitions}
-
-
-def _forget_member(group: ConsumerGroup, row: Any) -> None:
-    if row.member_id in group.members:
-        group.remove(row.member_id)
-
-
-def _forget_target(group: ConsumerGroup, row: Any) -> None:
-    group.targets.pop(row.member_id, None)
-
-
-def _forget_target_epoch(group: ConsumerGroup, row: Any) -> None:
-    group.assignment_epoch, group.assignment_ms = FIRST_EPOCH, 0
-
-
-def _forget_assignment(group: ConsumerGroup, row: Any) -> None:
-    member = group.members.get(row.member_id)
-    if member is not None:
-        fresh = member.copy()
-        fresh.epoch, fresh.previous_epoch = -1, -1
-        fresh.assigned, fresh.revoking = {}, {}
-        group.put(fresh)
 
 
 def _forget_expression(group: ConsumerGroup, row: Any) -> None:
@@ -255,52 +195,9 @@ def _forget_old_metadata(group: ConsumerGroup, row: Any) -> None:
     group.had_old_metadata = False
 
 
-def _forget_group(group: ConsumerGroup, row: Any) -> None:
-    """What is left of it has no record any more."""
-    group.epoch, group.hash = NO_RECORD, 0
-
-
-_STEPS: dict[str, Callable[[ConsumerGroup, Any, Any], None]] = {
-    "ConsumerGroupMetadataKey": _replay_group,
-    "ConsumerGroupPartitionMetadataKey": _replay_old_metadata,
-    "ConsumerGroupMemberMetadataKey": _replay_member,
-    "ConsumerGroupTargetAssignmentMetadataKey": _replay_target_epoch,
-    "ConsumerGroupTargetAssignmentMemberKey": _replay_target,
-    "ConsumerGroupCurrentMemberAssignmentKey": _replay_assignment,
-    "ConsumerGroupRegularExpressionKey": _replay_expression,
-}
-_GONE: dict[str, Callable[[ConsumerGroup, Any], None]] = {
-    "ConsumerGroupMetadataKey": _forget_group,
-    "ConsumerGroupPartitionMetadataKey": _forget_old_metadata,
-    "ConsumerGroupMemberMetadataKey": _forget_member,
-    "ConsumerGroupTargetAssignmentMetadataKey": _forget_target_epoch,
-    "ConsumerGroupTargetAssignmentMemberKey": _forget_target,
-    "ConsumerGroupCurrentMemberAssignmentKey": _forget_assignment,
-    "ConsumerGroupRegularExpressionKey": _forget_expression,
-}
-
-
-# ---- keys ---------------------------------------------------------------------------------------
-
-def _member_key(group_id: str, member_id: str) -> bytes:
-    return records.encode_key(messages.ConsumerGroupMemberMetadataKey(
-        group_id=group_id, member_id=member_id))
-
-
-def _target_epoch_key(group_id: str) -> bytes:
-    return records.encode_key(messages.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id))
-
-
-def _target_key(group_id: str, member_id: str) -> bytes:
-    return records.encode_key(messages.ConsumerGroupTargetAssignmentMemberKey(
-        group_id=group_id, member_id=member_id))
-
-
-def _assignment_key(group_id: str, member_id: str) -> bytes:
-    return records.encode_key(messages.ConsumerGroupCurrentMemberAssignmentKey(
-        group_id=group_id, member_id=member_id))
-
-
-def _expression_key(group_id: str, text: str) -> bytes:
-    return records.encode_key(messages.ConsumerGroupRegularExpressionKey(
-        group_id=group_id, regular_expression=text))
+_STEPS = _KIND.steps(
+    Metadata=_replay_group, PartitionMetadata=_replay_old_metadata, MemberMetadata=_replay_member,
+    TargetAssignmentMember=_replay_target, CurrentMemberAssignment=_replay_assignment,
+    RegularExpression=_replay_expression)
+_GONE = _KIND.gone(
+    PartitionMetadata=_forget_old_metadata, RegularExpression=_forget_expression)

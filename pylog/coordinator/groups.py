@@ -21,7 +21,8 @@ from pylog.coordinator import (
     share_groups,
 )
 from pylog.coordinator.classic_groups import ClassicGroups
-from pylog.coordinator.consumer_group import NO_RECORD, ConsumerGroup
+from pylog.coordinator.assigned_group import NO_RECORD
+from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages

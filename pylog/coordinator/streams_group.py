@@ -19,7 +19,6 @@ from pylog.coordinator.streams_topology import Configured, Topology
 NOT_READY = "NotReady"
 # States of a member, as Kafka's records have them.
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
-NO_RECORD = 0      # The epoch of a group whose records are gone.
 NO_EPOCH = -1      # Of a topology that nobody has named, or that is not valid.
 NO_TIMEOUT = -1
 DELAY = "streams delay"     # A kind of timer.

@@ -1,0 +1,358 @@
+/* Streams of Kafka's five codecs, decoded piece by piece into one reused window.
+ *
+ * gzip: RFC 1952 members one after the other, through ISA-L. lz4: one LZ4 frame of independent
+ * blocks (Kafka's Java reader knows no other). zstd: frames as in RFC 8878. snappy: either
+ * snappy-java's framing (magic, two versions, then blocks each behind an int32 length) or one bare
+ * block. A snappy block has no inner stream: it is decoded whole, after its claim was held against
+ * what so few bytes can expand to. */
+#include "format/compress.h"
+
+#include <isa-l/igzip_lib.h>
+#include <lz4frame.h>
+#include <snappy-c.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#include "format/bytes.h"
+
+enum {
+    INFLATER_WINDOW_BYTES = 128 * 1024, /* one zstd block, two lz4 blocks */
+    INFLATER_KEEP_BYTES_MAX =
+        4 * 1024 * 1024, /* a larger buffer or zstd state is given back after its stream */
+    INFLATER_UNPROVEN_BYTES_MAX =
+        1024 * 1024, /* a snappy claim above this is proven by a dry run before memory is taken */
+    ZSTD_WINDOW_LOG_MAX = 27,
+    LZ4_BAD_FRAME_BYTES_MIN = 7,
+    XERIAL_HEADER_BYTES = 16,
+};
+
+static const uint8_t XERIAL_MAGIC[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+
+struct inflater {
+    int codec;
+    bool done;
+    bool xerial;
+    const uint8_t *src, *end;
+    uint64_t out_left;
+    uint8_t *window; /* INFLATER_WINDOW_BYTES, or more while a snappy block needs it */
+    size_t window_bytes;
+    struct inflate_state *gzip;
+    LZ4F_dctx *lz4;
+    ZSTD_DCtx *zstd;
+};
+
+struct inflater *inflater_new(void) {
+    return calloc(1, sizeof(struct inflater));
+}
+
+void inflater_free(struct inflater *in) {
+    if (in == NULL) {
+        return;
+    }
+    free(in->window);
+    free(in->gzip);
+    LZ4F_freeDecompressionContext(in->lz4);
+    ZSTD_freeDCtx(in->zstd);
+    free(in);
+}
+
+/* What an earlier stream left behind beyond the usual: nothing may stay large because of one odd
+ * batch. */
+static void inflater_shrink(struct inflater *in) {
+    if (in->window_bytes > INFLATER_KEEP_BYTES_MAX) {
+        free(in->window);
+        in->window = NULL;
+        in->window_bytes = 0;
+    }
+    if (in->zstd != NULL && ZSTD_sizeof_DCtx(in->zstd) > INFLATER_KEEP_BYTES_MAX) {
+        ZSTD_freeDCtx(in->zstd);
+        in->zstd = NULL;
+    }
+}
+
+static bool inflater_reserve(struct inflater *in, size_t bytes) {
+    if (in->window_bytes >= bytes) {
+        return true;
+    }
+    free(in->window);
+    in->window = malloc(bytes);
+    in->window_bytes = in->window == NULL ? 0 : bytes;
+    return in->window != NULL;
+}
+
+static int gzip_begin(struct inflater *in) {
+    if (in->gzip == NULL) {
+        in->gzip = malloc(sizeof(struct inflate_state));
+        if (in->gzip == NULL) {
+            return COMPRESS_E_MEMORY;
+        }
+    }
+    isal_inflate_init(in->gzip);
+    in->gzip->crc_flag = ISAL_GZIP;
+    in->gzip->next_in =
+        (uint8_t *)(uintptr_t)in->src; /* read only; the library's field lacks const */
+    in->gzip->avail_in = (uint32_t)(in->end - in->src);
+    return in->src == in->end ? COMPRESS_E_CORRUPT : 0;
+}
+
+/* Kafka's Java reader refuses linked blocks, unknown versions and reserved bits: no consumer must
+ * ever get such a frame. */
+static int lz4_begin(struct inflater *in) {
+    if (in->end - in->src < LZ4_BAD_FRAME_BYTES_MIN) {
+        return COMPRESS_E_CORRUPT;
+    }
+    uint8_t flags = in->src[4];
+    bool independent = (flags & 0x20) != 0;
+    if (memcmp(in->src, "\x04\x22\x4d\x18", 4) != 0 || flags >> 6 != 1 || !independent ||
+        (flags & 0x03) != 0) {
+        return COMPRESS_E_CORRUPT;
+    }
+    if (in->lz4 == NULL && LZ4F_isError(LZ4F_createDecompressionContext(&in->lz4, LZ4F_VERSION))) {
+        in->lz4 = NULL;
+        return COMPRESS_E_MEMORY;
+    }
+    LZ4F_resetDecompressionContext(in->lz4);
+    return 0;
+}
+
+static int zstd_begin(struct inflater *in) {
+    if (in->zstd == NULL) {
+        in->zstd = ZSTD_createDCtx();
+        if (in->zstd == NULL || ZSTD_isError(ZSTD_DCtx_setParameter(in->zstd, ZSTD_d_windowLogMax,
+                                                                    ZSTD_WINDOW_LOG_MAX))) {
+            ZSTD_freeDCtx(in->zstd);
+            in->zstd = NULL;
+            return COMPRESS_E_MEMORY;
+        }
+    }
+    ZSTD_DCtx_reset(in->zstd, ZSTD_reset_session_only);
+    return in->src == in->end ? COMPRESS_E_CORRUPT : 0;
+}
+
+/* Past snappy-java's header, of which it refuses versions below 1. 1, or 0 when there is none. */
+static int xerial_header(struct inflater *in) {
+    size_t len = (size_t)(in->end - in->src);
+    if (len < sizeof XERIAL_MAGIC || memcmp(in->src, XERIAL_MAGIC, sizeof XERIAL_MAGIC) != 0) {
+        return 0;
+    }
+    if (len < XERIAL_HEADER_BYTES || get_i32(in->src + sizeof XERIAL_MAGIC) < 1) {
+        return COMPRESS_E_CORRUPT;
+    }
+    in->src += XERIAL_HEADER_BYTES;
+    return 1;
+}
+
+static int snappy_begin(struct inflater *in) {
+    int found = in->src == in->end ? COMPRESS_E_CORRUPT : xerial_header(in);
+    in->xerial = found == 1;
+    return found < 0 ? found : 0;
+}
+
+static int inflater_open(struct inflater *in) {
+    if (in->end - in->src > INT32_MAX) {
+        return COMPRESS_E_LIMIT;
+    }
+    if (in->codec == CODEC_NONE) {
+        return 0;
+    }
+    if (!inflater_reserve(in, INFLATER_WINDOW_BYTES)) {
+        return COMPRESS_E_MEMORY;
+    }
+    switch (in->codec) {
+    case CODEC_GZIP: return gzip_begin(in);
+    case CODEC_SNAPPY: return snappy_begin(in);
+    case CODEC_LZ4: return lz4_begin(in);
+    case CODEC_ZSTD: return zstd_begin(in);
+    default: return COMPRESS_E_CODEC;
+    }
+}
+
+int inflater_begin(struct inflater *in, int codec, const uint8_t *src, size_t len,
+                   uint64_t out_max) {
+    inflater_shrink(in);
+    in->codec = codec;
+    in->src = src;
+    in->end = src + len;
+    in->out_left = out_max;
+    int rc = inflater_open(in);
+    in->done = rc < 0;
+    return rc;
+}
+
+/* Each of the following puts the next bytes into the window: how many (0: only at the end, then
+ * done is set), or an error. */
+
+static int64_t gzip_next(struct inflater *in) {
+    struct inflate_state *state = in->gzip;
+    for (;;) {
+        state->next_out = in->window;
+        state->avail_out = INFLATER_WINDOW_BYTES;
+        uint32_t in_before = state->avail_in;
+        int rc = isal_inflate(state);
+        if (rc < 0 || rc == ISAL_NEED_DICT) {
+            return COMPRESS_E_CORRUPT;
+        }
+        size_t made = INFLATER_WINDOW_BYTES - state->avail_out;
+        if (state->block_state == ISAL_BLOCK_FINISH) {
+            uint32_t left = state->avail_in;
+            const uint8_t *at = state->next_in;
+            if (left == 0) {
+                in->done = true;
+                return (int64_t)made;
+            }
+            if (left < 2 || at[0] != 0x1f || at[1] != 0x8b) {
+                return COMPRESS_E_CORRUPT;
+            }
+            /* The init clears the whole state; the output stays valid because it lies in the
+             * window. */
+            in->src = at;
+            int begun = gzip_begin(in);
+            if (begun < 0) {
+                return begun;
+            }
+        } else if (made == 0 && state->avail_in == in_before) {
+            return COMPRESS_E_CORRUPT; /* cut short: neither input nor output moves */
+        }
+        if (made > 0) {
+            return (int64_t)made;
+        }
+    }
+}
+
+static int64_t lz4_next(struct inflater *in) {
+    for (;;) {
+        size_t made = INFLATER_WINDOW_BYTES, used = (size_t)(in->end - in->src);
+        size_t hint = LZ4F_decompress(in->lz4, in->window, &made, in->src, &used, NULL);
+        if (LZ4F_isError(hint)) {
+            return COMPRESS_E_CORRUPT;
+        }
+        in->src += used;
+        if (hint == 0) {
+            in->done = true;
+            return in->src == in->end ? (int64_t)made : COMPRESS_E_CORRUPT;
+        }
+        if (made > 0) {
+            return (int64_t)made;
+        }
+        if (used == 0 || in->src == in->end) {
+            return COMPRESS_E_CORRUPT;
+        }
+    }
+}
+
+static int64_t zstd_next(struct inflater *in) {
+    ZSTD_inBuffer input = {in->src, (size_t)(in->end - in->src), 0};
+    for (;;) {
+        ZSTD_outBuffer output = {in->window, INFLATER_WINDOW_BYTES, 0};
+        size_t in_before = input.pos;
+        size_t hint = ZSTD_decompressStream(in->zstd, &output, &input);
+        if (ZSTD_isError(hint)) {
+            return COMPRESS_E_CORRUPT;
+        }
+        bool all_read = input.pos == input.size;
+        if (hint == 0 && all_read) {
+            in->done = true;
+        }
+        if (output.pos > 0 || in->done) {
+            in->src += input.pos;
+            return (int64_t)output.pos;
+        }
+        if (input.pos == in_before) {
+            return COMPRESS_E_CORRUPT; /* cut short */
+        }
+    }
+}
+
+/* The most that n bytes of snappy can expand to: its densest element makes 64 bytes of 3. */
+static uint64_t snappy_expansion_max(size_t n) {
+    return (uint64_t)n * 64 / 3 + 64;
+}
+
+static int64_t snappy_block(struct inflater *in, const uint8_t *block, size_t len) {
+    size_t claim = 0;
+    const char *bytes = (const char *)block;
+    if (snappy_uncompressed_length(bytes, len, &claim) != SNAPPY_OK ||
+        claim > snappy_expansion_max(len)) {
+        return COMPRESS_E_CORRUPT;
+    }
+    if (claim > in->out_left) {
+        return COMPRESS_E_LIMIT;
+    }
+    if (claim > INFLATER_UNPROVEN_BYTES_MAX &&
+        snappy_validate_compressed_buffer(bytes, len) != SNAPPY_OK) {
+        return COMPRESS_E_CORRUPT;
+    }
+    if (!inflater_reserve(in, claim)) {
+        return COMPRESS_E_MEMORY;
+    }
+    if (snappy_uncompress(bytes, len, (char *)in->window, &claim) != SNAPPY_OK) {
+        return COMPRESS_E_CORRUPT;
+    }
+    return (int64_t)claim;
+}
+
+static int64_t snappy_next(struct inflater *in) {
+    if (!in->xerial) {
+        in->done = true;
+        return snappy_block(in, in->src, (size_t)(in->end - in->src));
+    }
+    while (in->src < in->end) {
+        size_t left = (size_t)(in->end - in->src);
+        int again = xerial_header(in); /* one stream behind the other, as snappy-java reads them */
+        if (again == 1) {
+            continue;
+        }
+        if (again < 0 || left < 4) {
+            return COMPRESS_E_CORRUPT;
+        }
+        int32_t len = get_i32(in->src);
+        if (len <= 0 || (size_t)len > left - 4) {
+            return COMPRESS_E_CORRUPT;
+        }
+        const uint8_t *block = in->src + 4;
+        in->src = block + len;
+        int64_t made = snappy_block(in, block, (size_t)len);
+        if (made != 0) {
+            return made;
+        }
+    }
+    in->done = true;
+    return 0;
+}
+
+int inflater_next(struct inflater *in, const uint8_t **chunk, size_t *len) {
+    if (in->done) {
+        inflater_shrink(in);
+        return 0;
+    }
+    int64_t made;
+    *chunk = in->window;
+    switch (in->codec) {
+    case CODEC_NONE:
+        *chunk = in->src;
+        made = in->end - in->src;
+        in->done = true;
+        break;
+    case CODEC_GZIP: made = gzip_next(in); break;
+    case CODEC_SNAPPY:
+        made = snappy_next(in);
+        *chunk = in->window;
+        break;
+    case CODEC_LZ4: made = lz4_next(in); break;
+    case CODEC_ZSTD: made = zstd_next(in); break;
+    default: made = COMPRESS_E_CODEC; break;
+    }
+    if (made >= 0 && (uint64_t)made > in->out_left) {
+        made = COMPRESS_E_LIMIT;
+    }
+    if (made <= 0) {
+        in->done = true;
+        inflater_shrink(in);
+        return (int)made;
+    }
+    in->out_left -= (uint64_t)made;
+    *len = (size_t)made;
+    return 1;
+}

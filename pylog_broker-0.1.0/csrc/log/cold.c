@@ -1,0 +1,228 @@
+/* Streams of cold reads: what they brought into the page cache is what they forget. */
+#include "log/cold.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "log/log.h"
+#include "log/log_state.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
+
+enum {
+    COLD_PIECE_BYTES = 128 << 10, /* how exactly the border of what is resident is found */
+    COLD_AHEAD_BYTES = 32 << 20,  /* the kernel reads ahead no further */
+    COLD_FOLIO_BYTES = 4 << 20,   /* forgotten at once: half a folio stays */
+    COLD_AGAIN_BYTES = 16 << 20,
+    COLD_COPY_BYTES = 64 << 10,
+    COLD_IDLE_MS = 1000
+};
+
+void cold_init(struct cold *cold) {
+    memset(cold, 0, sizeof *cold);
+    lock_init(&cold->lock);
+    cold->null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+}
+
+int64_t cold_resident(int fd, int64_t position, int64_t length) {
+    struct {
+        uint64_t from, bytes;
+    } range = {(uint64_t)position, (uint64_t)length};
+    struct {
+        uint64_t cached, dirty, writeback, evicted, recently_evicted;
+    } pages;
+    if (length <= 0) return 0;
+    if (syscall(SYS_cachestat, fd, &range, &pages, 0) != 0) return -1;
+    return (int64_t)pages.cached * (int64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- what is resident ---- */
+
+/* The first place in [from, to) that is resident (`wanted`) or is not; `to` when there is none. A
+ * few pages alone are headers that were looked at: they do not make a place resident. */
+static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
+    if (wanted && cold_resident(fd, from, to - from) == 0) return to;
+    while (from < to) {
+        int64_t piece = COLD_PIECE_BYTES - from % COLD_PIECE_BYTES;
+        if (piece > to - from) piece = to - from;
+        if ((cold_resident(fd, from, piece) > piece / 2) == wanted) return from;
+        from += piece;
+    }
+    return to;
+}
+
+/* Looks, before anything is read, at what the kernel may read ahead with this range. */
+static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes) {
+    int64_t to = end + COLD_AHEAD_BYTES < bytes ? end + COLD_AHEAD_BYTES : bytes;
+    if (s->warm_at < s->known || to <= s->known) return;
+    s->warm_at = cold_find(fd, s->known, to, true);
+    assert(s->warm_at >= s->known);
+    s->known = to;
+}
+
+/* [from, to), as far as this reader brought it in. What the sockets still held the last time stayed
+ * resident: a part is told of more than once, and in the end all. */
+static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to) {
+    if (from < s->from) from = s->from;
+    if (to > s->warm_at) to = s->warm_at;
+    if (to <= from) return;
+    assert(from >= s->from); /* What was resident before is never forgotten. */
+    assert(to <= s->warm_at);
+    posix_fadvise(fd, from, to - from, POSIX_FADV_DONTNEED);
+    s->forgotten = to;
+}
+
+static void cold_end(struct cold_stream *s) {
+    if (segment_pin(s->segment, false) == 0) {
+        cold_forget(s, s->segment->fd, s->from, s->known);
+        segment_unpin(s->segment);
+    }
+    segment_release(s->segment);
+}
+
+/* ---- streams ---- */
+
+static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_range *range)
+    REQUIRES(cold->lock) {
+    for (int i = 0; i < COLD_STREAMS_MAX; i++) {
+        struct cold_stream *s = &cold->streams[i];
+        if (s->segment == range->segment && s->next == range->position && !s->busy) return s;
+    }
+    return NULL;
+}
+
+/* A free place, or the one that was not used for longest: `*old` is what was there. */
+static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old)
+    REQUIRES(cold->lock) {
+    struct cold_stream *oldest = NULL;
+    old->segment = NULL;
+    for (int i = 0; i < COLD_STREAMS_MAX; i++) {
+        struct cold_stream *s = &cold->streams[i];
+        if (s->busy) continue;
+        if (s->segment == NULL) {
+            atomic_fetch_add(&cold->live, 1);
+            return s;
+        }
+        if (oldest == NULL || s->used_ms < oldest->used_ms) oldest = s;
+    }
+    if (oldest != NULL) *old = *oldest;
+    return oldest;
+}
+
+bool cold_expects(struct cold *cold, const struct log_range *range) {
+    if (atomic_load_explicit(&cold->live, memory_order_relaxed) == 0) return false;
+    lock_acquire(&cold->lock);
+    bool found = cold_find_stream(cold, range) != NULL;
+    lock_release(&cold->lock);
+    return found;
+}
+
+static void cold_read_in(struct cold *cold, const struct log_range *range) {
+    uint8_t copy[COLD_COPY_BYTES];
+    off_t position = range->position, end = position + range->length;
+    /* Where a test's disk takes the place of the system's, its reads are to be seen. The call is
+     * compared and not the table: every extension module has tables of its own. */
+    bool splice = cold->null >= 0 && log_dir_disk(range->segment->home->dir)->pread == pread;
+    while (position < end) {
+        size_t left = (size_t)(end - position);
+        ssize_t n =
+            splice ? sendfile(cold->null, range->fd, &position, left)
+                   : log_range_read(range, copy, left < sizeof copy ? left : sizeof copy, position);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && splice && (errno == EINVAL || errno == ENOSYS || errno == EIO)) {
+            splice = false; /* a filesystem without splice; or a fault, which a read tells of */
+            continue;
+        }
+        if (n <= 0) return; /* the send will meet the same fault and close the connection */
+        if (!splice) position += n;
+    }
+}
+
+/* A stream that begins with this range, when some of it is not resident. */
+static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
+    int64_t end = range->position + range->length;
+    int64_t from = cold_find(range->fd, range->position, end, false);
+    if (from == end) return false;
+    *s = (struct cold_stream){
+        .segment = range->segment, .from = from, .forgotten = from, .known = from, .warm_at = from};
+    segment_retain(range->segment);
+    return true;
+}
+
+/* The stream goes to its place again, as one that its reader may come back to. */
+static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
+    s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
+    assert(!s->busy);
+    lock_acquire(&cold->lock);
+    assert(place->busy); /* Nobody else worked on it. */
+    *place = *s;
+    assert(atomic_load(&cold->live) > 0);
+    if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
+    lock_release(&cold->lock);
+}
+
+bool cold_read(struct cold *cold, const struct log_range *range) {
+    struct cold_stream own = {.segment = NULL}, old = {.segment = NULL};
+    assert(range->length > 0);
+    assert(range->fd == range->segment->fd);
+    int64_t end = range->position + range->length;
+    int64_t bytes = atomic_load_explicit(&range->segment->bytes, memory_order_relaxed);
+    lock_acquire(&cold->lock);
+    struct cold_stream *place = cold_find_stream(cold, range);
+    if (place != NULL)
+        own = *place;
+    else
+        place = cold_take_place(cold, &old);
+    if (place != NULL) place->busy = true;
+    lock_release(&cold->lock);
+    if (old.segment != NULL) cold_end(&old);
+    if (own.segment != NULL && range->position >= own.warm_at) {
+        /* It has come to what others have brought in. */
+        cold_end(&own);
+        own.segment = NULL;
+    }
+    bool known = cold_resident(range->fd, range->position, range->length) >= 0;
+    bool cold_here = known && (own.segment != NULL || cold_begin(&own, range));
+    if (cold_here) cold_look(&own, range->fd, end, bytes);
+    cold_read_in(cold, range);
+    if (own.segment != NULL) {
+        /* What lies before this range has arrived: its reader asks for what follows. */
+        int64_t to = range->position / COLD_FOLIO_BYTES * COLD_FOLIO_BYTES;
+        if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
+        own.next = end;
+    }
+    if (place != NULL) cold_put(cold, place, &own);
+    return cold_here || !known;
+}
+
+void cold_sweep(struct cold *cold, bool all) {
+    if (atomic_load(&cold->live) == 0) return;
+    int64_t now_ms = log_dir_now_ms(CLOCK_MONOTONIC);
+    for (int i = 0; i < COLD_STREAMS_MAX; i++) {
+        struct cold_stream *s = &cold->streams[i], own;
+        lock_acquire(&cold->lock);
+        bool left = s->segment != NULL && !s->busy && (all || now_ms - s->used_ms >= COLD_IDLE_MS);
+        own = *s;
+        if (left) {
+            s->segment = NULL;
+            assert(atomic_load(&cold->live) > 0);
+            atomic_fetch_sub(&cold->live, 1);
+        }
+        lock_release(&cold->lock);
+        if (left) cold_end(&own);
+    }
+}
+
+void cold_clear(struct cold *cold) {
+    cold_sweep(cold, true);
+    assert(atomic_load(&cold->live) == 0);
+    if (cold->null >= 0) close(cold->null);
+    lock_destroy(&cold->lock);
+}

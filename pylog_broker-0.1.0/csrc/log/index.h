@@ -1,0 +1,57 @@
+/* Kafka's sparse indexes as bytes: the offset index (8-byte entries: relative last offset of a
+ * batch, position where that batch begins) and the time index (12-byte entries: largest timestamp
+ * so far, relative last offset of the batch that has it). Big-endian, strictly rising in both
+ * fields. Kernels without memory or I/O. */
+#ifndef PYLOG_INDEX_H
+#define PYLOG_INDEX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "format/bytes.h"
+
+enum { INDEX_OFFSET_BYTES = 8, INDEX_TIME_BYTES = 12 };
+
+static inline int32_t index_offset_at(const uint8_t *entries, uint32_t i) {
+    return get_i32(entries + i * 8u);
+}
+static inline int32_t index_position_at(const uint8_t *entries, uint32_t i) {
+    return get_i32(entries + i * 8u + 4);
+}
+static inline int64_t index_time_at(const uint8_t *entries, uint32_t i) {
+    return get_i64(entries + i * 12u);
+}
+static inline int32_t index_time_offset_at(const uint8_t *entries, uint32_t i) {
+    return get_i32(entries + i * 12u + 8);
+}
+
+static inline void index_put_offset(uint8_t *p, int32_t relative, int32_t position) {
+    put_i32(p, relative);
+    put_i32(p + 4, position);
+}
+static inline void index_put_time(uint8_t *p, int64_t timestamp_ms, int32_t relative) {
+    put_i64(p, timestamp_ms);
+    put_i32(p + 8, relative);
+}
+
+/* How many entries, from the front, have a relative offset (position, timestamp) at or below the
+ * wanted one. The entry to begin at is the one before that count. */
+uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative);
+uint32_t index_count_positions(const uint8_t *entries, uint32_t count, int64_t position);
+uint32_t index_count_times(const uint8_t *entries, uint32_t count, int64_t timestamp_ms);
+/* The same for the offsets of a time index. */
+uint32_t index_count_time_offsets(const uint8_t *entries, uint32_t count, int64_t relative);
+
+/* Whether all entries rise and lie inside a segment of `bytes` bytes (offset index) or rise at all
+ * (time index). */
+bool index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes);
+bool index_times_sane(const uint8_t *entries, uint32_t count);
+/* Cheap signs of a wrong file: the last entry must lie inside the segment and above the first. */
+bool index_offsets_plausible(const uint8_t *entries, uint32_t count, int64_t bytes);
+bool index_times_plausible(const uint8_t *entries, uint32_t count);
+/* An entry that was found is above the one before it and inside the segment: one that was cut off
+ * reads as zeros. The batch of the last one may not be published yet. */
+bool index_rises(const uint8_t *entries, uint32_t i, int64_t bytes);
+bool index_time_rises(const uint8_t *entries, uint32_t i);
+
+#endif

@@ -1,0 +1,43 @@
+/* Keys seen by the log cleaner, each with the offset of its newest record: 24 bytes a key in one
+ * table of fixed size, whatever the keys' lengths.
+ *
+ * A key is its 128-bit SipHash under a random seed: two keys that collide would cost a record, and
+ * whoever produces does not know the seed. */
+#ifndef PYLOG_KEYMAP_H
+#define PYLOG_KEYMAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct keymap_hash {
+    uint64_t low, high;
+};
+
+struct keymap_slot {
+    struct keymap_hash key;
+    int64_t offset; /* -1: free */
+};
+
+struct keymap {
+    struct keymap_slot *slots;
+    uint64_t capacity, count, count_max;
+    uint64_t seed[2];
+};
+
+enum { KEYMAP_SLOT_BYTES = sizeof(struct keymap_slot) };
+
+/* SipHash-1-3 with 128 bits of output. */
+struct keymap_hash keymap_hash_of(const uint64_t seed[2], const uint8_t *key, size_t len);
+
+/* A table of `bytes`, filled up to `load_factor` of it. False: out of memory or randomness. */
+bool keymap_init(struct keymap *m, size_t bytes, double load_factor);
+void keymap_free(struct keymap *m);
+/* Forgets everything; the seed stays. */
+void keymap_clear(struct keymap *m);
+/* False: full, and the key is not in it. */
+bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset);
+/* The newest offset of the key, -1 when it is not in the map. */
+int64_t keymap_get(const struct keymap *m, const uint8_t *key, size_t len);
+
+#endif

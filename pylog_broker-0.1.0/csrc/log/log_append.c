@@ -1,0 +1,584 @@
+/* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
+ * ahead, an index entry now and then; the end is published under the view lock, so that readers see
+ * offset and position together. Batches that come together, and lie in memory behind each other,
+ * share all of that. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+/* ---- room ---- */
+
+void log_lock_quiet(struct log *log) {
+    atomic_fetch_add(&log->append.quiet, 1);
+    for (;;) {
+        bool busy = false;
+        log_append_lock(log);
+        for (uint32_t i = 0; i < log->view.segment_count; i++)
+            busy = busy || atomic_load(&log->view.segments[i]->preallocating);
+        if (!busy) return;
+        /* Not under the lock: the job may be queued behind one that appends to this log. */
+        log_append_unlock(log);
+        usleep(200);
+    }
+}
+
+void log_unlock_quiet(struct log *log) {
+    uint32_t before = atomic_fetch_sub(&log->append.quiet, 1);
+    assert(before > 0);
+    (void)before;
+    log_append_unlock(log);
+}
+
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
+    struct segment *old = log->view.segments[log->view.segment_count - 1];
+    assert(base_offset >= atomic_load(&log->ends.end_offset));
+    assert(base_offset > old->base_offset); /* It holds offsets: log_may_roll. */
+    assert(log->append.writable);
+    assert(!atomic_load(&old->sealed));
+    /* The new file first: when there is no room for it, the old segment stays as it was. */
+    struct segment *next;
+    int result = log_create_last(log, base_offset, now_ms, &next);
+    if (result != 0) return result;
+    if (segment_pin(old, false) == 0) {
+        /* Index and snapshot can be derived again: their failure costs a later scan, not the
+         * append. */
+        segment_index_write(old, true);
+        segment_unpin(old);
+    }
+    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its
+     * indexes. */
+    atomic_store(&old->sealed, true);
+    log_write_snapshot(log, base_offset);
+    if ((result = log_add_segment(log, next)) != 0) {
+        atomic_store(&old->sealed, false);
+        return result;
+    }
+    log_mark(&log->flush.files_marks);
+    if (segment_pin(next, false) == 0) {
+        log_crash_state_record(log, next, NULL);
+        segment_unpin(next);
+    }
+    meter_add_shared(&log->home->dir->rolls, 1);
+    flusher_ask_some_time(log);
+    return 0;
+}
+
+/* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
+static bool log_append_may_fill_index(const struct log *log, const struct segment *s,
+                                      int64_t bytes) REQUIRES_SHARED(log->view.access) {
+    int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
+    return entries >= log->view.config.segment_index_bytes / 12;
+}
+
+static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
+                                 int64_t timestamp, int64_t last_offset, int64_t now_ms)
+    REQUIRES_SHARED(log->view.access) {
+    int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+    if (!log_may_roll(log)) return false;
+    if (bytes + (int64_t)len > log->view.config.segment_bytes) return true;
+    if (last_offset - s->base_offset > INT32_MAX) return true;
+    int64_t since =
+        s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
+    if (since > log->view.config.segment_ms - s->jitter_ms) return true;
+    if (!log_append_may_fill_index(log, s, bytes)) return false;
+    return segment_index_entries(s, false) >= (uint32_t)log->view.config.segment_index_bytes / 8 ||
+           segment_index_entries(s, true) + 1 >=
+               (uint32_t)log->view.config.segment_index_bytes / 12;
+}
+
+/* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
+static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len)
+    LOG_APPENDING(log) {
+    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
+    const struct disk *disk = log_dir_disk(log->home->dir);
+    assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
+    assert(!atomic_load_explicit(&s->sealed, memory_order_relaxed));
+    assert_slow(log->append.writable);
+    assert_slow(atomic_load(&s->pins) > 0);
+    assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
+    atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
+    while (len > 0) {
+        ssize_t n = disk->pwrite(s->fd, bytes, len, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : ENOSPC;
+            if (at > position && disk->ftruncate(s->fd, position) == 0) {
+                atomic_store(&s->allocated, 0);
+                log_crash_state_grown(log, position);
+            }
+            return log_storage_error(log, -error, "pwrite");
+        }
+        bytes += n;
+        at += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+/* ---- bookkeeping ---- */
+
+void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
+    log_view_change(log);
+    assert(end >= atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed));
+    assert(bytes >= atomic_load_explicit(&s->bytes, memory_order_relaxed));
+    assert_slow(s == log->view.segments[log->view.segment_count - 1]);
+    assert_slow(end >= s->base_offset);
+    atomic_fetch_add_explicit(&log->view.size_bytes,
+                              bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
+                              memory_order_relaxed);
+    atomic_store_explicit(&s->bytes, bytes, memory_order_relaxed);
+    atomic_store(&log->ends.end_offset, end);
+    if (atomic_load_explicit(&log->role.alone, memory_order_relaxed)) {
+        atomic_store(&log->ends.high_watermark, end);
+        log_set_last_stable(log);
+    } else if (log->view.replicas != NULL) {
+        log_replicas_appended(log);
+    }
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
+void log_wake_after_append(struct log *log) {
+    log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->ends.end_offset));
+    log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->ends.high_watermark));
+    log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
+    /* Somebody waits for the disk: the group under way may have been collected before these bytes.
+     */
+    bool wanted = atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone);
+    if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
+}
+
+/* ---- as leader ---- */
+
+static int log_append_gate(struct log *log) {
+    if (atomic_load_explicit(&log->deleted, memory_order_relaxed)) return LOG_E_DELETED;
+    return log_dir_offline(log->home->dir) ? LOG_E_OFFLINE : 0;
+}
+
+static void log_append_duplicate(struct log *log, const struct producers_batch *seen,
+                                 struct log_appended *out) {
+    out->last_offset = seen->last_offset;
+    out->base_offset = seen->last_offset - seen->offset_delta;
+    out->append_time_ms = seen->timestamp_ms; /* Kafka's answer, whoever chose the time */
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
+    out->duplicate = true;
+}
+
+/* A batch with its offsets goes behind the last one: file, producers' state, index, and the end. */
+static int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
+                           const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log) {
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
+    result = log_append_write(log, s, batch, len);
+    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
+     * appended. */
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
+    if (result == 0) {
+        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+        segment_index_batch(s, h, position);
+        log_crash_state_grown(log, position + (int64_t)len);
+        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
+    }
+    segment_unpin(s);
+    return result;
+}
+
+static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
+                            int64_t now_ms) LOG_APPENDING(log) {
+    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    int result;
+    if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
+        if ((result = log_roll(log, base, now_ms)) != 0) return result;
+        s = log->view.segments[log->view.segment_count - 1];
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    if ((result = log_begin_epoch(log, epoch, base)) != 0) return result;
+    if (log->view.config.log_append_time) batch_stamp_append_time(batch, len, now_ms);
+    batch_stamp(batch, base, epoch);
+    h->base_offset = base;
+    h->max_timestamp = timestamp;
+    return log_append_last(log, s, batch, len, h, now_ms);
+}
+
+/* What a transactional batch of a client must show besides. */
+struct log_verified {
+    int64_t last_marker;
+    bool from_zero;
+};
+
+static int log_append_verify(const struct log *log, const struct batch_header *h,
+                             const struct log_verified *verified) LOG_APPENDING(log) {
+    const struct producers_entry *e = producers_find(&log->append.producers, h->producer_id);
+    assert_slow(h->attributes & BATCH_TRANSACTIONAL);
+    if (e != NULL && h->producer_epoch < e->epoch) return LOG_E_EPOCH;
+    bool open = e != NULL && e->transaction_first_offset >= 0 && e->epoch == h->producer_epoch;
+    if (!open && (e == NULL ? -1 : e->last_marker) != verified->last_marker)
+        return LOG_E_TXN_STATE;
+    bool unknown = e == NULL || (e->batch_count == 0 && e->epoch < 0);
+    return unknown && verified->from_zero && h->base_sequence != 0 ? LOG_E_SEQUENCE : 0;
+}
+
+bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
+                     struct log_producer *out) {
+    *out = (struct log_producer){-1, -1, -1, -1};
+    log_append_lock(log);
+    int result = log_load_producers(log, now_ms);
+    const struct producers_entry *e =
+        result == 0 ? producers_find(&log->append.producers, producer_id) : NULL;
+    if (e != NULL)
+        *out = (struct log_producer){e->transaction_first_offset, e->last_marker,
+                                     e->coordinator_epoch, e->epoch};
+    log_append_unlock(log);
+    return result == 0;
+}
+
+/* 0; 1: it is there already, as *seen; or why it may not be appended. leader_epoch: -1 for any. */
+static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
+                            const struct log_verified *verified, int64_t now_ms,
+                            struct producers_batch *seen) LOG_APPENDING(log) {
+    int result = log_append_gate(log);
+    if (result == 0 &&
+        (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||
+         (leader_epoch >= 0 &&
+          leader_epoch != atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed))))
+        result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
+    if (result == 0 && h->producer_id >= 0)
+        result = producers_check(&log->append.producers, h, seen);
+    if (result == 0 && verified != NULL) result = log_append_verify(log, h, verified);
+    return result;
+}
+
+static void log_append_count(struct log *log, const struct batch_header *h, size_t len, int result)
+    LOG_APPENDING(log) {
+    if (result == 0) {
+        meter_add(&log->counts.batches_in, 1);
+        meter_add(&log->counts.records_in, (uint64_t)h->record_count);
+        meter_add(&log->counts.bytes_in, len);
+    } else {
+        meter_add(&log->counts.append_failures, 1);
+    }
+}
+
+/* So much is not on disk that the setting asks for a flush. */
+static bool log_append_asks(const struct log *log) REQUIRES_SHARED(log->view.access) {
+    return atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
+               atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
+           log->view.config.flush_messages;
+}
+
+/* Of a batch that was appended: `h` has its offsets. */
+static void log_append_tell(struct log *log, const uint8_t *batch, const struct batch_header *h,
+                            struct log_appended *out) {
+    assert(h->base_offset >= 0);
+    out->base_offset = h->base_offset;
+    out->last_offset = batch_last_offset(h);
+    out->append_time_ms =
+        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h->max_timestamp : -1;
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
+}
+
+static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
+                              const struct batch_summary *summary, int32_t leader_epoch,
+                              const struct log_verified *verified, int64_t now_ms,
+                              struct log_appended *out) {
+    struct batch_header h = summary->header;
+    struct producers_batch seen;
+    memset(out, 0, sizeof *out);
+    if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
+    log_append_lock(log);
+    meter_add(&log->counts.appends, 1);
+    out->resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
+    int result = log_append_admit(log, &h, leader_epoch, verified, now_ms, &seen);
+    if (result == 1) {
+        log_append_duplicate(log, &seen, out);
+        log_append_unlock(log);
+        return 0;
+    }
+    if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
+    log_append_count(log, &h, len, result);
+    bool ask = result == 0 && log_append_asks(log);
+    log_append_unlock(log);
+    if (result != 0) return result;
+    log_append_tell(log, batch, &h, out);
+    log_wake_after_append(log);
+    if (ask) flusher_ask(log);
+    return 0;
+}
+
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
+    return log_append_checked(log, batch, len, summary, leader_epoch, NULL, now_ms, out);
+}
+
+int log_append_verified(struct log *log, uint8_t *batch, size_t len,
+                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
+                        int64_t now_ms, struct log_appended *out) {
+    struct log_verified verified = {last_marker, from_zero};
+    return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
+}
+
+/* ---- as leader, several at once ---- */
+
+/* Part `i` may be written with those from `from` on, which take `used` bytes: it lies behind them,
+ * and neither roll nor index nor producer's state would be another if they were appended before it
+ * was looked at. */
+static bool log_group_joins(const struct log *log, struct segment *s,
+                            const struct log_group_part *parts, uint32_t from, uint32_t i,
+                            size_t used, int64_t now_ms) LOG_APPENDING(log) {
+    const struct log_group_part *p = &parts[i];
+    const struct batch_header *h = &p->summary->header;
+    if (p->batch != parts[from].batch + used || s->first_timestamp < 0) return false;
+    for (uint32_t k = from; h->producer_id >= 0 && k < i; k++)
+        if (parts[k].header.producer_id == h->producer_id) return false;
+    int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed) + (int64_t)used;
+    if (log_append_may_fill_index(log, s, bytes)) return false;
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    int64_t last = batch_last_offset(&parts[i - 1].header) + 1 + h->last_offset_delta;
+    return !log_append_must_roll(log, s, used + p->len, timestamp, last, now_ms);
+}
+
+static void log_group_stamp(struct log *log, struct log_group_part *p, int64_t base, int64_t now_ms)
+    LOG_APPENDING(log) {
+    p->header = p->summary->header;
+    if (log->view.config.log_append_time) {
+        batch_stamp_append_time(p->batch, p->len, now_ms);
+        p->header.max_timestamp = now_ms;
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    batch_stamp(p->batch, base, epoch);
+    p->header.base_offset = base;
+}
+
+/* Remembers the parts [from, to), which are written, and moves the end behind them. Memory may be
+ * short for one: it has its error and ends them. Returns where they end. */
+static uint32_t log_group_account(struct log *log, struct segment *s, struct log_group_part *parts,
+                                  uint32_t from, uint32_t to, int64_t now_ms) LOG_APPENDING(log) {
+    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), end = -1;
+    uint32_t i = from;
+    for (; i < to; i++) {
+        struct log_group_part *p = &parts[i];
+        p->result = log_account(log, s, &p->header, p->batch, now_ms);
+        if (p->result != 0) break;
+        segment_index_batch(s, &p->header, position);
+        position += (int64_t)p->len;
+        end = batch_last_offset(&p->header) + 1;
+    }
+    if (end >= 0) {
+        log_crash_state_grown(log, position);
+        log_publish(log, s, position, end);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
+    }
+    return i < to ? i + 1 : to;
+}
+
+/* Writes the parts [from, *to), which take `used` bytes: all, or the first alone where something is
+ * short. */
+static int log_group_write(struct log *log, struct segment *s, struct log_group_part *parts,
+                           uint32_t from, uint32_t *to, size_t used) LOG_APPENDING(log) {
+    int result = log_append_write(log, s, parts[from].batch, used);
+    if (*to == from + 1 || !log_is_short(result)) return result;
+    *to = from + 1;
+    return log_append_write(log, s, parts[from].batch, parts[from].len);
+}
+
+/* Decides on part `from`, and appends it with as many as may follow it in one write. Returns the
+ * first that has no result. */
+static uint32_t log_group_run(struct log *log, struct log_group_part *parts, uint32_t from,
+                              uint32_t count, int64_t now_ms) LOG_APPENDING(log) {
+    struct producers_batch seen;
+    struct log_group_part *first = &parts[from];
+    const struct batch_header *h = &first->summary->header;
+    first->result = batch_bytes(h) == first->len
+                        ? log_append_admit(log, h, -1, NULL, now_ms, &seen)
+                        : LOG_E_CORRUPT;
+    if (first->result == 1) {
+        first->result = 0;
+        log_append_duplicate(log, &seen, &first->out);
+    }
+    if (first->result != 0 || first->out.duplicate) return from + 1;
+    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    if (log_append_must_roll(log, s, first->len, timestamp, base + h->last_offset_delta, now_ms)) {
+        if ((first->result = log_roll(log, base, now_ms)) != 0) return from + 1;
+        s = log->view.segments[log->view.segment_count - 1];
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    if ((first->result = log_begin_epoch(log, epoch, base)) != 0) return from + 1;
+    size_t used = 0;
+    uint32_t to = from;
+    do {
+        log_group_stamp(log, &parts[to], base, now_ms);
+        base = batch_last_offset(&parts[to].header) + 1;
+        used += parts[to++].len;
+    } while (to < count && batch_bytes(&parts[to].summary->header) == parts[to].len &&
+             log_group_joins(log, s, parts, from, to, used, now_ms) &&
+             log_append_admit(log, &parts[to].summary->header, -1, NULL, now_ms, &seen) == 0);
+    if ((first->result = segment_pin(s, false)) != 0) {
+        first->result = log_storage_error(log, first->result, "open");
+        return from + 1;
+    }
+    first->result = log_group_write(log, s, parts, from, &to, used);
+    if (first->result == 0) to = log_group_account(log, s, parts, from, to, now_ms);
+    segment_unpin(s);
+    return first->result == 0 ? to : from + 1;
+}
+
+void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
+                      int64_t now_ms) {
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++) memset(&parts[i].out, 0, sizeof parts[i].out);
+    log_append_lock(log);
+    meter_add(&log->counts.appends, count);
+    uint32_t resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
+    for (uint32_t i = 0; i < count;) {
+        uint32_t next = log_group_run(log, parts, i, count, now_ms);
+        assert(next > i && next <= count);
+        i = next;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct log_group_part *p = &parts[i];
+        p->out.resignations = resignations;
+        if (p->out.duplicate) continue;
+        log_append_count(log, &p->summary->header, p->len, p->result);
+        any = any || p->result == 0;
+    }
+    bool ask = any && log_append_asks(log);
+    log_append_unlock(log);
+    for (uint32_t i = 0; i < count; i++) {
+        struct log_group_part *p = &parts[i];
+        if (p->result == 0 && !p->out.duplicate)
+            log_append_tell(log, p->batch, &p->header, &p->out);
+    }
+    if (any) log_wake_after_append(log);
+    if (ask) flusher_ask(log);
+}
+
+/* ---- as follower ---- */
+
+static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h,
+                            int64_t now_ms) LOG_APPENDING(log) {
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    size_t len = batch_bytes(h);
+    int result;
+    if (log_append_must_roll(log, s, len, h->max_timestamp, batch_last_offset(h), now_ms)) {
+        /* Offsets go on from the end unless the batch would be out of reach from there. */
+        int64_t end = atomic_load(&log->ends.end_offset);
+        bool far = batch_last_offset(h) - end > INT32_MAX;
+        if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
+        s = log->view.segments[log->view.segment_count - 1];
+        /* No segment begins above the end, also when there is no room for the batch now. */
+        if (far) log_publish(log, s, 0, h->base_offset);
+    }
+    if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
+    if ((result = log_follow_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
+    return log_append_last(log, s, batch, len, h, now_ms);
+}
+
+int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
+                      int64_t now_ms) {
+    log_append_lock(log);
+    int result = log_append_gate(log);
+    if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
+    int64_t before = atomic_load(&log->ends.end_offset);
+    if (result == 0 && end < before) result = LOG_E_RANGE;
+    struct segment *s = result == 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
+    if (s != NULL && log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
+        result = log_roll(log, before, now_ms);
+        s = log->view.segments[log->view.segment_count - 1];
+    }
+    if (result == 0 && (result = segment_pin(s, false)) != 0)
+        result = log_storage_error(log, result, "open");
+    else if (result == 0) {
+        result = log_append_write(log, s, bytes, len);
+        if (result == 0)
+            log_publish(log, s, atomic_load(&s->bytes) + (int64_t)len, end);
+        segment_unpin(s);
+    }
+    log_append_unlock(log);
+    log_wake_after_append(log);
+    return result;
+}
+
+void log_begin_at(struct log *log, int64_t offset) {
+    assert(log->view.segment_count == 0);
+    assert(offset >= 0);
+    log_view_change(log);
+    log->view.truncations++; /* A flush under way may have noted an end above this one. */
+    atomic_store(&log->ends.start_offset, offset);
+    atomic_store(&log->ends.end_offset, offset);
+    atomic_store(&log->ends.high_watermark, offset);
+    atomic_store(&log->ends.flushed, offset);
+    log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
+/* Its start and high watermark are what they were, as far as the log goes. */
+static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
+    log_view_change(log);
+    int64_t end = atomic_load(&log->ends.end_offset);
+    atomic_store(&log->ends.start_offset, start < end ? start : end);
+    atomic_store(&log->ends.high_watermark, high < end ? high : end);
+    log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
+/* The header of a follower's next batch. 1: it is whole; 0: it is cut short; LOG_E_CORRUPT. */
+static int log_follow_peek(const uint8_t *bytes, size_t len, struct batch_header *h) {
+    int result = batch_parse(bytes, len, h);
+    if (result == BATCH_E_SHORT) return 0;
+    if (result != 0) return LOG_E_CORRUPT;
+    return batch_bytes(h) <= len;
+}
+
+static int log_follow_check(const struct log *log, const uint8_t *batch,
+                            const struct batch_header *h) {
+    if (h->base_offset < atomic_load(&log->ends.end_offset) || h->last_offset_delta < 0 ||
+        h->base_offset > LOG_OFFSET_MAX)
+        return LOG_E_RANGE;
+    return batch_check_crc(batch, h) == 0 ? 0 : LOG_E_CORRUPT;
+}
+
+int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                           size_t *taken) {
+    struct batch_header h;
+    size_t at = 0;
+    log_append_lock(log);
+    int result = log_append_gate(log), more = 0;
+    if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
+    int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
+            high = atomic_load(&log->ends.high_watermark);
+    if (result == 0 && (more = log_follow_peek(batches, len, &h)) < 0) result = more;
+    /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
+     */
+    bool before = result == 0 && more == 1 && log->view.segment_count == 0 && h.base_offset >= 0 &&
+                  h.base_offset < end && batch_last_offset(&h) >= end;
+    if (before) log_begin_at(log, h.base_offset);
+    if (result == 0 && more == 1 && !log->append.writable) result = log_make_writable(log, now_ms);
+    while (result == 0 && more == 1) {
+        result = log_follow_check(log, batches + at, &h);
+        if (result == 0) result = log_follow_batch(log, batches + at, &h, now_ms);
+        if (result != 0) break;
+        at += batch_bytes(&h);
+        if ((more = log_follow_peek(batches + at, len - at, &h)) < 0) result = more;
+    }
+    assert(at <= len);
+    *taken = at;
+    if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
+    if (before) log_begun(log, start, high);
+    log_append_unlock(log);
+    log_wake_after_append(log);
+    return result;
+}

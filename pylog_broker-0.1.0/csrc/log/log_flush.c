@@ -1,0 +1,213 @@
+/* One log's flush: every segment past the flushed offset, its names and epochs; then the end is
+ * published and waiters wake. Who flushes when is flusher.c's. A failed flush is never tried again:
+ * the pages that it was about may be gone. The directory is offline from then on. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+enum { LOG_FLUSH_SEGMENTS = 64 };
+
+/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will
+ * cover. */
+struct log_flush_set {
+    struct segment *segments[LOG_FLUSH_SEGMENTS];
+    uint32_t count;
+    int64_t target;
+    uint64_t truncations;
+};
+
+static void log_flush_collect(struct log *log, struct log_flush_set *set) {
+    log_view_lock(log);
+    int64_t flushed = atomic_load(&log->ends.flushed);
+    set->count = 0;
+    set->target = atomic_load(&log->ends.end_offset);
+    set->truncations = log->view.truncations;
+    uint32_t first = log->view.segment_count;
+    while (first > 0 &&
+           (first == log->view.segment_count || log->view.segments[first]->base_offset > flushed ||
+            !atomic_load(&log->view.segments[first - 1]->flush_done)))
+        first--;
+    for (uint32_t i = first; i < log->view.segment_count; i++) {
+        bool last = i + 1 == log->view.segment_count;
+        int64_t end = last ? set->target : log->view.segments[i + 1]->base_offset;
+        /* One that was flushed to its end before it was sealed still wants its trim. */
+        if ((last || atomic_load(&log->view.segments[i]->flush_done)) && end <= flushed &&
+            !atomic_load(&log->view.segments[i]->aborted_due))
+            continue;
+        if (set->count == LOG_FLUSH_SEGMENTS) {
+            set->target = log->view.segments[i]->base_offset;
+            break;
+        }
+        segment_retain(log->view.segments[i]);
+        set->segments[set->count++] = log->view.segments[i];
+    }
+    assert(set->count <= LOG_FLUSH_SEGMENTS);
+    assert(set->target <= atomic_load(&log->ends.end_offset));
+    assert(flushed <= atomic_load(&log->ends.end_offset));
+    log_view_unlock(log);
+}
+
+int log_flush_index(struct segment *s, const char *extension) {
+    char path[SEGMENT_PATH_BYTES];
+    segment_path(s, extension, path);
+    int fd = log_dir_open(s->home->dir, path, O_RDONLY);
+    if (fd < 0) return errno == ENOENT ? 0 : -errno;
+    int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    /* Whatever the reason: what the sync was about may be gone. */
+    if (result != 0) log_dir_fail(s->home->dir, -result, "fdatasync");
+    return result == 0 ? 0 : LOG_E_IO;
+}
+
+/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. What
+ * there is no room for now waits in memory for the next flush. */
+static int log_flush_indexes(struct log *log, struct segment *s) {
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    result = segment_index_finish(s);
+    if (result == 0 && segment_index_waits(s)) atomic_store(&log->flush.indexes_due, true);
+    segment_unpin(s);
+    if (result == 0) result = log_flush_index(s, "index");
+    return result != 0 ? result : log_flush_index(s, "timeindex");
+}
+
+/* Those of segments that flushes have passed before. From the last one on: retention takes the
+ * first ones meanwhile. */
+static int log_flush_due_indexes(struct log *log) REQUIRES(log->flush.lock) {
+    if (!atomic_load(&log->flush.indexes_due)) return 0;
+    atomic_store(&log->flush.indexes_due, false);
+    int result = 0;
+    for (uint32_t i = UINT32_MAX; i > 0 && result == 0;) {
+        log_view_lock(log);
+        i = i < log->view.segment_count ? i : log->view.segment_count;
+        struct segment *s = i > 0 ? log->view.segments[--i] : NULL;
+        if (s != NULL) segment_retain(s);
+        log_view_unlock(log);
+        if (s == NULL) break;
+        if (atomic_load(&s->flush_done) && segment_index_waits(s))
+            result = log_flush_indexes(log, s);
+        segment_release(s);
+    }
+    if (result != 0) atomic_store(&log->flush.indexes_due, true);
+    return result;
+}
+
+static int log_flush_segment(struct log *log, struct segment *s) {
+    bool sealed = atomic_load(&s->sealed);
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    /* Cleared first: an append that comes now sets it again. */
+    atomic_store(&s->dirty, false);
+    if (sealed) segment_trim_sealed(s);
+    int64_t began_ns = log_dir_now_ns();
+    if (log_dir_disk(s->home->dir)->fdatasync(s->fd) != 0) {
+        result = -errno;
+        log_dir_fail(s->home->dir, errno, "fdatasync");
+    }
+    meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
+                        (uint64_t)(log_dir_now_ns() - began_ns));
+    atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
+    segment_unpin(s);
+    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
+     * passes. */
+    if (result == 0 && sealed) result = log_flush_indexes(log, s);
+    if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->flush_done, true);
+    return result;
+}
+
+/* Names before contents count: a file whose directory entry is lost was never written. */
+static int log_flush_names(struct log *log) REQUIRES(log->flush.lock) {
+    if (!log_marked(&log->flush.files_marks)) return 0;
+    uint32_t made = atomic_load(&log->flush.files_marks.made);
+    struct log_dir *dir = log->home->dir;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    int result = log_dir_sync(dir, name);
+    if (result == 0) result = log_dir_sync(dir, NULL);
+    if (result == 0) atomic_store(&log->flush.files_marks.synced, made);
+    return result;
+}
+
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
+    log_view_lock(log);
+    bool moved = log->view.truncations == truncations && target > atomic_load(&log->ends.flushed);
+    assert(!moved || target <= atomic_load(&log->ends.end_offset));
+    if (moved) atomic_store(&log->ends.flushed, target);
+    assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
+    if (moved) log_crash_state_flushed(log);
+    log_view_unlock(log);
+    atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
+    if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
+    if (moved && atomic_load(&log->role.flush_before_fetch)) log_replicas_look(log);
+}
+
+bool log_is_short(int result) {
+    return result == LOG_E_FULL || result == LOG_E_MEMORY ||
+           (result < 0 && !log_is_error(result) && disk_is_short(-result));
+}
+
+void log_hold_point(struct log *log, int64_t offset) {
+    assert(offset >= 0);
+    if (offset < atomic_load(&log->flush.held_point)) atomic_store(&log->flush.held_point, offset);
+}
+
+static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
+    if (!log_is_short(result)) return result;
+    log_hold_point(log, flushed);
+    *held = true;
+    return 0;
+}
+
+/* Batches tell which transactions were aborted, and carry their epochs: the files may wait for
+ * room. */
+static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held)
+    REQUIRES(log->flush.lock) {
+    return log_flush_held(log, log_aborted_write(log, s), flushed, held);
+}
+static int log_flush_epochs(struct log *log, int64_t flushed, bool *held)
+    REQUIRES(log->flush.lock) {
+    uint32_t made;
+    int result = log_marked(&log->flush.epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+    return log_flush_held(log, result, flushed, held);
+}
+
+int log_flush(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    struct log_flush_set set;
+    int result = 0;
+    bool held = false, offline = log_dir_offline(dir);
+    lock_acquire(&log->flush.lock);
+    if (!offline && !atomic_load(&log->deleted)) result = log_flush_due_indexes(log);
+    do {
+        if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
+        if (atomic_load(&log->deleted)) break;
+        log_flush_collect(log, &set);
+        int64_t flushed = atomic_load(&log->ends.flushed);
+        for (uint32_t i = 0; i < set.count; i++) {
+            struct segment *s = set.segments[i];
+            /* The producers' state at its beginning: batches that it came from may be deleted. */
+            if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
+            if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
+            if (result == 0) result = log_flush_segment(log, s);
+            segment_release(set.segments[i]);
+        }
+        if (result == 0) result = log_flush_epochs(log, flushed, &held);
+        if (result == 0) result = log_flush_names(log);
+        if (atomic_load(&log->deleted)) break;
+        if (result == 0 && !held) atomic_store(&log->flush.held_point, INT64_MAX);
+        if (result == 0) log_flush_publish(log, set.target, set.truncations);
+    } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
+    bool deleted = atomic_load(&log->deleted);
+    lock_release(&log->flush.lock);
+    /* Unflushed bytes may have kept more files open than the limit allows. */
+    lock_acquire(&dir->files_lock);
+    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    lock_release(&dir->files_lock);
+    if (deleted) return LOG_E_DELETED;
+    if (result == 0) return 0;
+    if (log_dir_offline(dir)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
+    return log_is_error(result) ? result : log_dir_error(dir, -result, "flush");
+}

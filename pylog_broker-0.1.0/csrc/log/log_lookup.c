@@ -1,0 +1,271 @@
+/* Look-ups by time and by epoch. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+enum {
+    LOG_LOOKUP_ATTEMPTS = 16
+};
+
+int log_lookup_begin(struct log *log, struct log_lookup *l) {
+    log_view_lock(log);
+    l->count = log->view.segment_count;
+    l->start = atomic_load(&log->ends.start_offset);
+    l->end = atomic_load(&log->ends.end_offset);
+    l->segments = malloc((l->count + 1) * sizeof *l->segments);
+    if (l->segments != NULL) {
+        for (uint32_t i = 0; i < l->count; i++) {
+            l->segments[i] = log->view.segments[i];
+            segment_retain(l->segments[i]);
+        }
+    }
+    log_view_unlock(log);
+    return l->segments == NULL ? LOG_E_MEMORY : 0;
+}
+
+void log_lookup_end(struct log_lookup *l) {
+    for (uint32_t i = 0; i < l->count; i++) segment_release(l->segments[i]);
+    free(l->segments);
+}
+
+struct log_lookup_batch {
+    struct batch_header header;
+    uint8_t *bytes;
+};
+
+static int log_lookup_load(struct segment *s, int64_t position, struct log_lookup_batch *batch) {
+    size_t len = batch_bytes(&batch->header);
+    if ((batch->bytes = malloc(len)) == NULL) return LOG_E_MEMORY;
+    int result = segment_read(s, position, batch->bytes, len);
+    return result;
+}
+
+/* What is asked of one batch: 1 found, 0 not in it, negative. */
+struct log_lookup_question {
+    int64_t target_ms, start, offset, timestamp_ms;
+    int32_t epoch;
+    bool greatest;
+};
+
+static int log_lookup_ask(struct segment *s, int64_t position, const struct batch_header *h,
+                          struct inflater *in, struct log_lookup_question *q) {
+    struct log_lookup_batch batch = {*h, NULL};
+    int result = log_lookup_load(s, position, &batch);
+    bool damaged = result == 0 && batch_check_crc(batch.bytes, h) != 0;
+    if (damaged)
+        segment_report_batch(s, h, position, LOG_WHY_CRC);
+    else if (result == 0 && q->greatest)
+        result =
+            batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);
+    else if (result == 0)
+        result = batch_find_timestamp(batch.bytes, batch_bytes(h), q->target_ms, q->start, in,
+                                      &q->offset, &q->timestamp_ms);
+    free(batch.bytes);
+    q->epoch = h->leader_epoch;
+    /* What cannot be read is passed over, as holes are. */
+    return damaged || (result < 0 && result > LOG_E_IO && result != BATCH_E_MEMORY) ? 0 : result;
+}
+
+/* From `offset` on, the first batch whose header says that it reaches the target is opened. */
+static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in,
+                           struct log_lookup_question *q) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t position = -1, first, bytes = atomic_load(&s->bytes);
+    int result = log_locate(s, offset, bytes, false, &position, &first);
+    if (result != 1 && !(result == LOG_E_CORRUPT && position >= 0)) return result;
+    segment_scan_begin(&scan, s, position, bytes, false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < end) {
+        if (h.max_timestamp >= q->target_ms && batch_last_offset(&h) >= q->start) {
+            result = log_lookup_ask(s, scan.position, &h, in, q);
+            if (result != 0) return result;
+        }
+        segment_scan_skip(&scan, &h);
+    }
+    return result < 0 ? result : 0;
+}
+
+/* The largest timestamp of a segment; a clean start may not know it. */
+static int64_t log_lookup_largest(struct segment *s) {
+    int64_t timestamp, offset;
+    if (atomic_load(&s->largest_timestamp) < 0 && segment_index_last_time(s, &timestamp, &offset))
+        atomic_store(&s->largest_timestamp, timestamp);
+    return atomic_load(&s->largest_timestamp);
+}
+
+/* -ENOENT stays: the segment was removed. */
+static int log_lookup_error(struct segment *s, int result) {
+    if (result == 0 || result == -ENOENT || log_is_error(result)) return result;
+    return log_dir_error(s->home->dir, -result, "open");
+}
+
+static int log_lookup_pin(struct segment *s) {
+    return log_lookup_error(s, segment_pin(s, false));
+}
+
+/* From the first batch of a pinned segment that may reach the target. */
+static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct inflater *in,
+                         struct log_lookup_question *q) {
+    int64_t from;
+    int result = segment_index_floor_time(s, q->target_ms, &from);
+    if (result != 0) return log_lookup_error(s, result);
+    return log_lookup_scan(s, from > l->start ? from : l->start, l->end, in, q);
+}
+
+static int log_lookup_first(const struct log_lookup *l, struct inflater *in,
+                            struct log_lookup_question *q) {
+    int result = 0;
+    for (uint32_t i = 0; i < l->count && result == 0; i++) {
+        struct segment *s = l->segments[i];
+        if (atomic_load(&s->bytes) == 0) continue;
+        if ((result = log_lookup_pin(s)) != 0) return result;
+        int64_t largest = log_lookup_largest(s);
+        if (largest >= q->target_ms || (largest < 0 && i + 1 == l->count))
+            result = log_lookup_in(l, s, in, q);
+        segment_unpin(s);
+    }
+    return result;
+}
+
+/* Of the batches that can be read, the largest timestamp below `below`; -1: none. */
+static int log_lookup_next_largest(const struct log_lookup *l, struct segment *s, int64_t below,
+                                   int64_t *largest) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int result;
+    *largest = -1;
+    segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < l->end) {
+        if (h.max_timestamp > *largest && h.max_timestamp < below &&
+            batch_last_offset(&h) >= l->start)
+            *largest = h.max_timestamp;
+        segment_scan_skip(&scan, &h);
+    }
+    return result < 0 ? result : 0;
+}
+
+static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
+                               struct log_lookup_question *q) {
+    int64_t *largest = malloc((l->count + 1) * sizeof *largest);
+    int result = largest == NULL ? LOG_E_MEMORY : 0;
+    for (uint32_t i = 0; i < l->count && result == 0; i++) {
+        largest[i] = -1;
+        if (atomic_load(&l->segments[i]->bytes) == 0) continue;
+        if ((result = log_lookup_pin(l->segments[i])) != 0) break;
+        largest[i] = log_lookup_largest(l->segments[i]);
+        segment_unpin(l->segments[i]);
+    }
+    while (result == 0) {
+        uint32_t best = 0;
+        for (uint32_t i = 1; i < l->count; i++)
+            if (largest[i] > largest[best]) best = i;
+        if (l->count == 0 || largest[best] < 0) break;
+        struct segment *s = l->segments[best];
+        if ((result = log_lookup_pin(s)) != 0) break;
+        q->target_ms = largest[best];
+        result = log_lookup_in(l, s, in, q);
+        /* The record that was the latest is damaged, or below the log's start. */
+        if (result == 0) result = log_lookup_next_largest(l, s, q->target_ms, &largest[best]);
+        segment_unpin(s);
+    }
+    free(largest);
+    return result;
+}
+
+/* -ENOENT: a segment was removed or replaced meanwhile. */
+static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
+    struct log_lookup l;
+    int result = log_lookup_begin(log, &l);
+    if (result != 0) return result;
+    struct inflater *in = inflater_new();
+    q->start = l.start;
+    if (in == NULL)
+        result = LOG_E_MEMORY;
+    else
+        result = q->greatest ? log_lookup_greatest(&l, in, q) : log_lookup_first(&l, in, q);
+    if (in != NULL) inflater_free(in);
+    log_lookup_end(&l);
+    return result;
+}
+
+static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
+    int result;
+    for (int i = 0; i < LOG_LOOKUP_ATTEMPTS; i++) {
+        if ((result = log_lookup_once(log, q)) != -ENOENT) return result;
+        if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+        /* The cleaner changes the list under this lock. */
+        log_append_lock(log);
+        log_append_unlock(log);
+    }
+    return LOG_E_CORRUPT;
+}
+
+static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset,
+                             int64_t *timestamp_ms, int32_t *leader_epoch) {
+    *offset = *timestamp_ms = -1;
+    *leader_epoch = -1;
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    int result = log_lookup_run(log, q);
+    if (result != 1) return result;
+    *offset = q->offset;
+    *timestamp_ms = q->timestamp_ms;
+    *leader_epoch = q->epoch;
+    return 1;
+}
+
+int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
+                        int32_t *leader_epoch) {
+    struct log_lookup_question q = {.target_ms = target_ms};
+    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+}
+
+int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
+                           int32_t *leader_epoch) {
+    struct log_lookup_question q = {.greatest = true};
+    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+}
+
+/* ---- epochs ---- */
+
+/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. False:
+ * it cannot be read just now, and nothing may begin in an empty one, which would be written in the
+ * file's place. Returns with append.lock held. */
+static bool log_lookup_epochs(struct log *log) ACQUIRE(log->append.lock)
+    ACQUIRE_SHARED(log->view.access) {
+    log_append_lock(log);
+    if (log_load_epochs(log) != 0) return false;
+    if (!atomic_load(&log->role.leader)) return true;
+    int32_t epoch = atomic_load(&log->role.leader_epoch);
+    return log_begin_epoch(log, epoch, atomic_load(&log->ends.end_offset)) == 0;
+}
+
+void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
+    if (log_lookup_epochs(log)) {
+        epochs_end_of(&log->append.epochs, epoch, atomic_load(&log->ends.end_offset), found_epoch,
+                      end_offset);
+    } else {
+        /* Nobody is told to cut what may be the same on both sides. */
+        *found_epoch = epoch;
+        *end_offset = atomic_load(&log->ends.end_offset);
+    }
+    log_append_unlock(log);
+}
+
+int32_t log_epoch_of(struct log *log, int64_t offset) {
+    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->append.epochs, offset) : -1;
+    log_append_unlock(log);
+    return epoch;
+}
+
+int32_t log_last_epoch(struct log *log) {
+    log_append_lock(log);
+    int32_t epoch =
+        log->append.epochs_loaded ? epochs_last(&log->append.epochs) : log->append.last_epoch;
+    int32_t leading = atomic_load(&log->role.leader) ? atomic_load(&log->role.leader_epoch) : -1;
+    log_append_unlock(log);
+    return epoch > leading ? epoch : leading;
+}

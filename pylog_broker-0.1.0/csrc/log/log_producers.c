@@ -1,0 +1,116 @@
+/* The producers' state of a log that is opened or was cut: the newest snapshot that can be trusted,
+ * and the batches behind it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "log/log_state.h"
+
+enum { LOG_SNAPSHOT_BYTES_MAX = 1 << 30, LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
+
+int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
+    int64_t found = -1;
+    /* Of batches behind one that is older than the log nobody knows: better nothing than that. */
+    int64_t first = log->view.segment_count > 0 ? log->view.segments[0]->base_offset : 0;
+    bool gone = false;
+    for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
+        char file[64], path[SEGMENT_PATH_BYTES];
+        uint8_t *bytes;
+        size_t len;
+        snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
+        log_path(log, file, path);
+        int result = snapshots->at[i - 1] > end || snapshots->at[i - 1] < first
+                         ? -ESTALE
+                         : log_dir_read_file(log->home->dir, path, LOG_SNAPSHOT_BYTES_MAX,
+                                             &bytes, &len);
+        if (result == 0) {
+            result = producers_decode(&log->append.producers, bytes, len);
+            free(bytes);
+        }
+        if (result == 0)
+            found = snapshots->at[i - 1];
+        else if (log_is_short(result) && result != -EFBIG)
+            found = log_storage_error(log, result, "open"); /* It is there, for the next try. */
+        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
+            gone = true;
+    }
+    if (gone) {
+        char path[SEGMENT_PATH_BYTES];
+        log_path(log, ".", path);
+        int result = log_dir_sync(log->home->dir, path);
+        /* One that comes back is found wrong again. */
+        if (result != 0) log_storage_error(log, result, "open");
+    }
+    return found;
+}
+
+/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
+static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
+                               struct producers *older) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end, first, begin = 0;
+    if (segment_pin(s, false) != 0) return;
+    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
+        (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
+        segment_scan_begin(&scan, s, begin, end, false);
+        while (segment_scan_peek(&scan, &h) == 1) {
+            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) &&
+                producers_update(older, &h, 0) != 0)
+                break;
+            segment_scan_skip(&scan, &h);
+        }
+    }
+    segment_unpin(s);
+}
+
+/* What clients may have in flight is among them. */
+void log_recall_producers(struct log *log, int64_t snapshot) {
+    struct producers older = {NULL, 0, 0};
+    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
+    int64_t bytes = LOG_RECALL_BYTES;
+    if (last < 0 || log->append.producers.count == 0) return;
+    while (i > 0 && last - i < LOG_RECALL_SEGMENTS &&
+           bytes > atomic_load(&log->view.segments[i]->bytes))
+        bytes -= atomic_load(&log->view.segments[i--]->bytes);
+    for (; i <= last; i++) {
+        log_recall_segment(log->view.segments[i], snapshot, bytes, &older);
+        bytes = LOG_RECALL_BYTES;
+    }
+    producers_recall(&log->append.producers, &older);
+    producers_free(&older);
+}
+
+int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
+    struct log_listing listing;
+    producers_free(&log->append.producers);
+    log->append.snapshot_offset = -1;
+    log_view_change(log);
+    log->view.completed_count = 0;
+    log_view_changed(log);
+    if (log->view.segment_count == 0) return 0;
+    int result = log_list(log, false, &listing);
+    if (result != 0) return log_storage_error(log, result, "open");
+    int64_t from = log_load_snapshot(log, &listing.snapshots, end);
+    log_list_free(&listing);
+    if (from < -1) return (int)from;
+    log->append.snapshot_offset = from;
+    for (uint32_t i = 0; i < log->view.segment_count && result == 0; i++) {
+        int64_t upper =
+            i + 1 < log->view.segment_count ? log->view.segments[i + 1]->base_offset : end;
+        if (upper <= from) continue;
+        struct segment *s = log->view.segments[i];
+        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
+        if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+        assert(upper > s->base_offset || i + 1 == log->view.segment_count);
+        if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
+        result = log_walk_segment(log, s, &walk, now_ms);
+        segment_unpin(s);
+        if (result == LOG_E_CORRUPT)
+            result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
+    }
+    assert(from <= end);
+    if (result == 0) log_recall_producers(log, from);
+    return result;
+}

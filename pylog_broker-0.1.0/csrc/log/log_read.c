@@ -1,0 +1,481 @@
+/* Reading: an offset becomes a range of whole batches in one file.
+ *
+ * A reader that goes on where its last read ended is found in the log's hints: no index, no header
+ * is looked at. When the bound is the end of the segment and all of it fits, its end needs no
+ * search either; otherwise the last indexed batch below the limit and a few headers find it. The
+ * view lock is held for the arithmetic only, files are touched outside of it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+enum { LOG_READ_SWAPS_MAX = 16, LOG_READ_INDEXES_MAX = 2 };
+
+int32_t log_find_segment(const struct log *log, int64_t offset) {
+    uint32_t low = 0, n = log->view.segment_count;
+    if (n > 0 && log->view.segments[n - 1]->base_offset <= offset)
+        return (int32_t)n - 1; /* most readers are at the tail */
+    while (n > 0) {
+        uint32_t half = n / 2;
+        bool below = log->view.segments[low + half]->base_offset <= offset;
+        low = below ? low + half + 1 : low;
+        n = below ? n - half - 1 : half;
+    }
+    assert_slow(low == 0 || log->view.segments[low - 1]->base_offset <= offset);
+    assert_slow(low == log->view.segment_count || log->view.segments[low]->base_offset > offset);
+    return (int32_t)low - 1;
+}
+
+/* ---- hints ---- */
+
+static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset)
+    REQUIRES(log->view.lock) {
+    if (log->view.hints == NULL) return NULL;
+    for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
+        if (log->view.hints[i].offset == offset && log->view.hints[i].base_offset == base_offset)
+            return &log->view.hints[i];
+    return NULL;
+}
+
+/* The reader that was at `from` is at `to` now: its hint moves with it. Others that are still at
+ * `from`, as those that are sent the tail together, find it for a while among those that were left.
+ */
+static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
+                          int64_t position) REQUIRES(log->view.lock) {
+    if (log->view.hints == NULL) {
+        log->view.hints = malloc((LOG_HINTS + LOG_HINTS_LEFT) * sizeof *log->view.hints);
+        if (log->view.hints == NULL) return;
+        for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
+            log->view.hints[i] = (struct log_hint){-1, -1, 0};
+    }
+    struct log_hint *h = log_hint_find(log, to, base_offset);
+    if (h != NULL) return;
+    h = log_hint_find(log, from, base_offset);
+    if (h != NULL && h < log->view.hints + LOG_HINTS)
+        log->view.hints[LOG_HINTS + log->view.next_left++ % LOG_HINTS_LEFT] = *h;
+    else
+        h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
+    *h = (struct log_hint){to, base_offset, (int32_t)position};
+}
+
+/* ---- positions ---- */
+
+static int log_read_error(struct segment *s, int result) {
+    if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
+    if (log_is_error(result)) return result;
+    if (result == -EIO) log_dir_fail(s->home->dir, EIO, "read");
+    return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
+}
+
+/* The first batch from the index's `from` on, for `offset`: whether that entry was none. Where the
+ * segment is damaged a hole is passed over. */
+static bool log_index_lied(const struct segment_scan *scan, const struct batch_header *h,
+                           int result, int64_t from, int64_t offset) {
+    if (from == 0) return false;
+    return result == 0 || result == LOG_E_CORRUPT ||
+           (result == 1 && scan->position == from && h->base_offset > offset);
+}
+
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
+               int64_t *first) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t from;
+    int result;
+    for (int i = 0;; i++) {
+        result = segment_index_floor(s, offset, nowait, &from);
+        if (result != 0) return log_read_error(s, result);
+        if (i == LOG_READ_INDEXES_MAX) from = 0;
+        segment_scan_begin(&scan, s, from, end, nowait);
+        result = segment_scan_peek(&scan, &h);
+        if (!log_index_lied(&scan, &h, result, from, offset)) break;
+        segment_index_distrust(s);
+        if (nowait) return LOG_E_WOULD_BLOCK;
+    }
+    while (result == 1 && batch_last_offset(&h) < offset) {
+        segment_scan_skip(&scan, &h);
+        result = segment_scan_peek(&scan, &h);
+    }
+    if (result < 0) return log_read_error(s, result);
+    *position = scan.position;
+    *first = result == 1 ? h.base_offset : -1;
+    /* Offsets that a hole took are told of, not passed over. */
+    if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
+        return LOG_E_CORRUPT;
+    return result;
+}
+
+/* Puts the scan from the batch `h` on at the index's `begin`, when a later one begins there. */
+static int log_border_begin(struct segment_scan *scan, const struct batch_header *h,
+                            int64_t begin) {
+    struct segment *s = scan->segment;
+    struct batch_header at;
+    int64_t from = scan->position;
+    /* What begins within the first batch by the index is none, or that one's length is wrong. */
+    if (begin < from + (int64_t)batch_bytes(h)) return 0;
+    segment_scan_begin(scan, s, begin, scan->end, scan->nowait);
+    int result = segment_scan_peek(scan, &at);
+    if (result != LOG_E_CORRUPT && !(result == 1 && at.base_offset <= batch_last_offset(h)))
+        return result < 0 ? result : 0;
+    segment_index_distrust(s);
+    segment_scan_begin(scan, s, from, scan->end, scan->nowait);
+    return 0;
+}
+
+/* The last batch border in (from, from + bytes_max], and the offset that follows it; the first
+ * border after `from` when the first batch alone is longer. */
+static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
+                      bool nowait, int64_t *border, int64_t *next) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t target = from + bytes_max, begin;
+    int result = segment_index_border(s, target, nowait, &begin);
+    if (result != 0) return log_read_error(s, result);
+    segment_scan_begin(&scan, s, from, limit, nowait);
+    if ((result = segment_scan_peek(&scan, &h)) != 1)
+        return result < 0 ? log_read_error(s, result) : LOG_E_CORRUPT;
+    if (scan.position != from) return LOG_E_CORRUPT;
+    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(s, result);
+    *next = -1;
+    while ((result = segment_scan_peek(&scan, &h)) == 1) {
+        bool past = scan.position + (int64_t)batch_bytes(&h) > target;
+        if (past && scan.position > from) {
+            if (*next < 0) *next = h.base_offset;
+            break;
+        }
+        *next = batch_last_offset(&h) + 1;
+        segment_scan_skip(&scan, &h);
+        if (past) break;
+    }
+    assert(scan.position > from || result < 0);
+    assert(scan.position <= limit);
+    *border = scan.position;
+    return result < 0 ? log_read_error(s, result) : 0;
+}
+
+/* ---- one read ---- */
+
+/* What the view lock saw. Positions are -1 when they must be searched. */
+struct log_read_plan {
+    struct segment *segment;
+    int64_t offset, upper; /* readable offsets in this segment: [offset, upper) */
+    int64_t position, limit, bytes, base_offset;
+    uint64_t truncations;
+    bool more; /* a later segment holds readable offsets */
+};
+
+static void log_read_ends(struct log *log, struct log_range *out) {
+    out->high_watermark = atomic_load(&log->ends.high_watermark);
+    out->last_stable_offset = atomic_load(&log->ends.last_stable);
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
+    out->log_end_offset = atomic_load(&log->ends.end_offset);
+}
+
+static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
+    if (bound == LOG_BOUND_END) return atomic_load(&log->ends.end_offset);
+    return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->ends.last_stable
+                                                      : &log->ends.high_watermark);
+}
+
+/* Whether what was read is still where it was: not truncated, and no other file in its place. */
+static bool log_read_holds(const struct log *log, const struct log_read_plan *plan)
+    REQUIRES_SHARED(log->view.access) {
+    int32_t i = log_find_segment(log, plan->base_offset);
+    return log->view.truncations == plan->truncations && i >= 0 &&
+           log->view.segments[i] == plan->segment;
+}
+
+/* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing
+ * to read. */
+static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
+                         struct log_read_plan *plan, struct log_range *out) {
+    int result = 0;
+    log_view_lock(log);
+    log_read_ends(log, out);
+    int64_t end = log_read_bound(log, bound);
+    if (offset < out->log_start_offset || offset > out->log_end_offset) {
+        result = LOG_E_RANGE;
+    } else if (offset < end) {
+        int32_t i = log_find_segment(log, offset);
+        i = i < 0 ? skip : i + skip;
+        if (i < (int32_t)log->view.segment_count) {
+            struct segment *s = log->view.segments[i];
+            bool last = i + 1 == (int32_t)log->view.segment_count;
+            int64_t segment_end =
+                last ? out->log_end_offset : log->view.segments[i + 1]->base_offset;
+            plan->segment = s;
+            plan->truncations = out->truncations = log->view.truncations;
+            plan->offset = offset > s->base_offset ? offset : s->base_offset;
+            plan->bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+            plan->base_offset = s->base_offset;
+            plan->more = segment_end < end;
+            plan->upper = segment_end < end ? segment_end : end;
+            struct log_hint *hint = log_hint_find(log, plan->offset, s->base_offset);
+            plan->position = hint != NULL                     ? hint->position
+                             : plan->offset == s->base_offset ? 0
+                                                              : -1;
+            plan->limit = plan->bytes;
+            if (end < segment_end) {
+                hint = log_hint_find(log, end, s->base_offset);
+                plan->limit = hint != NULL ? hint->position : -1;
+            }
+            assert(plan->upper <= out->log_end_offset);
+            assert(plan->offset >= s->base_offset);
+            assert(plan->position <= plan->bytes);
+            assert(plan->limit <= plan->bytes);
+            segment_retain(s);
+            result = 1;
+        }
+    }
+    log_view_unlock(log);
+    return result;
+}
+
+/* Whether a header is where the last read ended: bytes that are none would only be sent in vain. */
+static int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
+    struct segment_scan scan;
+    struct batch_header h;
+    segment_scan_begin(&scan, s, position, end, nowait);
+    int result = segment_scan_peek(&scan, &h);
+    if (result < 0) return log_read_error(s, result);
+    return scan.position == position ? 0 : LOG_E_CORRUPT;
+}
+
+/* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the
+ * next. */
+static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
+                          bool nowait, struct log_range *out) {
+    struct segment *s = plan->segment;
+    int64_t position = plan->position, limit = plan->limit, first = plan->offset, ignored;
+    int result = 1;
+    if (position < 0 &&
+        (result = log_locate(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0)
+        return result;
+    if (result == 0) return 1;
+    if (limit < 0 &&
+        (result = log_locate(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0)
+        return result;
+    out->position = position;
+    out->first_offset = first;
+    out->next_offset = plan->upper;
+    if (limit <= position) return plan->more ? 1 : 0;
+    /* A reader at the tail is sent what was just written; one that catches up gets a look, here or
+     * where its last batch is looked for. */
+    if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
+        (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
+        return result;
+    struct segment_hole hole;
+    if (segment_hole_behind(s, position, &hole) && hole.position < limit) {
+        if (hole.position <= position) return LOG_E_CORRUPT;
+        limit = hole.position;
+        out->next_offset = hole.offset;
+    }
+    if (bytes_max < 0) bytes_max = 0;
+    if (limit - position > bytes_max) {
+        int64_t border;
+        if ((result = log_border(s, position, limit, bytes_max, nowait, &border,
+                                 &out->next_offset)) != 0)
+            return result;
+        if (border - position > bytes_max && !at_least_one) {
+            out->next_offset = plan->offset;
+            return 0;
+        }
+        limit = border;
+    }
+    assert(limit > position);
+    assert(limit <= plan->bytes);
+    assert(limit - position <= bytes_max || at_least_one);
+    assert(limit - position <= INT32_MAX);
+    out->length = (int32_t)(limit - position);
+    return 0;
+}
+
+static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+                         bool at_least_one, bool nowait, bool locked, struct log_range *out) {
+    struct log_read_plan plan;
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    int swaps = 0;
+    for (int32_t skip = 0;; skip++) {
+        int result = log_read_plan(log, offset, bound, skip, &plan, out);
+        if (result != 1) {
+            out->first_offset = out->next_offset = offset;
+            return result;
+        }
+        result = segment_pin(plan.segment, false);
+        if (result != 0) {
+            segment_release(plan.segment);
+            if (result != -ENOENT) return log_storage_error(log, result, "open");
+            if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+            /* Retention took the file between the look and the open, and the next look finds the
+             * offset below the start; or the cleaner puts another in its place, under the append
+             * lock. */
+            if (nowait) return LOG_E_WOULD_BLOCK;
+            if (locked) return LOG_E_CORRUPT; /* Nobody puts another there meanwhile. */
+            if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
+            log_append_lock(log);
+            log_append_unlock(log);
+            skip = -1;
+            continue;
+        }
+        result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
+        if (result == LOG_E_CORRUPT && plan.position > 0) {
+            /* A wrong length led the last read past its end: the index knows better. */
+            plan.position = -1;
+            result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
+        }
+        if (result == 0 && out->length > 0) {
+            log_view_lock(log);
+            /* Damaged offsets may fall, and a hint must not lead its reader back. */
+            if (log_read_holds(log, &plan) && out->next_offset > offset)
+                log_hint_move(log, offset, out->next_offset, plan.base_offset,
+                              out->position + out->length);
+            log_view_unlock(log);
+            assert(plan.segment->fd >= 0);
+            out->segment = plan.segment;
+            out->fd = plan.segment->fd;
+            return 0;
+        }
+        segment_unpin(plan.segment);
+        segment_release(plan.segment);
+        if (result <= 0) return result;
+    }
+}
+
+int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+             bool at_least_one, struct log_range *out) {
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, false, false, out);
+}
+
+int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+                    bool at_least_one, struct log_range *out) {
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, true, false, out);
+}
+
+int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out) {
+    return log_read_with(log, offset, LOG_BOUND_END, bytes_max, true, false, true, out);
+}
+
+/* The broken bytes that took `offset`, in a pinned segment of readable offsets below `upper`. */
+static int log_read_broken(struct segment *s, int64_t offset, int64_t upper,
+                           struct log_range *out) {
+    struct segment_hole hole;
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t position = -1, bytes = atomic_load(&s->bytes);
+    int result = log_locate(s, offset, bytes, false, &position, &out->first_offset);
+    if (result < 0 && (result != LOG_E_CORRUPT || position < 0)) return result;
+    /* Behind a hole the scan stops where it ends. */
+    int64_t within = result == 1 ? position : position - 1;
+    if (position < 0 || within < 0) return LOG_E_RANGE;
+    if ((result = segment_hole_at(s, within, false, &hole)) < 0) return result;
+    if (result == 1) {
+        out->position = hole.position;
+        out->first_offset = hole.offset;
+        out->next_offset = hole.next_offset < 0 ? upper : hole.next_offset;
+        out->length = (int32_t)(hole.end - hole.position);
+        return 0;
+    }
+    segment_scan_begin(&scan, s, position, bytes, false);
+    if ((result = segment_scan_peek(&scan, &h)) != 1) return result < 0 ? result : LOG_E_RANGE;
+    out->position = position;
+    out->next_offset = batch_last_offset(&h) < upper ? batch_last_offset(&h) + 1 : upper;
+    out->length = (int32_t)batch_bytes(&h);
+    return 0;
+}
+
+int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
+    struct log_read_plan plan;
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    int result = log_read_plan(log, offset, LOG_BOUND_END, 0, &plan, out);
+    if (result != 1) return result < 0 ? result : LOG_E_RANGE;
+    if ((result = segment_pin(plan.segment, false)) != 0) {
+        segment_release(plan.segment);
+        return log_storage_error(log, result, "open");
+    }
+    result = log_read_broken(plan.segment, offset, plan.upper, out);
+    out->segment = plan.segment;
+    out->fd = plan.segment->fd;
+    if (result != 0) log_range_release(out);
+    return result;
+}
+
+void log_range_release(struct log_range *range) {
+    if (range->segment == NULL) return;
+    assert(range->fd == range->segment->fd);
+    segment_unpin(range->segment);
+    segment_release(range->segment);
+    range->segment = NULL;
+    range->fd = -1;
+    range->length = 0;
+}
+
+void log_range_failed(const struct log_range *range, int error) {
+    log_dir_fail(range->segment->home->dir, error, "read");
+}
+
+ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
+    const struct disk *disk = log_dir_disk(range->segment->home->dir);
+    ssize_t n;
+    do n = disk->pread(range->fd, to, len, position);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EIO) log_range_failed(range, errno);
+    return n;
+}
+
+int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
+    int64_t bytes = 0;
+    log_view_lock(log);
+    int64_t end = log_read_bound(log, bound);
+    int32_t first = log_find_segment(log, offset), last = log_find_segment(log, end);
+    if (offset < end && last >= 0) {
+        if (first < 0) first = 0;
+        for (int32_t i = first; i <= last; i++)
+            bytes += atomic_load_explicit(&log->view.segments[i]->bytes, memory_order_relaxed);
+        struct log_hint *hint = log_hint_find(log, offset, log->view.segments[first]->base_offset);
+        if (hint != NULL) bytes -= hint->position;
+        hint = log_hint_find(log, end, log->view.segments[last]->base_offset);
+        if (hint != NULL && end < atomic_load(&log->ends.end_offset))
+            bytes -= atomic_load_explicit(&log->view.segments[last]->bytes, memory_order_relaxed) -
+                     hint->position;
+    }
+    log_view_unlock(log);
+    return bytes;
+}
+
+/* Long ranges are asked for as a whole, without starting to read them as the probes do. These look
+ * at a byte every so often, or only at both ends: a page that is on its way is no page yet, and
+ * what is evicted lies in runs that are longer. */
+int log_range_cached(const struct log_range *range) {
+    enum { STEP = 128 << 10 };
+    int64_t last = range->length - 1, step = STEP;
+    if (last >= STEP) {
+        int64_t resident = cold_resident(range->fd, range->position, range->length);
+        if (resident >= 0 && resident < range->length) return 0;
+        if (resident >= 0) step = last;
+    }
+    for (int64_t at = 0; at <= last; at = at < last && at + step > last ? last : at + step) {
+        uint8_t byte;
+        struct iovec to = {&byte, 1};
+        ssize_t n = preadv2(range->fd, &to, 1, range->position + at, RWF_NOWAIT);
+        if (n < 0 && errno == EOPNOTSUPP) return 1;
+        if (n <= 0) return 0;
+    }
+    return 1;
+}
+
+bool log_range_is_cold(const struct log_range *range) {
+    struct cold *cold = &range->segment->home->dir->cold;
+    return cold_expects(cold, range) || !log_range_cached(range);
+}
+
+bool log_range_warm(const struct log_range *range) {
+    return cold_read(&range->segment->home->dir->cold, range);
+}

@@ -1,0 +1,216 @@
+/* A walk through a segment: what can be derived of its batches, and where they stop to be good.
+ *
+ * Above the recovery point every batch is checked. Below what was flushed a bad one is passed over
+ * when a good one follows: it is not the work of a crash, and what lies behind was acknowledged. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "log/log_state.h"
+
+enum {
+    LOG_WALK_WINDOW_BYTES = 256 << 10,
+    LOG_WALK_FAR_BYTES = 8 << 10, /* a call costs less than a copy of that */
+    LOG_WALK_REPORT_BYTES = 4 << 20
+};
+
+struct log_walk_buffer {
+    uint8_t *bytes;
+    size_t room;
+};
+
+static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h,
+                          struct log_walk_buffer *buffer) {
+    size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
+    if (within + len <= scan->window_bytes)
+        return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
+    if (len > buffer->room) {
+        /* The file holds these bytes: `len` was held against its end. */
+        uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
+        if (bytes == NULL) return LOG_E_MEMORY;
+        buffer->bytes = bytes;
+        buffer->room = len + len / 2;
+    }
+    int result = segment_read(scan->segment, scan->position, buffer->bytes, len);
+    if (result != 0) return result;
+    return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
+}
+
+/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
+ * history. */
+static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index)
+    LOG_APPENDING(log) {
+    const struct epochs_entry *first = log->append.epochs.entries;
+    if (h->leader_epoch < 0 || epochs_at(&log->append.epochs, h->base_offset) == h->leader_epoch)
+        return;
+    /* Below the log's start its file says nothing, and what it says above stays: what lies behind
+     * may not be walked. */
+    if (only_index && log->append.epochs.count > 0 && h->base_offset < first->start_offset) return;
+    epochs_truncate_end(&log->append.epochs, h->base_offset);
+    epochs_assign(&log->append.epochs, h->leader_epoch, h->base_offset);
+    log_mark(&log->flush.epochs_marks);
+}
+
+/* Batches that are checked are read whole anyway: in large pieces. So are the headers alone that
+ * are looked at in a trusted file, where they lie close together. No map: a page that the disk
+ * cannot read is an error of its directory. Without the memory it is slower, nothing else. */
+static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan,
+                          struct log_walk_buffer *window) {
+    if (scan->end <= SEGMENT_WINDOW_BYTES) return;
+    if (!walk->trusted && walk->check_from == INT64_MAX) return;
+    if ((window->bytes = malloc(LOG_WALK_WINDOW_BYTES)) == NULL) return;
+    scan->window = window->bytes;
+    scan->window_room = LOG_WALK_WINDOW_BYTES;
+}
+
+/* Of headers that lie far apart each is read by itself. */
+static void log_walk_look_ahead(const struct log_walk *walk, const struct log_walk_buffer *window,
+                                struct segment_scan *scan, const struct batch_header *h) {
+    if (!walk->trusted || window->bytes == NULL) return;
+    bool far = batch_bytes(h) >= LOG_WALK_FAR_BYTES;
+    scan->window_room = far ? BATCH_HEADER_BYTES : LOG_WALK_WINDOW_BYTES;
+}
+
+/* A walk under way. `doubt`: of the first of the bad batches that nothing good has followed yet;
+ * its header, when it has one. */
+struct log_walker {
+    struct log *log;
+    struct segment_scan scan;
+    struct log_walk_buffer buffer, window;
+    int64_t next, doubt_position, doubt_next;
+    struct batch_header doubt;
+    bool doubt_fits;
+};
+
+static void log_walk_doubt(struct log_walker *w, const struct batch_header *h, bool fits) {
+    if (w->doubt_position >= 0) return;
+    w->doubt_position = w->scan.position;
+    w->doubt_next = w->next;
+    w->doubt_fits = fits;
+    if (fits) w->doubt = *h;
+}
+
+/* What was in doubt stays; holes were told of when they were found. */
+static void log_walk_resolve(struct log_walker *w) {
+    if (w->doubt_position >= 0 && w->doubt_fits)
+        segment_report_batch(w->scan.segment, &w->doubt, w->doubt_position, LOG_WHY_CRC);
+    w->doubt_position = -1;
+}
+
+/* At a batch that is none, or not a good one (`fits`: its header is). 1: the walk goes on behind
+ * it. */
+static int log_walk_damage(struct log_walker *w, struct log_walk *walk,
+                           const struct batch_header *h, bool fits) {
+    struct segment_hole hole;
+    struct segment *s = w->scan.segment;
+    /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
+    if (walk->trusted || w->next >= walk->keep_below) return LOG_E_CORRUPT;
+    int found = segment_hole_at(s, w->scan.position, false, &hole);
+    if (found < 0) return found;
+    if (found == 1 && hole.position < walk->position) return LOG_E_CORRUPT;
+    /* Holes are found by headers: of one that fits only a hole around it tells. */
+    if (found == 1 && !(fits && hole.end <= w->scan.position)) {
+        if (w->next >= walk->check_from) log_walk_doubt(w, h, false);
+        w->scan.position = hole.end;
+        walk->holed = hole.next_offset < 0;
+        if (hole.next_offset >= 0) w->next = hole.next_offset;
+        return 1;
+    }
+    if (!fits) return LOG_E_CORRUPT;
+    /* Its offsets may be what is wrong. */
+    log_walk_doubt(w, h, true);
+    segment_scan_skip(&w->scan, h);
+    return 1;
+}
+
+/* What is derived of a good batch. */
+static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
+                         const struct batch_header *h, int64_t now_ms) {
+    struct log *log = w->log;
+    struct segment *s = w->scan.segment;
+    int result = 0;
+    log_append_assert(log);
+    assert(h->base_offset >= w->next); /* segment_batch_fits. */
+    log_walk_resolve(w);
+    if (walk->index) segment_index_batch(s, h, w->scan.position);
+    if (h->base_offset >= walk->replay_from)
+        result = log_account_in(log, s, h, w->scan.position,
+                                walk->aborts && h->base_offset >= walk->aborts_from, now_ms);
+    if (result != 0) return result;
+    if (walk->index && log->append.epochs_loaded)
+        log_walk_epoch(log, h, walk->replay_from == INT64_MAX);
+    w->next = batch_last_offset(h) + 1;
+    segment_scan_skip(&w->scan, h);
+    log_walk_look_ahead(walk, &w->window, &w->scan, h);
+    return 0;
+}
+
+/* A base offset is in no CRC. A batch that leads from what was flushed to beyond it is looked at:
+ * those behind may belie it. */
+static bool log_walk_lies(const struct log_walker *w, const struct log_walk *walk,
+                          const struct batch_header *h) {
+    struct segment_hole hole;
+    return !walk->trusted && w->next < walk->keep_below &&
+           batch_last_offset(h) >= walk->keep_below &&
+           segment_hole_at(w->scan.segment, w->scan.position, false, &hole) == 1 &&
+           hole.position <= w->scan.position && w->scan.position < hole.end;
+}
+
+/* 1: there was one and the walk goes on, 0: the end, or why it ends before. */
+static int log_walk_batch(struct log_walker *w, struct log_walk *walk, int64_t now_ms) {
+    struct batch_header h;
+    struct segment *s = w->scan.segment;
+    int result = segment_scan_peek(&w->scan, &h);
+    if (result == 0) return 0;
+    if (atomic_load_explicit(&s->home->dir->recovery_stopped, memory_order_relaxed))
+        result = LOG_E_OFFLINE;
+    if (result == 1 && !segment_batch_fits(s->base_offset, &h, w->next)) result = LOG_E_CORRUPT;
+    bool fits = result == 1;
+    if (fits && !walk->trusted && h.base_offset >= walk->check_from) {
+        int checked = log_walk_check(&w->scan, &h, &w->buffer);
+        if (checked != 0) result = checked;
+    }
+    if (result == 1 && log_walk_lies(w, walk, &h)) result = LOG_E_CORRUPT;
+    if (result == LOG_E_CORRUPT) return log_walk_damage(w, walk, &h, fits);
+    if (result == 1) result = log_walk_take(w, walk, &h, now_ms);
+    return result == 0 ? 1 : result;
+}
+
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
+    struct log_walker w = {.log = log, .doubt_position = -1};
+    struct log_dir *dir = s->home->dir;
+    int result;
+    w.next = walk->next > s->base_offset ? walk->next : s->base_offset;
+    if (walk->keep_below < walk->check_from) walk->keep_below = walk->check_from;
+    assert(atomic_load(&s->pins) > 0);
+    assert(walk->keep_below >= walk->check_from);
+    assert(!walk->index || walk->position == 0); /* An index is made from the first batch on. */
+    if (walk->index) segment_index_reset(s);
+    segment_scan_begin(&w.scan, s, walk->position, atomic_load(&s->bytes), false);
+    log_walk_lend(walk, &w.scan, &w.window);
+    w.scan.strict = true;
+    _Atomic uint64_t *counted = walk->trusted ? &dir->trusted_bytes : &dir->recovered_bytes;
+    int64_t told = w.scan.position;
+    walk->holed = false;
+    while ((result = log_walk_batch(&w, walk, now_ms)) == 1) {
+        if (w.scan.position - told < LOG_WALK_REPORT_BYTES) continue;
+        meter_add_shared(counted, (uint64_t)(w.scan.position - told));
+        told = w.scan.position;
+    }
+    /* Nothing good follows: a tail as any other. */
+    if (walk->tail && w.doubt_position >= 0 && (result == 0 || result == LOG_E_CORRUPT)) {
+        result = LOG_E_CORRUPT;
+        walk->holed = false;
+        w.scan.position = w.doubt_position;
+        w.next = w.doubt_next;
+    } else if (result == 0) {
+        log_walk_resolve(&w);
+    }
+    meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
+    free(w.buffer.bytes);
+    free(w.window.bytes);
+    assert(w.scan.position <= w.scan.end);
+    assert(w.next >= s->base_offset);
+    walk->good = w.scan.position;
+    walk->next = w.next;
+    return result;
+}

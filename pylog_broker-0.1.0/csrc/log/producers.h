@@ -1,0 +1,66 @@
+/* What a log remembers of its producers (KIP-98): per producer id the epoch, the last five batches
+ * and an open transaction; and the `.snapshot` file: int16 version 1, uint32 CRC-32C of the rest,
+ * int32 count, then 46 bytes for each producer. Not thread-safe: the log's append lock guards it.
+ */
+#ifndef PYLOG_PRODUCERS_H
+#define PYLOG_PRODUCERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/batch.h"
+
+enum { PRODUCERS_BATCHES = 5, PRODUCERS_ENTRY_BYTES = 46, PRODUCERS_HEAD_BYTES = 10 };
+
+struct producers_batch {
+    int64_t last_offset, timestamp_ms;
+    int32_t last_sequence, offset_delta;
+};
+
+struct producers_entry {
+    int64_t producer_id; /* -1: an empty slot */
+    int64_t seen_ms;     /* the later of the clock and the record's time: what expiry looks at */
+    int64_t transaction_first_offset; /* -1: none open */
+    int64_t last_marker;              /* its offset; -1: none since the log was opened */
+    int32_t coordinator_epoch;
+    int16_t epoch;
+    uint8_t batch_count, newest; /* the ring of `batches` */
+    struct producers_batch batches[PRODUCERS_BATCHES];
+};
+
+struct producers {
+    struct producers_entry *slots;
+    uint32_t count, capacity;
+};
+
+void producers_free(struct producers *p);
+/* 0: append it. 1: a duplicate of *seen, write nothing. LOG_E_SEQUENCE, LOG_E_EPOCH, or
+ * LOG_E_TXN_STATE: its transaction is open, and the batch is none of it. */
+int producers_check(const struct producers *p, const struct batch_header *h,
+                    struct producers_batch *seen);
+/* Remembers an appended (or replayed) batch. 0 or LOG_E_MEMORY. */
+int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
+/* A transaction marker: ends the producer's open transaction. coordinator_epoch: what it says, -1
+ * when it does not. 0 or LOG_E_MEMORY. */
+int producers_end_transaction(struct producers *p, const struct batch_header *h,
+                              int32_t coordinator_epoch, int64_t now_ms);
+void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
+/* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back
+ * the others, so that a client which sends all of its unanswered batches again finds each of them.
+ */
+void producers_recall(struct producers *p, const struct producers *older);
+/* Ends open transactions that have nothing at or above `start`: a crash may have taken their
+ * markers, and there is nothing left to decide about. */
+void producers_end_before(struct producers *p, int64_t start);
+/* First offset of the oldest open transaction, or -1. */
+int64_t producers_first_open(const struct producers *p);
+const struct producers_entry *producers_find(const struct producers *p, int64_t producer_id);
+
+/* The snapshot's bytes, malloc'd; or NULL. */
+uint8_t *producers_encode(const struct producers *p, size_t *bytes);
+/* Replaces the state. 0; -EINVAL: the bytes are damaged; -ENOMEM: memory is short. The state is
+ * empty then. */
+int producers_decode(struct producers *p, const uint8_t *bytes, size_t len);
+
+#endif

@@ -1,0 +1,405 @@
+/* One connection's life: opened, run as far as it goes whenever something happened, timed, closed.
+ *
+ * Edge-triggered and registered once: what the events said is kept in readable and blocked, so that
+ * pausing and going on cost no system call. */
+#include "net/reactor_state.h"
+
+#include <string.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "format/assertion.h"
+
+void connection_delist(struct connection *c) {
+    struct connection_list *list = c->list;
+    if (list == NULL) return;
+    *(c->list_prev == NULL ? &list->first : &c->list_prev->list_next) = c->list_next;
+    *(c->list_next == NULL ? &list->last : &c->list_next->list_prev) = c->list_prev;
+    c->list = NULL;
+    c->list_next = c->list_prev = NULL;
+}
+
+void connection_enlist(struct connection *c, struct connection_list *list) {
+    if (c->list == list) return;
+    connection_delist(c);
+    assert_slow((list->first == NULL) == (list->last == NULL));
+    c->list = list;
+    c->list_prev = list->last;
+    *(list->last == NULL ? &list->first : &list->last->list_next) = c;
+    list->last = c;
+}
+
+void connection_run_list(struct reactor *r, struct connection_list *list) {
+    struct connection_list now = *list;
+    *list = (struct connection_list){0};
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
+    while (now.first != NULL) {
+        struct connection *c = now.first;
+        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_delist(c);
+        connection_run(r, c);
+    }
+}
+
+void connection_run_ready(struct reactor *r) {
+    int64_t until_ns = reactors_now_ns() + READY_TURN_NS;
+    struct connection_list now = r->ready;
+    r->ready = (struct connection_list){0};
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
+    while (now.first != NULL) {
+        struct connection *c = now.first;
+        connection_delist(c);
+        connection_run(r, c);
+        if (reactors_now_ns() >= until_ns) break;
+    }
+    if (now.first == NULL) return;
+    /* The others stay first. */
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &r->ready;
+    now.last->list_next = r->ready.first;
+    if (r->ready.first != NULL)
+        r->ready.first->list_prev = now.last;
+    else
+        r->ready.last = now.last;
+    r->ready.first = now.first;
+}
+
+static void left(struct reactor *r, const uint8_t ip[16]) REQUIRES(r->role) {
+    peers_leave(r->all->peers, ip);
+    unsigned before = atomic_fetch_sub(&r->all->connections, 1);
+    unsigned load = atomic_fetch_sub(&r->load, 1);
+    assert(load > 0 && before > 0);
+}
+
+static void learn_local_address(struct connection *c) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0)
+        listener_address(&a, &c->local);
+}
+
+static bool open_transport(struct connection *c, const struct listener_accepted *a) {
+    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
+    return a->maker == NULL || a->refused_ms > 0 || a->maker->open(a->maker, &c->transport);
+}
+
+static void end_transport(struct connection *c) {
+    if (c->transport.session != NULL) c->transport.calls->end(&c->transport);
+    assert(c->transport.session == NULL);
+}
+
+/* < 0: for ever. */
+static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    int64_t idle_ms_max = r->all->config.idle_ms_max;
+    if (!guard_is_stranger(c)) return idle_ms_max;
+    return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
+}
+
+/* When it is first looked at. */
+static void set_first_timer(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    int64_t wait_ms = c->transport.handshaking ? HANDSHAKE_MS_MAX : idle_max(r, c);
+    if (wait_ms >= 0) timers_set(&r->timers, &c->timer, r->now_ms + wait_ms);
+}
+
+void connection_open(struct reactor *r, const struct listener_accepted *a) {
+    bool grew;
+    struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
+    if (c != NULL && grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
+        slab_give(&r->connections, c);
+        c = NULL;
+    }
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+    if (c != NULL) {
+        event.data.u64 = reactor_name(r, &c->item);
+        if (!open_transport(c, a) || epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
+            end_transport(c);
+            slab_give(&r->connections, c);
+            c = NULL;
+        }
+    }
+    if (a->maker != NULL) a->maker->release(a->maker);
+    if (c == NULL) {
+        close(a->fd);
+        left(r, a->peer.ip);
+        return;
+    }
+    c->timer.kind = TIMER_CONNECTION;
+    c->listener = a->listener;
+    c->peer = a->peer;
+    c->active_ms = r->now_ms;
+    learn_local_address(c);
+    STAT_ADD(r, connections, 1);
+    STAT_ADD(r, connections_accepted, 1);
+    if (a->refused_ms > 0) {
+        STAT_ADD(r, connections_refused, 1);
+        c->refused = c->muted = true;
+        c->muted_until_ms = r->now_ms + a->refused_ms;
+        timers_set(&r->timers, &c->timer, c->muted_until_ms);
+        return;
+    }
+    if (!guard_open(r, c, a->flags)) {
+        connection_close(r, c);
+        return;
+    }
+    set_first_timer(r, c);
+}
+
+void connection_close(struct reactor *r, struct connection *c) {
+    requests_abandon_all(r, c);
+    connection_delist(c);
+    timers_cancel(&r->timers, &c->timer);
+    c->in_start = c->in_end = 0;
+    receive_trim(r, c, false);
+    end_transport(c);
+    close(c->transport.fd);
+    left(r, c->peer.ip);
+    if (c->quota != NULL) quota_client_release(c->quota);
+    if (c->watched) {
+        struct event *e = events_make(EVENT_CLOSED, 0);
+        if (e != NULL) {
+            e->connection = reactor_name(r, &c->item);
+            events_post(r->all->events, e);
+        }
+    }
+    assert(c->first == NULL && c->list == NULL && c->in == NULL);
+    assert(r->privileged != c && c->timer.place == 0);
+    slab_give(&r->connections, c);
+    STAT_ADD(r, connections, -1);
+    STAT_ADD(r, connections_closed, 1);
+}
+
+static int64_t frame_deadline(const struct connection *c) {
+    size_t pending = c->in_end - c->in_start;
+    return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
+}
+
+/* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it.
+ */
+static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
+    if (c->blocked) return c->progress_ms + STALL_MS_MAX;
+    if (c->muted) return c->muted_until_ms;
+    if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
+    if (c->in_end == c->in_start) {
+        int64_t idle_ms_max = idle_max(r, c);
+        return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
+    }
+    int64_t at_ms = frame_deadline(c), shrink_ms = c->active_ms + SHRINK_MS;
+    return shrink_ms < at_ms && receive_wants_shrink(c) ? shrink_ms : at_ms;
+}
+
+/* A timer that is due too early is looked at again when it fires, so the usual request moves none.
+ */
+static void arm(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    int64_t at_ms = deadline(r, c);
+    if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
+    timers_set(&r->timers, &c->timer, at_ms);
+}
+
+void connection_on_timer(struct reactor *r, struct connection *c) {
+    if (deadline(r, c) > r->now_ms) {
+        arm(r, c);
+        return;
+    }
+    if (c->refused) {
+        connection_close(r, c);
+        return;
+    }
+    if (c->transport.handshaking) {
+        handshake_expire(r, c);
+        return;
+    }
+    if (!c->blocked && c->muted) {
+        c->muted = false;
+        c->active_ms = c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_run(r, c);
+        return;
+    }
+    if (c->blocked) {
+        STAT_ADD(r, connections_stalled, 1);
+    } else if (c->in_end == c->in_start) {
+        STAT_ADD(r, connections_idle, 1);
+    } else if (frame_deadline(c) <= r->now_ms) {
+        STAT_ADD(r, frames_late, 1);
+    } else {
+        receive_trim(r, c, true);
+        c->active_ms = r->now_ms; /* if it could not shrink, not at once again */
+        arm(r, c);
+        return;
+    }
+    connection_close(r, c);
+}
+
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms) {
+    assert(throttle_ms > 0);
+    int64_t until_ms = r->now_ms + throttle_ms;
+    if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
+    c->muted = true;
+    if (r->privileged == c) r->privileged = NULL; /* it would keep the others from going on */
+    STAT_ADD(r, requests_throttled, 1);
+    if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
+}
+
+/* Sends what is due. What that takes counts on the client's time, as far as it is limited. */
+static enum output_result send_answers(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    if (c->quota == NULL || !quota_client_timed(c->quota)) return output_run(r, c);
+    int64_t began_ns = quotas_monotonic_ns();
+    enum output_result sent = output_run(r, c);
+    quota_client_count(c->quota, QUOTA_REQUEST, quotas_percent(quotas_monotonic_ns() - began_ns),
+                       r->now_ms);
+    return sent;
+}
+
+/* Reads once. False: this turn is over. */
+static bool read_more(struct reactor *r, struct connection *c, size_t *turn, bool *failed)
+    REQUIRES(r->role) {
+    if (!c->readable || !requests_may_read(c) || r->draining) return false;
+    if (*turn >= RECEIVE_TURN_BYTES) {
+        connection_enlist(c, &r->ready);
+        return false;
+    }
+    size_t bytes = 0;
+    switch (receive_some(r, c, &bytes)) {
+    case RECEIVE_SOME: *turn += bytes; return true;
+    case RECEIVE_NOTHING: return false;
+    case RECEIVE_ENDED: c->closing = true; return true;
+    case RECEIVE_NO_ROOM:
+        receive_wait(r, c);
+        return false;
+    case RECEIVE_FAILED: break;
+    }
+    *failed = true;
+    return false;
+}
+
+/* Of a peer that has not asked for anything yet: it may not trust our certificate. */
+static void report_failure(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    const struct transport *t = &c->transport;
+    const char *why = t->session == NULL ? NULL : t->calls->failure(t);
+    if (why != NULL) handshake_report(r, c, why);
+}
+
+void connection_run(struct reactor *r, struct connection *c) {
+    size_t turn = 0;
+    connection_delist(c);
+    if (c->transport.handshaking && !handshake_run(r, c)) return;
+    for (;;) {
+        int started = requests_start(r, c);
+        uint8_t before = c->slot_count;
+        enum output_result sent = send_answers(r, c);
+        bool failed = sent == OUTPUT_FAILED || c->failed;
+        bool ended = (c->closing || r->draining) && c->first == NULL;
+        if (!failed && !ended) {
+            if (sent == OUTPUT_TURN) connection_enlist(c, &r->ready);
+            if (sent != OUTPUT_DONE) break;
+            if (started > 0 || c->slot_count < before) continue;
+            if (read_more(r, c, &turn, &failed)) continue;
+        }
+        if (failed || ended) {
+            if (failed && c->earned == 0) report_failure(r, c);
+            connection_close(r, c);
+            return;
+        }
+        break;
+    }
+    receive_trim(r, c, false);
+    arm(r, c);
+}
+
+void connection_on_events(struct reactor *r, struct connection *c, uint32_t events) {
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    bool goes_on = c->blocked && (events & EPOLLOUT);
+    if (events & EPOLLOUT) c->blocked = false;
+    /* TLS may have to write before it can read, and the other way round. */
+    if (c->transport.session != NULL) {
+        c->readable = true;
+        c->blocked = false;
+    }
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
+    bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    /* After a mere end of input the requests before it still count (acks=0), but a Fetch does
+     * nothing that anyone would miss. */
+    if (c->muted && gone) {
+        connection_close(r, c);
+        return;
+    }
+    if (c->first != NULL && (gone || (c->hung_up && c->first->state == SLOT_WAITING &&
+                                      c->first->r.api_key == API_FETCH))) {
+        connection_close(r, c);
+        return;
+    }
+    if (goes_on)
+        connection_enlist(c, &r->ready); /* a long answer: after what others have sent */
+    else
+        connection_run(r, c);
+}
+
+/* Its buffer is held for a frame that does not get on. */
+static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
+        return false;
+    if (c == r->privileged) {
+        int64_t frame_ms = (int64_t)(c->frame_bytes / PRIVILEGED_BYTES_PER_MS);
+        return r->now_ms - r->privileged_ms >= EVICT_MS + frame_ms;
+    }
+    if (c->list == &r->input_waiting)
+        return c->waiting_ms != 0 && r->now_ms - c->waiting_ms >= WAIT_MS_MAX;
+    int64_t late_ms = WAIT_MS_MAX + (int64_t)(c->in_end - c->in_start) / CROWDED_BYTES_PER_MS;
+    return c->list == NULL && !c->readable &&
+           (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
+}
+
+void connection_evict_stalled(struct reactor *r) {
+    for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
+        struct connection *slowest = NULL;
+        for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
+            struct connection *c = slab_at(&r->connections, at);
+            if (c != NULL && is_stalled(r, c) &&
+                (slowest == NULL || c->active_ms < slowest->active_ms))
+                slowest = c;
+        }
+        if (slowest == NULL) return;
+        STAT_ADD(r, frames_late, 1);
+        connection_close(r, slowest);
+    }
+}
+
+/* Since when it has done nothing; INT64_MAX: it may not be closed for another one. */
+static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
+    REQUIRES(r->role) {
+    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
+    if (c->refused) return INT64_MIN; /* it is only kept waiting for its end */
+    if (c->muted) return INT64_MAX;
+    bool silent = c->earned == 0;
+    int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
+    if (r->now_ms - c->active_ms < least_ms) return INT64_MAX;
+    return silent ? c->active_ms - INT32_MAX : c->active_ms;
+}
+
+bool connection_evict_idle(struct reactor *r) {
+    struct connection *oldest = NULL;
+    int64_t since_ms = INT64_MAX;
+    bool young = false; /* silent ones that may yet speak: they give way before any other */
+    uint32_t room = slab_room(&r->connections);
+    for (uint32_t i = 0; i < room && i < CROWDED_LOOKS_MAX; i++) {
+        r->crowded_at = r->crowded_at + 1 < room ? r->crowded_at + 1 : 0;
+        struct connection *c = slab_at(&r->connections, r->crowded_at);
+        if (c == NULL) continue;
+        int64_t idle_ms = idle_since_ms(r, c);
+        young = young || (c->earned == 0 && idle_ms == INT64_MAX && !c->muted);
+        if (idle_ms >= since_ms) continue;
+        oldest = c;
+        since_ms = idle_ms;
+    }
+    if (oldest == NULL || (young && oldest->earned != 0)) return false;
+    STAT_ADD(r, connections_evicted, 1);
+    connection_close(r, oldest);
+    return true;
+}
+
+void connection_drain(struct reactor *r, struct connection *c) {
+    if (c->first != NULL && c->first->state == SLOT_WAITING && c->first->r.api_key == API_FETCH)
+        requests_resume(r, c->first, SERVE_TIMEOUT);
+    connection_enlist(c, &r->ready);
+}

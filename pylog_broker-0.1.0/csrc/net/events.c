@@ -1,0 +1,107 @@
+/* A list under a mutex. The eventfd is written when the list was empty. */
+#include "net/events.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "thread/lock.h"
+
+struct events {
+    struct lock lock;
+    struct event *first GUARDED_BY(lock), **last GUARDED_BY(lock);
+    atomic_uint waiting; /* in the list; written under the lock */
+    int fd;
+};
+
+struct events *events_new(void) {
+    struct events *e = calloc(1, sizeof *e);
+    if (e == NULL) return NULL;
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd < 0) {
+        free(e);
+        return NULL;
+    }
+    *e = (struct events){.fd = fd, .last = &e->first};
+    lock_init(&e->lock);
+    return e;
+}
+
+void events_free(struct events *e) {
+    lock_acquire(&e->lock);
+    for (struct event *one = e->first, *next; one != NULL; one = next) {
+        next = one->next;
+        free(one);
+    }
+    lock_release(&e->lock);
+    lock_destroy(&e->lock);
+    close(e->fd);
+    free(e);
+}
+
+int events_fd(const struct events *e) { return e->fd; }
+
+struct event *events_make(uint32_t kind, size_t data_len) {
+    struct event *event = malloc(sizeof *event + data_len);
+    if (event == NULL) return NULL;
+    memset(event, 0, sizeof *event);
+    event->kind = kind;
+    return event;
+}
+
+struct event *events_text(uint32_t kind, const char *text) {
+    size_t bytes = strlen(text);
+    struct event *event = events_make(kind, bytes);
+    if (event == NULL) return NULL;
+    event->body_len = bytes;
+    memcpy(event->data, text, bytes);
+    return event;
+}
+
+static void ring(struct events *e) {
+    uint64_t one = 1;
+    ssize_t n = write(e->fd, &one, sizeof one);
+    (void)n; /* it cannot overflow: it is written only after the list was empty or left non-empty */
+}
+
+void events_post(struct events *e, struct event *event) {
+    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_MAY_JOIN);
+    event->next = NULL;
+    lock_acquire(&e->lock);
+    bool first = e->first == NULL;
+    assert(first == (e->last == &e->first));
+    *e->last = event;
+    e->last = &event->next;
+    atomic_fetch_add_explicit(&e->waiting, 1, memory_order_relaxed);
+    lock_release(&e->lock);
+    if (first) ring(e);
+}
+
+struct event *events_take(struct events *e, uint32_t count_max) {
+    uint64_t count;
+    ssize_t n = read(e->fd, &count, sizeof count);
+    (void)n; /* EAGAIN: the caller looked without having been woken */
+    lock_acquire(&e->lock);
+    struct event *taken = e->first, **end = &taken;
+    uint32_t taken_count = 0;
+    while (*end != NULL && taken_count < count_max) {
+        end = &(*end)->next;
+        taken_count++;
+    }
+    e->first = *end;
+    *end = NULL;
+    if (e->first == NULL) e->last = &e->first;
+    bool left = e->first != NULL;
+    assert(taken_count <= count_max && (!left || taken_count == count_max));
+    assert(taken_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
+    atomic_fetch_sub_explicit(&e->waiting, taken_count, memory_order_relaxed);
+    lock_release(&e->lock);
+    if (left) ring(e);
+    return taken;
+}
+
+uint32_t events_waiting(struct events *e) {
+    return atomic_load_explicit(&e->waiting, memory_order_relaxed);
+}

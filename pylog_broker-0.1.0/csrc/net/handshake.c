@@ -1,0 +1,59 @@
+/* What comes before a connection's first request: its transport's handshake.
+ *
+ * A step may take a millisecond of arithmetic. So each round has time for a few, and those that
+ * come too late have their turn in the next one, after what others have sent. */
+#include "format/assertion.h"
+#include "net/reactor_state.h"
+
+void handshake_report(struct reactor *r, const struct connection *c, const char *why) {
+    struct event *e = NULL;
+    if (r->unsafe_posted < UNSAFE_PER_TICK_MAX) e = events_text(EVENT_UNSAFE, why);
+    if (e == NULL) {
+        r->unsafe_left_out++;
+        return;
+    }
+    r->unsafe_posted++;
+    e->connection = reactor_name(r, &c->item);
+    e->listener = c->listener;
+    e->local = c->local;
+    e->peer = c->peer;
+    e->missing_count = r->unsafe_left_out;
+    r->unsafe_left_out = 0;
+    events_post(r->all->events, e);
+}
+
+static bool fail(struct reactor *r, struct connection *c, const char *why) REQUIRES(r->role) {
+    STAT_ADD(r, handshakes_failed, 1);
+    if (why[0] != 0) handshake_report(r, c, why);
+    connection_close(r, c);
+    return false;
+}
+
+bool handshake_run(struct reactor *r, struct connection *c) {
+    assert(c->transport.handshaking && c->first == NULL && c->in == NULL);
+    if (c->closing || r->draining) {
+        connection_close(r, c);
+        return false;
+    }
+    if (r->handshakes_ns >= HANDSHAKE_TURN_NS) {
+        connection_enlist(c, &r->ready);
+        return false;
+    }
+    struct transport_report report;
+    int64_t began_ns = reactors_now_ns();
+    enum transport_shake shake = c->transport.calls->handshake(&c->transport, &report);
+    r->handshakes_ns += reactors_now_ns() - began_ns;
+    if (shake == TRANSPORT_WAITS) return false;
+    if (shake == TRANSPORT_FAILED) return fail(r, c, report.text);
+    assert(!c->transport.handshaking);
+    STAT_ADD(r, handshakes, 1);
+    if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
+    c->active_ms = c->frame_ms = r->now_ms;
+    c->readable = true; /* what came with the last of the handshake is no event of its own */
+    if (!guard_shaken(r, c, report.text)) c->closing = true;
+    return true;
+}
+
+void handshake_expire(struct reactor *r, struct connection *c) {
+    fail(r, c, "the handshake took too long");
+}

@@ -1,0 +1,338 @@
+/* Listening sockets, one per address and reactor on the same port, and the connections that come
+ * in.
+ *
+ * The first socket is bound without SO_REUSEPORT, so that a port that any other process holds is
+ * refused; the option is set after that, and the other reactors' sockets join. A connection goes to
+ * the reactor with the fewest: the kernel's choice by hash leaves some reactors idle while there
+ * are few connections. */
+#include "net/reactor_state.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ACCEPT_TURN = 32, PORT_ATTEMPTS = 16 };
+
+void listener_address(const struct sockaddr_storage *from, struct event_address *to) {
+    memset(to, 0, sizeof *to);
+    if (from->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)from;
+        memcpy(to->ip, &in6->sin6_addr, 16);
+        to->port = ntohs(in6->sin6_port);
+    } else if (from->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)from;
+        to->ip[10] = to->ip[11] = 0xff;
+        memcpy(to->ip + 12, &in->sin_addr, 4);
+        to->port = ntohs(in->sin_port);
+    }
+}
+
+/* ---- on the reactor's thread */
+
+static bool watch(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = EPOLL_LISTENER | l->index};
+    return epoll_ctl(r->epoll, EPOLL_CTL_ADD, l->fd, &event) == 0;
+}
+
+static void free_socket(struct listener_socket *l) {
+    if (l->maker != NULL) l->maker->release(l->maker);
+    close(l->fd);
+    free(l);
+}
+
+void listener_discard(const struct message *l) {
+    if (l->kind == MESSAGE_LISTEN) {
+        free_socket(l->data);
+        return;
+    }
+    assert(l->kind == MESSAGE_ADOPT);
+    struct listener_accepted *a = l->data;
+    if (a->maker != NULL) a->maker->release(a->maker);
+    close(a->fd);
+    free(a);
+}
+
+void listener_add(struct reactor *r, struct listener_socket *l) {
+    l->index = r->listener_count;
+    l->timer.kind = TIMER_LISTENER;
+    if (!r->accepting || !timers_reserve(&r->timers, 1) || !watch(r, l)) {
+        free_socket(l);
+        return;
+    }
+    r->listener_count++;
+    l->next = r->listeners;
+    r->listeners = l;
+}
+
+struct listener_socket *listener_at(struct reactor *r, uint32_t index) {
+    struct listener_socket *l = r->listeners;
+    while (l != NULL && l->index != index) l = l->next;
+    return l;
+}
+
+static void close_socket(struct reactor *r, struct listener_socket **link) REQUIRES(r->role) {
+    struct listener_socket *l = *link;
+    assert(l != NULL);
+    *link = l->next;
+    timers_cancel(&r->timers, &l->timer);
+    free_socket(l);
+}
+
+void listener_close_all(struct reactor *r) {
+    r->accepting = false;
+    while (r->listeners != NULL) close_socket(r, &r->listeners);
+}
+
+void listener_close(struct reactor *r, int listener) {
+    for (struct listener_socket **link = &r->listeners; *link != NULL;)
+        if ((*link)->listener == listener)
+            close_socket(r, link);
+        else
+            link = &(*link)->next;
+}
+
+/* New connections wait in the kernel's queue while there is no room or no descriptor for them. */
+static void pause_accepting(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
+    STAT_ADD(r, accept_pauses, 1);
+    epoll_ctl(r->epoll, EPOLL_CTL_DEL, l->fd, NULL);
+    timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
+}
+
+void listener_on_timer(struct reactor *r, struct listener_socket *l) {
+    if (!watch(r, l)) timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
+}
+
+static struct reactor *least_loaded(struct reactor *r) REQUIRES(r->role) {
+    struct reactor *best = r;
+    unsigned least = atomic_load_explicit(&r->load, memory_order_relaxed);
+    int active = atomic_load(&r->all->active);
+    for (int i = 0; i < active; i++) {
+        struct reactor *other = &r->all->reactors[i];
+        unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed);
+        if (load < least) {
+            best = other;
+            least = load;
+        }
+    }
+    return best;
+}
+
+static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role) {
+    struct reactor *to = least_loaded(r);
+    struct listener_accepted *copy = to == r ? NULL : malloc(sizeof *copy);
+    if (copy != NULL) {
+        *copy = *a;
+        atomic_fetch_add(&to->load, 1);
+        struct message adopt = {.kind = MESSAGE_ADOPT, .data = copy};
+        if (mailbox_post(to->mailbox, &adopt)) return;
+        atomic_fetch_sub(&to->load, 1);
+        free(copy);
+    }
+    atomic_fetch_add(&r->load, 1);
+    connection_open(r, a);
+}
+
+/* Files need the descriptors that are left: without one they cannot be written. */
+static bool is_crowded(struct reactor *r, int fd) REQUIRES(r->role) {
+    return atomic_load(&r->all->connections) >= atomic_load(&r->all->descriptors_max) ||
+           (uint32_t)fd >= atomic_load(&r->all->descriptor_end);
+}
+
+/* False: nothing more to accept now. */
+static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
+    struct sockaddr_storage from;
+    socklen_t len = sizeof from;
+    int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        int error = errno;
+        if (error == EMFILE && connection_evict_idle(r)) return true;
+        if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
+            pause_accepting(r, l);
+        return error == ECONNABORTED || error == EINTR;
+    }
+    if (is_crowded(r, fd) && !connection_evict_idle(r)) {
+        STAT_ADD(r, connections_crowded, 1);
+        close(fd);
+        return true;
+    }
+    struct listener_accepted a = {
+        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker};
+    listener_address(&from, &a.peer);
+    if (r->all->config.quotas != NULL)
+        a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
+    if (!peers_enter(r->all->peers, a.peer.ip, atomic_load(&r->all->connections_per_ip_max))) {
+        STAT_ADD(r, connections_refused, 1);
+        close(fd);
+        return true;
+    }
+    atomic_fetch_add(&r->all->connections, 1);
+    if (a.maker != NULL) a.maker->retain(a.maker);
+    place(r, &a);
+    return true;
+}
+
+void listener_accept(struct reactor *r, struct listener_socket *l) {
+    for (int i = 0; i < ACCEPT_TURN; i++) {
+        if (atomic_load(&r->all->connections) >= atomic_load(&r->all->connections_max)) {
+            pause_accepting(r, l);
+            return;
+        }
+        if (!accept_one(r, l)) return;
+    }
+}
+
+/* ---- on the caller's thread */
+
+static int set(int fd, int level, int option, int value) {
+    return setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/* Options that accepted connections inherit. */
+static int set_options(const struct reactors_config *config, int fd) {
+    if (set(fd, SOL_SOCKET, SO_REUSEADDR, 1) != 0 || set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) != 0 ||
+        set(fd, IPPROTO_TCP, TCP_NODELAY, 1) != 0)
+        return -errno;
+    if (config->send_buffer_bytes > 0 &&
+        set(fd, SOL_SOCKET, SO_SNDBUF, config->send_buffer_bytes) != 0)
+        return -errno;
+    if (config->receive_buffer_bytes > 0 &&
+        set(fd, SOL_SOCKET, SO_RCVBUF, config->receive_buffer_bytes) != 0)
+        return -errno;
+    return 0;
+}
+
+static int open_socket(const struct reactors_config *config, const struct addrinfo *at, int port,
+                       bool shared, bool both_families) {
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -errno;
+    struct sockaddr_storage address;
+    memcpy(&address, at->ai_addr, at->ai_addrlen);
+    if (at->ai_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&address)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)(void *)&address)->sin_port = htons((uint16_t)port);
+    int error = set_options(config, fd);
+    if (error == 0 && at->ai_family == AF_INET6 &&
+        set(fd, IPPROTO_IPV6, IPV6_V6ONLY, !both_families) != 0)
+        error = -errno;
+    if (error == 0 && shared && set(fd, SOL_SOCKET, SO_REUSEPORT, 1) != 0) error = -errno;
+    if (error == 0 && bind(fd, (struct sockaddr *)&address, at->ai_addrlen) != 0) error = -errno;
+    if (error == 0 && set(fd, SOL_SOCKET, SO_REUSEPORT, 1) != 0) error = -errno;
+    if (error == 0) return fd;
+    close(fd);
+    return error;
+}
+
+static int port_of(int fd) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    struct event_address address;
+    if (getsockname(fd, (struct sockaddr *)&a, &len) != 0) return -errno;
+    listener_address(&a, &address);
+    return address.port;
+}
+
+struct sockets {
+    int *fds;
+    uint32_t count;
+};
+
+static void close_sockets(struct sockets *s) {
+    while (s->count > 0) close(s->fds[--s->count]);
+}
+
+/* This family cannot be had on this machine, which matters only when no other address is left. */
+static bool is_absent(int error) { return error == -EAFNOSUPPORT || error == -EADDRNOTAVAIL; }
+
+/* The same address may be found twice, through two lines of a hosts file. */
+static bool is_repeated(const struct addrinfo *found, const struct addrinfo *at) {
+    for (const struct addrinfo *before = found; before != at; before = before->ai_next)
+        if (before->ai_addrlen == at->ai_addrlen &&
+            memcmp(before->ai_addr, at->ai_addr, at->ai_addrlen) == 0)
+            return true;
+    return false;
+}
+
+/* All sockets of all addresses on one port, bound, for the reactors from `first` on. The port or a
+ * negative errno. */
+static int bind_all(struct reactors *rs, const struct addrinfo *found, int port, int first,
+                    bool both_families, struct sockets *s) {
+    int absent = -EADDRNOTAVAIL, end = atomic_load(&rs->active);
+    for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
+        for (int i = first; i < end && !is_repeated(found, at); i++) {
+            int fd = open_socket(&rs->config, at, port, i > 0, both_families);
+            if (i == first && is_absent(fd)) {
+                absent = fd;
+                break;
+            }
+            if (fd < 0) return fd;
+            s->fds[s->count++] = fd;
+            if (port == 0) port = port_of(fd);
+            if (port < 0) return port;
+        }
+    }
+    return s->count == 0 ? absent : port;
+}
+
+static int hand_out(struct reactors *rs, const struct reactors_listener *wanted, int first,
+                    struct sockets *s) ON_CONTROL_PLANE {
+    uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (listen(s->fds[i], wanted->backlog) != 0) return -errno;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct listener_socket *l = calloc(1, sizeof *l);
+        if (l == NULL) return -ENOMEM;
+        l->fd = s->fds[i];
+        l->listener = wanted->listener;
+        l->flags = wanted->flags;
+        l->maker = wanted->maker;
+        if (l->maker != NULL) l->maker->retain(l->maker);
+        s->fds[i] = -1;
+        control_post(&rs->reactors[(uint32_t)first + i % reactors],
+                     &(struct message){.kind = MESSAGE_LISTEN, .data = l});
+    }
+    s->count = 0;
+    return 0;
+}
+
+int reactors_listen(struct reactors *rs, const struct reactors_listener *l) {
+    return reactors_join(rs, l, 0);
+}
+
+int reactors_join(struct reactors *rs, const struct reactors_listener *l, int first) {
+    const char *host = l->host;
+    int port = l->port;
+    struct addrinfo wanted = {.ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *found = NULL;
+    int failed = getaddrinfo(host[0] == 0 ? NULL : host, "0", &wanted, &found);
+    if (failed == EAI_SYSTEM) return -errno;
+    if (failed != 0) return failed == EAI_MEMORY ? -ENOMEM : -EADDRNOTAVAIL;
+    uint32_t count = 0;
+    for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) count++;
+    struct sockets s = {.fds = malloc(count * (size_t)atomic_load(&rs->active) * sizeof(int))};
+    int bound = s.fds == NULL ? -ENOMEM : -EADDRINUSE;
+    /* A port that is free for one address may be taken for the next: another try gets another port.
+     */
+    for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
+         i++) {
+        bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);
+        int error = bound < 0 ? bound : hand_out(rs, l, first, &s);
+        if (error < 0) {
+            bound = error;
+            close_sockets(&s);
+        }
+    }
+    free(s.fds);
+    freeaddrinfo(found);
+    return bound;
+}

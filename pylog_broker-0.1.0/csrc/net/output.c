@@ -1,0 +1,147 @@
+/* Answers out: bytes gathered over all answers that are due, ranges of files by sendfile, at most a
+ * turn's worth at once. */
+#include "net/reactor_state.h"
+
+#include <errno.h>
+
+#include "format/assertion.h"
+
+enum { OUTPUT_PIECES_MAX = 4 * REQUESTS_PER_CONNECTION_MAX };
+
+/* How far an answer is out. */
+struct output_place {
+    uint32_t bytes_sent, part;
+    int32_t range_sent;
+};
+
+static struct output_place place_of(const struct slot *s) {
+    return (struct output_place){s->bytes_sent, s->part, s->range_sent};
+}
+
+/* The piece of memory at a place; of no length before a range of a file, and at the end. */
+static struct iovec piece_at(const struct slot *s, struct output_place at) {
+    const struct reply *a = &s->r.reply;
+    assert_slow(at.part <= a->part_count && at.bytes_sent <= a->len);
+    const struct reply_part *part = at.part < a->part_count ? &a->parts[at.part] : NULL;
+    uint32_t due = (part != NULL ? part->bytes_end : a->len) - at.bytes_sent;
+    if (due != 0) return (struct iovec){a->bytes + at.bytes_sent, due};
+    if (part == NULL || part->copy == NULL) return (struct iovec){0};
+    assert_slow(at.range_sent < part->range.length);
+    return (struct iovec){part->copy->bytes + at.range_sent,
+                          (size_t)(part->range.length - at.range_sent)};
+}
+
+/* The place after the first `n` bytes of its piece. */
+static struct output_place advanced(const struct slot *s, struct output_place at, size_t n) {
+    const struct reply *a = &s->r.reply;
+    uint32_t end = at.part < a->part_count ? a->parts[at.part].bytes_end : a->len;
+    if (at.bytes_sent < end) {
+        assert_slow(n <= end - at.bytes_sent);
+        at.bytes_sent += (uint32_t)n;
+        return at;
+    }
+    at.range_sent += (int32_t)n;
+    assert_slow(at.range_sent <= a->parts[at.part].range.length);
+    if (at.range_sent == a->parts[at.part].range.length) {
+        at.range_sent = 0;
+        at.part++;
+    }
+    return at;
+}
+
+static bool is_sent(const struct slot *s) {
+    return s->part == s->r.reply.part_count && s->bytes_sent == s->r.reply.len;
+}
+
+/* One send of all that is in memory up to the next range of a file; how many bytes went out, or -1
+ * and errno. */
+static ssize_t send_bytes(struct connection *c) {
+    struct iovec pieces[OUTPUT_PIECES_MAX];
+    size_t count = 0;
+    bool more = false;
+    for (struct slot *s = c->first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
+        struct output_place at = place_of(s);
+        struct iovec piece;
+        while ((piece = piece_at(s, at)).iov_len != 0 && count < OUTPUT_PIECES_MAX) {
+            pieces[count++] = piece;
+            at = advanced(s, at, piece.iov_len);
+        }
+        more = at.part < s->r.reply.part_count;
+        if (more || s->close_after || count == OUTPUT_PIECES_MAX) break;
+    }
+    return c->transport.calls->send(&c->transport, pieces, count, more);
+}
+
+static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
+    int64_t now_ns = reactors_now_ns();
+    for (struct slot *s = c->first; n != 0;) {
+        assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
+        struct output_place at = place_of(s);
+        size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
+        if (due != 0) {
+            at = advanced(s, at, went);
+            s->bytes_sent = at.bytes_sent;
+            s->part = at.part;
+            s->range_sent = at.range_sent;
+            n -= went;
+        }
+        if (is_sent(s)) {
+            requests_pop(r, c, now_ns);
+            s = c->first;
+        } else if (due == 0) {
+            break;
+        }
+    }
+}
+
+/* Part of the next range; as send_bytes, 0 when the file ended before the range. */
+static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max)
+    REQUIRES(r->role) {
+    struct slot *s = c->first;
+    assert_slow(s->part < s->r.reply.part_count && bytes_max > 0);
+    assert_slow(s->r.reply.parts[s->part].copy == NULL);
+    const struct log_range *range = &s->r.reply.parts[s->part].range;
+    assert_slow(s->range_sent >= 0 && s->range_sent < range->length);
+    off_t position = range->position + s->range_sent;
+    size_t left = (size_t)(range->length - s->range_sent);
+    /* Who takes so much at once waits for none of it: those who wait go first. */
+    if (left >= OUTPUT_TURN_BYTES) slices_ask(&r->slice_ns, SLICES_LONG_NS);
+    ssize_t n = c->transport.calls->sendfile(&c->transport, range->fd, position,
+                                             left < bytes_max ? left : bytes_max);
+    if (n < 0 && errno == EIO) log_range_failed(range, errno);
+    if (n <= 0) return n;
+    assert_slow((size_t)n <= left);
+    STAT_ADD(r, bytes_sendfile, n);
+    s->range_sent += (int32_t)n;
+    if (s->range_sent == range->length) {
+        s->range_sent = 0;
+        s->part++;
+        if (is_sent(s)) requests_pop(r, c, reactors_now_ns());
+    }
+    return n;
+}
+
+enum output_result output_run(struct reactor *r, struct connection *c) {
+    if (c->blocked) return OUTPUT_BLOCKED;
+    size_t turn = 0;
+    while (c->first != NULL && c->first->state == SLOT_ANSWERED) {
+        if (is_sent(c->first)) { /* an answer of no bytes */
+            requests_pop(r, c, reactors_now_ns());
+            continue;
+        }
+        if (turn >= OUTPUT_TURN_BYTES) return OUTPUT_TURN;
+        bool bytes = piece_at(c->first, place_of(c->first)).iov_len != 0;
+        ssize_t n = bytes ? send_bytes(c) : send_range(r, c, OUTPUT_TURN_BYTES - turn);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) {
+            c->blocked = true;
+            return OUTPUT_BLOCKED;
+        }
+        if (n <= 0) return OUTPUT_FAILED;
+        if (bytes) bytes_went(r, c, (size_t)n);
+        turn += (size_t)n;
+        c->active_ms = c->progress_ms = r->now_ms;
+        STAT_ADD(r, bytes_out, n);
+    }
+    return OUTPUT_DONE;
+}

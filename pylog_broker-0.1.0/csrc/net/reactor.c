@@ -1,0 +1,247 @@
+/* A reactor's thread: sleep in epoll, look at sockets, messages and timers, run what they concern.
+ */
+#include "net/reactor_state.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <sys/epoll.h>
+
+enum { EPOLL_EVENTS = 128, MESSAGES_TURN = 256 };
+_Static_assert(REACTOR_MESSAGES_MAX / 2 >= MESSAGES_TURN,
+               "wakes overflow what a turn leaves behind");
+
+int64_t reactors_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static struct slot *find_slot(struct reactor *r, uint64_t name) REQUIRES(r->role) {
+    return slab_find(&r->slots, name_index(name), name_generation(name));
+}
+
+static struct connection *find_connection(struct reactor *r, uint64_t name) REQUIRES(r->role) {
+    return slab_find(&r->connections, name_index(name), name_generation(name));
+}
+
+static void close_connections(struct reactor *r) REQUIRES(r->role) {
+    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
+        struct connection *c = slab_at(&r->connections, i);
+        if (c != NULL) connection_close(r, c);
+    }
+}
+
+static void drain(struct reactor *r) REQUIRES(r->role) {
+    listener_close_all(r);
+    r->draining = true;
+    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
+        struct connection *c = slab_at(&r->connections, i);
+        if (c != NULL) connection_drain(r, c);
+    }
+}
+
+static void stop(struct reactor *r, int64_t drain_ms) REQUIRES(r->role) {
+    r->stopping = true;
+    r->drain_until_ms = r->now_ms + drain_ms;
+    drain(r);
+}
+
+static void unlisten(struct reactor *r, int listener) REQUIRES(r->role) {
+    listener_close(r, listener);
+    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
+        struct connection *c = slab_at(&r->connections, i);
+        if (c == NULL || c->listener != listener) continue;
+        c->closing = true;
+        connection_drain(r, c);
+    }
+}
+
+static void on_connection_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
+    struct connection *c = find_connection(r, l->token);
+    if (c == NULL) {
+        struct event *e = l->kind == MESSAGE_WATCH ? events_make(EVENT_CLOSED, 0) : NULL;
+        if (e == NULL) return;
+        e->connection = l->token;
+        events_post(r->all->events, e);
+    } else if (l->kind == MESSAGE_WATCH) {
+        c->watched = true;
+    } else if (l->kind == MESSAGE_CLOSE) {
+        connection_close(r, c);
+    } else if (l->kind == MESSAGE_RETRY) {
+        c->asking = false;
+        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_enlist(c, &r->ready);
+    } else {
+        guard_identify(r, c, (uint32_t)l->size, l->status);
+    }
+}
+
+static void on_slot_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
+    struct slot *s = find_slot(r, l->token);
+    if (s == NULL)
+        control_discard(l);
+    else if (l->kind == MESSAGE_IO_DONE)
+        requests_on_io_done(r, s);
+    else if (l->kind == MESSAGE_REPLY)
+        requests_on_reply(r, s, l);
+    else
+        requests_on_verdict(r, s, l);
+}
+
+static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
+    switch (l->kind) {
+    case MESSAGE_IO_DONE:
+    case MESSAGE_REPLY:
+    case MESSAGE_VERDICT: on_slot_message(r, l); break;
+    case MESSAGE_PRINCIPAL:
+    case MESSAGE_WATCH:
+    case MESSAGE_RETRY:
+    case MESSAGE_CLOSE: on_connection_message(r, l); break;
+    case MESSAGE_ROOM: connection_run_list(r, &r->room_waiting); break;
+    case MESSAGE_LISTEN: listener_add(r, l->data); break;
+    case MESSAGE_ADOPT:
+        connection_open(r, l->data);
+        free(l->data);
+        break;
+    case MESSAGE_STOP_ACCEPTING: listener_close_all(r); break;
+    case MESSAGE_UNLISTEN: unlisten(r, (int)l->size); break;
+    case MESSAGE_RETIRE: drain(r); break;
+    case MESSAGE_RETURN:
+        r->accepting = true;
+        r->draining = false;
+        break;
+    case MESSAGE_STOP: stop(r, (int64_t)l->size); break;
+    default: assert(!"a message that no reactor knows");
+    }
+}
+
+/* Wakes were lost in a flood: every request that waits looks again. */
+static void wake_all(struct reactor *r) REQUIRES(r->role) {
+    for (uint32_t i = 0; i < slab_room(&r->slots); i++) {
+        struct slot *s = slab_at(&r->slots, i);
+        if (s != NULL && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
+    }
+}
+
+/* A request with many waiters gets many messages at once: it looks again once for all of them. */
+static void take_messages(struct reactor *r) REQUIRES(r->role) {
+    struct message messages[MESSAGES_TURN];
+    uint64_t woken[MESSAGES_TURN];
+    uint32_t woken_count = 0;
+    uint32_t count = mailbox_take(r->mailbox, messages, MESSAGES_TURN);
+    for (uint32_t i = 0; i < count; i++) {
+        if (messages[i].kind != MESSAGE_WAKE) {
+            on_message(r, &messages[i]);
+            continue;
+        }
+        struct slot *s = find_slot(r, messages[i].token);
+        if (s == NULL || s->state != SLOT_WAITING || s->woken) continue;
+        s->woken = true;
+        woken[woken_count++] = messages[i].token;
+    }
+    for (uint32_t i = 0; i < woken_count; i++) {
+        struct slot *s = find_slot(r, woken[i]);
+        if (s != NULL && s->woken && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
+    }
+    /* Asked for only when there was a flood of messages: the half that wakes may fill is far more
+     * than a turn. */
+    if (count == MESSAGES_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
+}
+
+static void on_tick(struct reactor *r) REQUIRES(r->role) {
+    input_pool_trim(&r->input);
+    connection_run_list(r, &r->input_waiting);
+    r->slow_posted = r->unsafe_posted = 0;
+    serve_tick(r->serve, r->now_ms);
+    timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
+}
+
+#define OWNER_OF(t, type) ((struct type *)(void *)((char *)(t)-offsetof(struct type, timer)))
+
+static void expire_timers(struct reactor *r) REQUIRES(r->role) {
+    struct timer *t;
+    while ((t = timers_take(&r->timers, r->now_ms)) != NULL) {
+        switch (t->kind) {
+        case TIMER_CONNECTION: connection_on_timer(r, OWNER_OF(t, connection)); break;
+        case TIMER_SLOT: requests_resume(r, OWNER_OF(t, slot), SERVE_TIMEOUT); break;
+        case TIMER_LISTENER: listener_on_timer(r, OWNER_OF(t, listener_socket)); break;
+        case TIMER_RELIEF: receive_relieve(r); break;
+        case TIMER_TICK: on_tick(r); break;
+        default: assert(!"a timer of no kind");
+        }
+    }
+}
+
+static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRES(r->role) {
+    uint64_t name = event->data.u64;
+    if (name == EPOLL_MAILBOX) return; /* messages are looked for in every round */
+    if (name & EPOLL_LISTENER) {
+        struct listener_socket *l = listener_at(r, (uint32_t)name);
+        if (l != NULL) listener_accept(r, l);
+        return;
+    }
+    struct connection *c = find_connection(r, name);
+    if (c != NULL) connection_on_events(r, c, event->events);
+}
+
+/* How long to sleep, in ms; -1 is not needed: the tick is always set. */
+static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
+    if (r->ready.first != NULL || serve_is_queued(r->serve)) return 0;
+    if (!mailbox_arm(r->mailbox)) return 0;
+    int64_t first_ms = timers_first_ms(&r->timers);
+    if (r->drain_until_ms < first_ms) first_ms = r->drain_until_ms;
+    int64_t left_ms = first_ms - now_ms;
+    return left_ms < 0 ? 0 : left_ms > TICK_MS ? TICK_MS : (int)left_ms;
+}
+
+static bool is_over(struct reactor *r) REQUIRES(r->role) {
+    if (!r->stopping) return false;
+    if (r->now_ms >= r->drain_until_ms) close_connections(r);
+    return r->connections.live == 0 && r->abandoned == 0;
+}
+
+void *reactor_main(void *argument) {
+    struct reactor *r = argument;
+    lock_role_assert(&r->role);
+    struct epoll_event events[EPOLL_EVENTS];
+    char name[16];
+    snprintf(name, sizeof name, "reactor-%u", r->index);
+    pthread_setname_np(pthread_self(), name);
+    slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+    int64_t woke_ns, done_ns = reactors_now_ns();
+    r->now_ms = done_ns / 1000000;
+    timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
+    while (!is_over(r)) {
+        int wait_ms = sleep_ms(r, done_ns / 1000000);
+        /* Whoever wakes up from here on goes first: long answers are over, or others have come. */
+        if (wait_ms != 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+        int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, wait_ms);
+        if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+        woke_ns = reactors_now_ns();
+        r->now_ms = woke_ns / 1000000;
+        r->handshakes_ns = 0;
+        STAT_ADD(r, wakeups, 1);
+        take_messages(r); /* also: from here on posts need not wake this thread */
+        for (int i = 0; i < count; i++) {
+            r->more_events = i + 1 < count;
+            on_event(r, &events[i]);
+        }
+        take_messages(r);
+        expire_timers(r);
+        requests_append(r);
+        connection_run_ready(r);
+        requests_append(r); /* what had been left over starts when answers have gone */
+        atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
+        done_ns = reactors_now_ns();
+        meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));
+    }
+    listener_close_all(r);
+    timers_cancel(&r->timers, &r->tick);
+    timers_cancel(&r->timers, &r->relief);
+    assert(r->slots.live == 0 && r->connections.live == 0 && r->timers.count == 0);
+    assert(r->ready.first == NULL && r->input_waiting.first == NULL);
+    lock_role_end(&r->role);
+    return NULL;
+}

@@ -1,0 +1,168 @@
+/* Bytes from a socket into the connection's buffer.
+ *
+ * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no
+ * partial frame is moved; small ones are read many at a time. What a connection may take at once is
+ * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it.
+ *
+ * While buffers are short, frames begin in tiny ones, so that small requests get through beside
+ * whatever large ones do. Of those that wait for more, the one that lacks least of its frame may
+ * pass the limit; those that do not get on are closed, the slowest first. */
+#include "net/reactor_state.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "format/assertion.h"
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+void receive_release(struct reactor *r, struct input_buffer *b) {
+    input_release(&r->input, b);
+    struct connection *waiting = r->input_waiting.first;
+    if (waiting == NULL) return;
+    waiting->frame_ms = r->now_ms; /* it waited for us, not we for it */
+    connection_enlist(waiting, &r->ready);
+}
+
+static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    struct input_buffer *b = c->in;
+    assert_slow(c->in_start == c->in_end);
+    c->in = NULL;
+    c->in_start = c->in_end = c->frame_bytes = 0;
+    c->waiting_ms = 0;
+    if (r->privileged == c) r->privileged = NULL;
+    if (b != NULL) receive_release(r, b);
+}
+
+static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room)
+    REQUIRES(r->role) {
+    bool begins = r->relieving && c->in == NULL; /* room is tiny then, and the frame not known */
+    return input_take(&r->input, room, r->privileged == c || begins);
+}
+
+static size_t lacks(const struct connection *c) {
+    size_t pending = c->in_end - c->in_start;
+    return c->frame_bytes > pending ? c->frame_bytes - pending : 0;
+}
+
+void receive_wait(struct reactor *r, struct connection *c) {
+    STAT_ADD(r, input_waits, 1);
+    if (c->waiting_ms == 0) c->waiting_ms = r->now_ms;
+    connection_enlist(c, &r->input_waiting);
+    if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
+}
+
+/* Frames of which nothing is known begin, beyond the limit if need be: they may be small. */
+static void let_begin(struct reactor *r) REQUIRES(r->role) {
+    r->relieving = true;
+    struct connection *next;
+    for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
+        next = c->list_next;
+        if (c->in == NULL) connection_enlist(c, &r->ready);
+    }
+    connection_run_list(r, &r->ready);
+    r->relieving = false;
+}
+
+void receive_relieve(struct reactor *r) {
+    connection_evict_stalled(r);
+    let_begin(r);
+    struct connection *next = NULL;
+    for (struct connection *c = r->input_waiting.first; c != NULL; c = c->list_next)
+        if (c->in != NULL && (next == NULL || lacks(c) < lacks(next))) next = c;
+    if (next != NULL && (r->privileged == NULL || lacks(next) < lacks(r->privileged))) {
+        r->privileged = next;
+        r->privileged_ms = r->now_ms;
+        next->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_enlist(next, &r->ready);
+    }
+    if (r->input_waiting.first != NULL)
+        timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
+}
+
+/* Moves what is pending to the beginning of another buffer. */
+static bool move(struct reactor *r, struct connection *c, struct input_buffer *to)
+    REQUIRES(r->role) {
+    if (to == NULL) return false;
+    size_t pending = c->in_end - c->in_start;
+    assert_slow(to != c->in && pending <= to->room && to->references == 1);
+    if (pending != 0) memcpy(to->bytes, c->in->bytes + c->in_start, pending);
+    struct input_buffer *from = c->in;
+    c->in = to;
+    c->in_start = 0;
+    c->in_end = pending;
+    if (from != NULL) receive_release(r, from);
+    return true;
+}
+
+/* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
+ * justifies it. */
+static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    size_t first = input_is_tight(&r->input) ? INPUT_TINY_BYTES - sizeof(struct input_buffer)
+                                             : larger(RECEIVE_BYTES, c->earned);
+    if (c->in == NULL) return move(r, c, take(r, c, first));
+    struct input_buffer *b = c->in;
+    size_t pending = c->in_end - c->in_start;
+    if (pending == 0 && b->references == 1) c->in_start = c->in_end = 0;
+    size_t frame = c->frame_bytes != 0 ? c->frame_bytes : first;
+    if (c->in_start + frame <= b->room && c->in_end < b->room) return true;
+    size_t wanted = smaller(frame, larger(first, 4 * pending));
+    if (b->references == 1 && wanted <= b->room) {
+        memmove(b->bytes, b->bytes + c->in_start, pending);
+        c->in_start = 0;
+        c->in_end = pending;
+        if (pending < b->room) return true;
+    }
+    return move(r, c, take(r, c, larger(wanted, larger(first, pending + 1))));
+}
+
+enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes) {
+    if (!make_room(r, c)) return RECEIVE_NO_ROOM;
+    size_t pending = c->in_end - c->in_start;
+    size_t room = c->in->room - c->in_end;
+    size_t lacks = c->frame_bytes > pending ? c->frame_bytes - pending : 0;
+    if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
+    if (lacks >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, lacks);
+    assert_slow(room > 0 && c->in_end + room <= c->in->room);
+    ssize_t n;
+    do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0) {
+        int error = n == 0 ? 0 : errno;
+        c->readable = c->transport.left;
+        if (c->transport.left && error == EAGAIN) connection_enlist(c, &r->ready);
+        if (n == 0) return RECEIVE_ENDED;
+        return error == EAGAIN ? RECEIVE_NOTHING : RECEIVE_FAILED;
+    }
+    /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
+     * will follow. */
+    assert_slow((size_t)n <= room);
+    if ((size_t)n < room && !c->hung_up && !c->transport.left) c->readable = false;
+    if (pending == 0) c->frame_ms = r->now_ms;
+    c->in_end += (size_t)n;
+    c->active_ms = r->now_ms;
+    *bytes = (size_t)n;
+    STAT_ADD(r, bytes_in, n);
+    return RECEIVE_SOME;
+}
+
+bool receive_wants_shrink(const struct connection *c) {
+    return c->in != NULL && c->in->room > input_room_for(4 * (c->in_end - c->in_start));
+}
+
+void receive_trim(struct reactor *r, struct connection *c, bool shrink) {
+    if (c->in == NULL) {
+        if (r->privileged == c) r->privileged = NULL;
+        return;
+    }
+    size_t pending = c->in_end - c->in_start;
+    if (pending == 0) {
+        let_go(r, c);
+        return;
+    }
+    size_t keep = shrink ? 4 * pending : larger(4 * pending, larger(c->earned, RECEIVE_BYTES));
+    if (c->in->room <= input_room_for(keep)) return;
+    /* Without a smaller buffer the large one stays: nothing is lost but room. */
+    move(r, c, input_take(&r->input, larger(2 * pending, shrink ? 0 : RECEIVE_BYTES), false));
+}

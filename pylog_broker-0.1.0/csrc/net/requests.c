@@ -1,0 +1,484 @@
+/* From frames to answers: what may start, and what became of it.
+ *
+ * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> gone. Keeps
+ * reactor.h's (2) and (3): slots stand in the order of their frames, and only a Produce that is
+ * appended (or answered) lets another Produce start behind it. */
+#include "net/reactor_state.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/assertion.h"
+
+static bool is_exclusive(const struct slot *s) {
+    if (s->r.api_key != API_PRODUCE) return true;
+    bool waits = s->state == SLOT_WAITING || s->state == SLOT_QUEUED;
+    return s->state != SLOT_ANSWERED && !(waits && !s->r.exclusive);
+}
+
+static bool may_start(const struct connection *c) {
+    if (c->closing || c->blocked || c->muted || c->asking) return false;
+    return c->last == NULL ||
+           (c->slot_count < REQUESTS_PER_CONNECTION_MAX && !is_exclusive(c->last));
+}
+
+bool requests_may_read(const struct connection *c) {
+    /* A whole frame that may not start yet waits for an answer to leave, not for more bytes. */
+    return may_start(c) && (c->frame_bytes == 0 || c->in_end - c->in_start < c->frame_bytes);
+}
+
+static void drop_body(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    if (s->held == NULL) return;
+    receive_release(r, s->held);
+    s->held = NULL;
+}
+
+static void free_slot(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    assert(s->r.state == NULL); /* serve let go of its waiters and topics */
+    timers_cancel(&r->timers, &s->timer);
+    reply_clear(&s->r.reply);
+    drop_body(r, s);
+    if (s->r.quota != NULL) quota_client_release(s->r.quota);
+    slab_give(&r->slots, s);
+    STAT_ADD(r, requests_in_flight, -1);
+}
+
+static void unlink_slot(struct connection *c, struct slot *s) {
+    struct slot *before = NULL;
+    for (struct slot *at = c->first; at != s; at = at->next) before = at;
+    if (before == NULL)
+        c->first = s->next;
+    else
+        before->next = s->next;
+    if (c->last == s) c->last = before;
+    assert_slow(c->slot_count > 0);
+    c->slot_count--;
+    assert_slow((c->slot_count == 0) == (c->first == NULL));
+}
+
+void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) {
+    struct slot *s = c->first;
+    assert(s->state == SLOT_ANSWERED);
+    assert_slow(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
+    timing_end(r, c, s, now_ns);
+    if (s->close_after) c->closing = true;
+    unlink_slot(c, s);
+    free_slot(r, s);
+    c->frame_ms = r->now_ms;
+}
+
+static struct slot *new_slot(struct reactor *r, struct connection *c,
+                             const struct frames_header *h) REQUIRES(r->role) {
+    bool grew;
+    assert_slow(c->slot_count < REQUESTS_PER_CONNECTION_MAX);
+    struct slot *s = slab_take(&r->slots, &grew);
+    if (s == NULL) return NULL;
+    if (grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
+        slab_give(&r->slots, s);
+        return NULL;
+    }
+    s->timer.kind = TIMER_SLOT;
+    s->connection = c;
+    s->r.body = h->body;
+    s->r.body_len = h->body_len;
+    s->r.token = reactor_name(r, &s->item);
+    s->r.received_ms = s->r.now_ms = r->now_ms;
+    s->r.connection = c->item.index;
+    s->r.correlation_id = h->correlation_id;
+    s->r.principal = c->principal;
+    s->r.listener = c->listener;
+    s->r.api_key = h->api_key;
+    s->r.api_version = h->api_version;
+    s->r.client_id = h->client_id;
+    s->r.client_id_len = h->client_id_len;
+    reply_init(&s->r.reply);
+    if (c->quota != NULL && quota_client_limited(c->quota)) {
+        quota_client_retain(c->quota);
+        s->r.quota = c->quota;
+        s->r.frame_bytes = c->frame_bytes - FRAMES_SIZE_BYTES;
+    }
+    if (c->last == NULL)
+        c->first = s;
+    else
+        c->last->next = s;
+    c->last = s;
+    c->slot_count++;
+    STAT_ADD(r, requests_in_flight, 1);
+    return s;
+}
+
+static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t kind,
+                               size_t data_len) REQUIRES(r->role) {
+    struct event *e = events_make(kind, data_len);
+    if (e == NULL) return NULL;
+    const struct connection *c = s->connection;
+    e->token = s->r.token;
+    e->connection = reactor_name(r, &c->item);
+    e->principal = s->r.principal;
+    e->listener = c->listener;
+    e->correlation_id = s->r.correlation_id;
+    e->client_id_len = s->r.client_id == NULL ? -1 : s->r.client_id_len;
+    e->api_key = s->r.api_key;
+    e->api_version = s->r.api_version;
+    e->local = c->local;
+    e->peer = c->peer;
+    e->began_ns = s->began_ns;
+    return e;
+}
+
+static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    size_t client_id_len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
+    struct event *e = event_for(r, s, EVENT_REQUEST, client_id_len + s->r.body_len);
+    if (e == NULL) return false;
+    if (client_id_len != 0) memcpy(e->data, s->r.client_id, client_id_len);
+    if (s->r.body_len != 0) memcpy(e->data + client_id_len, s->r.body, s->r.body_len);
+    e->body_at = client_id_len;
+    e->body_len = s->r.body_len;
+    s->state = SLOT_CONTROL;
+    if (s->connection->guarded)
+        guard_posted(&r->all->config.rules, s->connection, s->r.api_key, s->r.api_version);
+    STAT_ADD(r, requests_control, 1);
+    events_post(r->all->events, e);
+    return true;
+}
+
+static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    uint32_t count = s->r.missing_count;
+    assert(count <= SERVE_MISSING_MAX);
+    size_t at = count * sizeof(struct event_missing), data_len = at;
+    for (uint32_t i = 0; i < count; i++)
+        if (s->r.missing[i].name != NULL) data_len += (size_t)s->r.missing[i].name_len;
+    const struct serve_transaction *t = &s->r.transaction;
+    size_t extra = t->id == NULL ? 0 : sizeof(struct event_verify) + (size_t)t->id_len;
+    struct event *e =
+        event_for(r, s, t->id == NULL ? EVENT_MISS : EVENT_VERIFY, data_len + extra);
+    if (e == NULL) return false;
+    struct event_missing *out = (struct event_missing *)(void *)e->data;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct serve_missing *m = &s->r.missing[i];
+        out[i] = (struct event_missing){
+            .name_at = (uint32_t)at, .name_len = -1, .partition = m->partition};
+        memcpy(out[i].id, m->id, sizeof m->id);
+        if (m->name == NULL) continue;
+        out[i].name_len = m->name_len;
+        memcpy(e->data + at, m->name, (size_t)m->name_len);
+        at += (size_t)m->name_len;
+    }
+    assert(at == data_len);
+    if (t->id != NULL) {
+        struct event_verify asked = {t->producer_id, t->id_len, t->epoch};
+        memcpy(e->data + at, &asked, sizeof asked);
+        memcpy(e->data + at + sizeof asked, t->id, (size_t)t->id_len);
+        e->body_at = at;
+    }
+    e->missing_count = count;
+    s->state = SLOT_MISSING;
+    STAT_ADD(r, requests_missed, 1);
+    events_post(r->all->events, e);
+    return true;
+}
+
+/* Followers that a Fetch has shown to be ready for the ISR. What memory is short for is said again
+ * when the metadata names them anew. */
+static void post_joins(struct reactor *r) REQUIRES(r->role) {
+    const struct serve_join *joins;
+    uint32_t count = serve_take_joins(r->serve, &joins);
+    struct event *e = count == 0 ? NULL : events_make(EVENT_MAY_JOIN, count * sizeof *joins);
+    if (e == NULL) return;
+    memcpy(e->data, joins, count * sizeof *joins);
+    e->missing_count = count;
+    events_post(r->all->events, e);
+}
+
+/* The body stays where it is while somebody needs it, and no longer. */
+static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r->role) {
+    if (!s->r.body_needed) {
+        drop_body(r, s);
+    } else if (first) {
+        assert(s->held == NULL);
+        s->held = s->connection->in;
+        assert_slow(s->held->references > 0);
+        s->held->references++;
+    }
+}
+
+/* Enters what serve said, at `now_ns`. `first`: it is the answer of serve_start, the body is still
+ * in the connection's buffer. */
+static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first,
+                  int64_t now_ns) REQUIRES(r->role) {
+    struct connection *c = s->connection;
+    assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered once */
+    timers_cancel(&r->timers, &s->timer);
+    timing_pause(s, now_ns);
+    r->paused_ns = now_ns;
+    if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
+    switch (status) {
+    case SERVE_ANSWER:
+        assert_slow(s->r.state == NULL && !s->r.reply.failed);
+        s->state = SLOT_ANSWERED;
+        drop_body(r, s);
+        return;
+    case SERVE_WAIT:
+        s->state = SLOT_WAITING;
+        s->asked = s->r.api_key != API_PRODUCE && s->r.deadline_ms != INT64_MAX;
+        keep_body(r, s, first);
+        if (s->r.deadline_ms != INT64_MAX) {
+            int64_t soonest = r->now_ms + 1;
+            timers_set(&r->timers, &s->timer,
+                       s->r.deadline_ms > soonest ? s->r.deadline_ms : soonest);
+        }
+        return;
+    case SERVE_MISS:
+        keep_body(r, s, first);
+        s->state = SLOT_MISSING;
+        if (post_miss(r, s)) return;
+        if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
+        c->closing = true;
+        break;
+    case SERVE_CLOSE:
+        STAT_ADD(r, frames_illegal, 1);
+        c->closing =
+            true; /* after the answers before it; those behind it could not be told apart */
+        if (s != c->last) c->failed = true;
+        break;
+    case SERVE_SILENT: timing_end(r, c, s, now_ns); break;
+    case SERVE_QUEUED: assert(!"a queued request waits for its append"); break;
+    }
+    unlink_slot(c, s);
+    free_slot(r, s);
+}
+
+/* It is queued, or its status is entered. */
+static void worked(struct reactor *r, struct slot *s, enum serve_status status, bool first)
+    REQUIRES(r->role) {
+    if (status != SERVE_QUEUED) {
+        enter(r, s, status, first, reactors_now_ns());
+        return;
+    }
+    assert(!s->r.body_needed && !s->r.exclusive);
+    timers_cancel(&r->timers, &s->timer);
+    drop_body(r, s);
+    s->state = SLOT_QUEUED;
+    r->paused_ns = 0;
+}
+
+void requests_append(struct reactor *r) {
+    enum serve_status status;
+    struct serve_request *request = serve_next_appended(r->serve, &status);
+    int64_t now_ns = request == NULL ? 0 : reactors_now_ns();
+    for (; request != NULL; request = serve_next_appended(r->serve, &status)) {
+        struct slot *s = (struct slot *)(void *)((char *)request - offsetof(struct slot, r));
+        struct connection *c = s->connection;
+        assert(s->state == SLOT_QUEUED && c != NULL);
+        s->r.now_ms = r->now_ms;
+        enter(r, s, status, false, now_ns);
+        connection_enlist(c, &r->appended);
+    }
+    connection_run_list(r, &r->appended);
+}
+
+/* What serve works on a request counts on its client's time, as far as that is limited. */
+static void begin_work(struct slot *s) {
+    if (s->r.quota != NULL && quota_client_timed(s->r.quota)) s->r.began_ns = quotas_monotonic_ns();
+}
+
+static void end_work(struct slot *s) {
+    if (s->r.quota == NULL || !quota_client_timed(s->r.quota)) return;
+    s->r.busy_ns += quotas_monotonic_ns() - s->r.began_ns;
+}
+
+static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
+                      bool served, int64_t now_ns) REQUIRES(r->role) {
+    struct slot *s = new_slot(r, c, h);
+    if (s != NULL) s->r.more = r->more_events || c->in_end - c->in_start > c->frame_bytes;
+    if (s == NULL) {
+        c->closing = true;
+        return;
+    }
+    timing_begin(c, s, now_ns);
+    if (served) {
+        if (h->api_key == API_PRODUCE)
+            STAT_ADD(r, requests_produce, 1);
+        else
+            STAT_ADD(r, requests_fetch, 1);
+        begin_work(s);
+        enum serve_status status = serve_start(r->serve, &s->r);
+        end_work(s);
+        if (s->r.api_key == API_FETCH) post_joins(r);
+        worked(r, s, status, true);
+    } else if (!post_request(r, s)) {
+        c->closing = true;
+        unlink_slot(c, s);
+        free_slot(r, s);
+    }
+}
+
+/* False: the connection waits until the control plane has taken what it was sent. */
+static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    uint32_t max = r->all->config.queued_requests_max;
+    if (events_waiting(r->all->events) < max) return true;
+    /* The wish is made known before the second look, so that either this or reactors_taken sees the
+     * other. */
+    atomic_store(&r->room_wanted, true);
+    if (events_waiting(r->all->events) < max) return true;
+    STAT_ADD(r, queue_waits, 1);
+    connection_enlist(c, &r->room_waiting);
+    return false;
+}
+
+/* Finds out whose requests are counted together with this one. False: the control plane is asked
+ * first, or the connection ends. */
+static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h)
+    REQUIRES(r->role) {
+    uint32_t generation = atomic_load_explicit(r->all->quota_generation, memory_order_acquire);
+    if (generation == 0 && c->quota == NULL) return true;
+    uint32_t len = h->client_id == NULL ? 0 : (uint32_t)h->client_id_len;
+    if (c->quota != NULL) {
+        if (quota_client_is(c->quota, generation, c->principal, h->client_id, len)) return true;
+        quota_client_release(c->quota);
+        c->quota = NULL;
+    }
+    if (generation == 0) return true;
+    c->quota = quotas_client(r->all->config.quotas, c->principal, h->client_id, len);
+    if (c->quota != NULL) return true;
+    struct event *e = events_make(EVENT_QUOTA, len);
+    if (e == NULL) {
+        c->closing = true;
+        return false;
+    }
+    e->connection = reactor_name(r, &c->item);
+    e->principal = c->principal;
+    e->client_id_len = (int32_t)len;
+    if (len != 0) memcpy(e->data, h->client_id, len);
+    c->asking = true;
+    events_post(r->all->events, e);
+    return false;
+}
+
+/* `at`: the first bytes of a frame. */
+static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t *at)
+    REQUIRES(r->role) {
+    STAT_ADD(r, frames_illegal, 1);
+    c->closing = true;
+    bool hello = at[0] == 22 && at[1] == 3; /* a record of TLS that begins a handshake */
+    if (hello && c->earned == 0 && c->transport.session == NULL)
+        handshake_report(r, c, "TLS on a plain-text port");
+}
+
+int requests_start(struct reactor *r, struct connection *c) {
+    const struct frames_rules *rules = &r->all->config.rules;
+    int started = 0;
+    r->paused_ns = 0;
+    while (may_start(c) && !r->draining) {
+        assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
+        size_t pending = c->in_end - c->in_start;
+        if (pending < FRAMES_SIZE_BYTES) break;
+        const uint8_t *at = c->in->bytes + c->in_start;
+        int32_t size = frames_size(rules, at);
+        struct frames_header h;
+        const uint8_t *header = at + FRAMES_SIZE_BYTES;
+        bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
+                     (!c->controls || size <= rules->control_bytes_max) &&
+                     frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
+        if (legal) {
+            c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
+            if (pending < c->frame_bytes) break;
+            legal = c->guarded ? guard_header(r, c, header, (size_t)size, &h)
+                               : frames_header(rules, header, (size_t)size, &h);
+        }
+        if (!legal) {
+            refuse_frame(r, c, at);
+            break;
+        }
+        if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
+        bool served = !c->controls && serve_knows(h.api_key, h.api_version);
+        if (!served && !control_has_room(r, c)) break;
+        if (!knows_client(r, c, &h)) break;
+        start_one(r, c, &h, served, r->paused_ns != 0 ? r->paused_ns : reactors_now_ns());
+        assert_slow(pending >= c->frame_bytes);
+        started++;
+        c->in_start += c->frame_bytes;
+        c->earned =
+            c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes : RECEIVE_EARNED_BYTES_MAX;
+        c->frame_bytes = 0;
+        /* It was for this frame: the next one waits as others do. */
+        if (r->privileged == c) r->privileged = NULL;
+        c->waiting_ms = 0;
+        c->frame_ms = r->now_ms;
+    }
+    return started;
+}
+
+void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
+    struct connection *c = s->connection;
+    assert_slow(s->state == (reason == SERVE_GRANTED ? SLOT_MISSING : SLOT_WAITING));
+    s->woken = false;
+    s->r.now_ms = r->now_ms;
+    timing_resume(s);
+    begin_work(s);
+    enum serve_status status = serve_resume(r->serve, &s->r, reason);
+    end_work(s);
+    if (s->r.api_key == API_FETCH) post_joins(r);
+    worked(r, s, status, false);
+    connection_enlist(c, &r->ready);
+}
+
+void requests_on_io_done(struct reactor *r, struct slot *s) {
+    if (s->state == SLOT_WAITING) {
+        requests_resume(r, s, SERVE_IO_DONE);
+    } else if (s->state == SLOT_ABANDONED && serve_abandon(r->serve, &s->r)) {
+        assert(r->abandoned > 0 && s->connection == NULL);
+        r->abandoned--;
+        free_slot(r, s);
+    }
+}
+
+void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l) {
+    struct connection *c = s->connection;
+    if (s->state == SLOT_MISSING) {
+        if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
+        reply_clear(&s->r.reply);
+        drop_body(r, s);
+    } else if (s->state != SLOT_CONTROL) {
+        free(l->data); /* answered already */
+        return;
+    }
+    timing_resume(s);
+    timing_pause(s, s->mark_ns);
+    s->state = SLOT_ANSWERED;
+    assert(l->size <= UINT32_MAX && (l->size == 0 || l->size >= FRAMES_SIZE_BYTES));
+    s->close_after = l->status == REPLY_CLOSES;
+    if (l->status > 0) connection_mute(r, c, l->status);
+    s->r.reply.bytes = l->data;
+    s->r.reply.len = s->r.reply.cap = (uint32_t)l->size;
+    connection_enlist(c, &r->ready);
+}
+
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l) {
+    const int16_t *errors = l->data;
+    if (s->state == SLOT_MISSING && l->size == s->r.missing_count) {
+        for (uint32_t i = 0; i < s->r.missing_count; i++) s->r.missing[i].error = errors[i];
+        requests_resume(r, s, SERVE_GRANTED);
+    }
+    free(l->data);
+}
+
+void requests_abandon_all(struct reactor *r, struct connection *c) {
+    while (c->first != NULL) {
+        struct slot *s = c->first;
+        unlink_slot(c, s);
+        timers_cancel(&r->timers, &s->timer);
+        bool served = s->state == SLOT_WAITING || s->state == SLOT_QUEUED ||
+                      s->state == SLOT_MISSING;
+        if (s->state != SLOT_ANSWERED) STAT_ADD(r, requests_abandoned, 1);
+        if (served && !serve_abandon(r->serve, &s->r)) {
+            s->state = SLOT_ABANDONED;
+            s->connection = NULL;
+            r->abandoned++;
+        } else {
+            free_slot(r, s);
+        }
+    }
+    assert(c->slot_count == 0 && c->last == NULL);
+}

@@ -1,0 +1,339 @@
+/* A connection's bytes in TLS records. OpenSSL reads and writes the socket through a BIO of ours:
+ * no signal when the peer is gone, small packets held back while more follows, and a limit on what
+ * one call may read however little of it is for us.
+ *
+ * Ranges of files are read into a record's worth of stack and encrypted from there: the bytes are
+ * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
+ * mapped. OpenSSL copies what it encrypts in any case. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "format/assertion.h"
+#include "net/tls.h"
+
+enum {
+    RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
+    HANDSHAKE_BYTES_MAX = 192 << 10, /* from a peer, before it is known */
+    OVERHEAD_BYTES = 64 << 10        /* that one recv may read beyond its room */
+};
+
+struct session {
+    SSL *ssl;
+    struct tls *tls;
+    const char *why; /* static text */
+    size_t budget;   /* bytes that may still be read from the socket in this call */
+    size_t received;
+    int fd;
+    bool more, starved, ended, failed; /* starved: the budget was too small */
+};
+
+/* ---- the socket */
+
+static int bio_write(BIO *bio, const char *from, int bytes) {
+    struct session *s = BIO_get_data(bio);
+    assert_slow(bytes > 0);
+    BIO_clear_retry_flags(bio);
+    ssize_t n;
+    do n = send(s->fd, from, (size_t)bytes, MSG_NOSIGNAL | (s->more ? MSG_MORE : 0));
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) BIO_set_retry_write(bio);
+    return (int)n;
+}
+
+static int bio_read(BIO *bio, char *to, int room) {
+    struct session *s = BIO_get_data(bio);
+    assert_slow(room > 0);
+    BIO_clear_retry_flags(bio);
+    size_t most = (size_t)room < s->budget ? (size_t)room : s->budget;
+    if (most == 0) {
+        s->starved = true;
+        BIO_set_retry_read(bio);
+        return -1;
+    }
+    ssize_t n;
+    do n = recv(s->fd, to, most, 0);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
+    if (n == 0) s->ended = true;
+    if (n > 0) {
+        assert_slow((size_t)n <= s->budget);
+        s->budget -= (size_t)n;
+        s->received += (size_t)n;
+    }
+    return (int)n;
+}
+
+static long bio_ctrl(BIO *bio, int command, long number, void *pointer) {
+    (void)number, (void)pointer;
+    const struct session *s = BIO_get_data(bio);
+    if (command == BIO_CTRL_EOF) return s->ended;
+    return command == BIO_CTRL_FLUSH;
+}
+
+BIO_METHOD *transport_tls_socket(void) {
+    BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket");
+    if (method == NULL) return NULL;
+    if (BIO_meth_set_write(method, bio_write) == 1 && BIO_meth_set_read(method, bio_read) == 1 &&
+        BIO_meth_set_ctrl(method, bio_ctrl) == 1)
+        return method;
+    BIO_meth_free(method);
+    return NULL;
+}
+
+/* ---- failures */
+
+static const char *reason_of(const struct session *s) {
+    unsigned long error = ERR_peek_error();
+    int reason = ERR_GET_REASON(error);
+    long verdict = SSL_get_verify_result(s->ssl);
+    if (error == 0) return s->received == 0 ? NULL : "the peer closed the connection";
+    if (ERR_GET_LIB(error) == ERR_LIB_SSL) {
+        if (reason == SSL_R_HTTP_REQUEST || reason == SSL_R_HTTPS_PROXY_REQUEST)
+            return "HTTP on a TLS port";
+        if (reason == SSL_R_WRONG_VERSION_NUMBER && !SSL_is_init_finished(s->ssl))
+            return "plain text on a TLS port";
+        if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && verdict != X509_V_OK)
+            return X509_verify_cert_error_string(verdict);
+    }
+    const char *text = ERR_reason_error_string(error);
+    return text != NULL ? text : "TLS failed";
+}
+
+/* What OpenSSL did not do: EAGAIN, or it is the end of the session. */
+static ssize_t not_done(struct session *s, int result) {
+    int error = SSL_get_error(s->ssl, result);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
+        errno = EAGAIN;
+        return -1;
+    }
+    if (!s->failed) s->why = reason_of(s);
+    s->failed = true;
+    ERR_clear_error();
+    errno = EPROTO;
+    return -1;
+}
+
+static const char *tls_failure(const struct transport *t) {
+    const struct session *s = t->session;
+    return s->failed ? s->why : NULL;
+}
+
+/* ---- bytes */
+
+static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
+    struct session *s = t->session;
+    assert_slow(room > 0 && !t->handshaking);
+    s->budget = room + OVERHEAD_BYTES;
+    s->starved = t->left = false;
+    size_t got = 0;
+    errno = EPROTO;
+    while (got < room && !s->failed) {
+        size_t n = 0;
+        ERR_clear_error();
+        int result = SSL_read_ex(s->ssl, (uint8_t *)to + got, room - got, &n);
+        assert_slow(n <= room - got);
+        got += n;
+        if (result == 1) continue;
+        if (SSL_get_error(s->ssl, result) == SSL_ERROR_ZERO_RETURN) {
+            t->left = got != 0; /* the end, next time */
+            return (ssize_t)got;
+        }
+        not_done(s, result);
+        t->left = s->failed || s->starved;
+        break;
+    }
+    if (got == 0) return -1;
+    return (ssize_t)got;
+}
+
+/* One record at most: how much of it is on its way, or -1 and errno. */
+static ssize_t put(struct session *s, const void *from, size_t bytes, bool more) {
+    size_t n = 0;
+    assert_slow(bytes > 0);
+    s->more = more;
+    s->budget = 0; /* nothing is read here */
+    ERR_clear_error();
+    int result = SSL_write_ex(s->ssl, from, bytes, &n);
+    assert_slow(n <= bytes);
+    return result == 1 ? (ssize_t)n : not_done(s, result);
+}
+
+static size_t record_of(size_t bytes) { return bytes < RECORD_BYTES ? bytes : RECORD_BYTES; }
+
+static ssize_t put_piece(struct session *s, const struct iovec *piece, bool more) {
+    size_t sent = 0;
+    while (sent < piece->iov_len) {
+        size_t bytes = record_of(piece->iov_len - sent);
+        bool goes_on = more || sent + bytes < piece->iov_len;
+        ssize_t n = put(s, (const uint8_t *)piece->iov_base + sent, bytes, goes_on);
+        if (n < 0) return sent != 0 ? (ssize_t)sent : -1;
+        sent += (size_t)n;
+    }
+    return (ssize_t)sent;
+}
+
+static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count, bool more) {
+    struct session *s = t->session;
+    assert_slow(count > 0 && !t->handshaking);
+    if (count == 1 || pieces[0].iov_len >= RECORD_BYTES)
+        return put_piece(s, &pieces[0], more || count > 1);
+    uint8_t record[RECORD_BYTES]; /* many small answers in one */
+    size_t bytes = 0, left = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t taken = pieces[i].iov_len;
+        if (taken > sizeof record - bytes) taken = sizeof record - bytes;
+        memcpy(record + bytes, pieces[i].iov_base, taken);
+        bytes += taken;
+        left += pieces[i].iov_len - taken;
+    }
+    return put(s, record, bytes, more || left != 0);
+}
+
+static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_t bytes) {
+    struct session *s = t->session;
+    assert_slow(bytes > 0 && position >= 0 && !t->handshaking);
+    uint8_t record[RECORD_BYTES];
+    size_t sent = 0;
+    while (sent < bytes) {
+        ssize_t had = pread(file, record, record_of(bytes - sent), position + (off_t)sent);
+        if (had < 0 && errno == EINTR) continue;
+        ssize_t n = had <= 0 ? had : put(s, record, (size_t)had, sent + (size_t)had < bytes);
+        if (n <= 0) return sent != 0 ? (ssize_t)sent : n;
+        sent += (size_t)n;
+    }
+    return (ssize_t)sent;
+}
+
+/* ---- beginning and end */
+
+/* A ticket vouches for a certificate that may have expired since. */
+static bool has_expired(const X509 *certificate) {
+    return X509_cmp_current_time(X509_get0_notAfter(certificate)) <= 0;
+}
+
+static enum transport_shake shaken(struct transport *t, struct transport_report *out) {
+    struct session *s = t->session;
+    const X509 *certificate = SSL_get0_peer_certificate(s->ssl);
+    out->resumed = SSL_session_reused(s->ssl) == 1;
+    if (certificate == NULL) {
+        t->handshaking = false;
+        return TRANSPORT_SAFE;
+    }
+    s->why = NULL;
+    if (has_expired(certificate))
+        s->why = "certificate has expired";
+    else if (!tls_name(X509_get_subject_name(certificate), out->text, sizeof out->text))
+        s->why = "the name in the certificate is too long, or no text";
+    t->handshaking = s->failed = s->why != NULL;
+    return s->failed ? TRANSPORT_FAILED : TRANSPORT_SAFE;
+}
+
+static void tell(struct transport_report *out, const char *why) {
+    size_t bytes = why == NULL ? 0 : strnlen(why, sizeof out->text - 1);
+    if (bytes != 0) memcpy(out->text, why, bytes);
+    out->text[bytes] = 0;
+}
+
+static enum transport_shake tls_handshake(struct transport *t, struct transport_report *out) {
+    struct session *s = t->session;
+    assert(t->handshaking);
+    out->resumed = false;
+    out->text[0] = 0;
+    enum transport_shake shake = TRANSPORT_FAILED;
+    if (!s->failed) {
+        ERR_clear_error();
+        int result = SSL_do_handshake(s->ssl);
+        if (result == 1) {
+            shake = shaken(t, out);
+        } else if (not_done(s, result), !s->failed && !s->starved) {
+            shake = TRANSPORT_WAITS;
+        } else if (!s->failed) {
+            s->failed = true;
+            s->why = "too many bytes before the end of the handshake";
+        }
+    }
+    if (shake == TRANSPORT_FAILED) tell(out, s->why);
+    assert(shake == TRANSPORT_SAFE || t->handshaking);
+    return shake;
+}
+
+static void tls_end(struct transport *t) {
+    struct session *s = t->session;
+    ERR_clear_error();
+    s->budget = 0;
+    s->more = false;
+    if (!s->failed && !t->handshaking) SSL_shutdown(s->ssl);
+    ERR_clear_error();
+    SSL_free(s->ssl);
+    tls_release(s->tls);
+    free(s);
+    t->session = NULL;
+}
+
+static const struct transport_calls transport_tls = {.recv = tls_recv,
+                                                     .send = tls_send,
+                                                     .sendfile = tls_sendfile,
+                                                     .handshake = tls_handshake,
+                                                     .failure = tls_failure,
+                                                     .end = tls_end};
+
+/* `ssl` is the session's from now on. False: out of memory, and it is freed. */
+static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
+    struct session *s = ssl == NULL ? NULL : calloc(1, sizeof *s);
+    BIO *bio = s == NULL ? NULL : BIO_new(tls_socket(tls));
+    if (bio == NULL) {
+        SSL_free(ssl);
+        free(s);
+        ERR_clear_error();
+        return false;
+    }
+    *s = (struct session){.ssl = ssl, .tls = tls, .fd = t->fd, .budget = HANDSHAKE_BYTES_MAX};
+    tls_retain(tls);
+    BIO_set_data(bio, s);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(ssl, bio, bio); /* takes the one reference for both */
+    t->calls = &transport_tls;
+    t->session = s;
+    t->handshaking = true;
+    return true;
+}
+
+bool transport_tls_accept(struct tls *tls, struct transport *t) {
+    SSL *ssl = tls_open(tls);
+    if (ssl != NULL) SSL_set_accept_state(ssl);
+    return begin(tls, t, ssl);
+}
+
+/* Whom the certificate has to be for, and what the other side is told of that. */
+static bool name(SSL *ssl, const char *host, bool checked) {
+    uint8_t address[16];
+    bool numeric =
+        inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+    /* RFC 6066: an address is no name of a server. */
+    if (!numeric && SSL_set_tlsext_host_name(ssl, host) != 1) return false;
+    if (!checked) return true;
+    return numeric ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1
+                   : SSL_set1_host(ssl, host) == 1;
+}
+
+bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked) {
+    SSL *ssl = tls_open(tls);
+    if (ssl != NULL && !name(ssl, host, checked)) {
+        SSL_free(ssl);
+        ERR_clear_error();
+        ssl = NULL;
+    }
+    if (ssl != NULL) {
+        SSL_set_connect_state(ssl);
+        /* Who dialled may have closed the socket before the session ends. */
+        SSL_set_quiet_shutdown(ssl, 1);
+    }
+    return begin(tls, t, ssl);
+}

@@ -1,0 +1,218 @@
+/* A fetcher's thread: sleep in epoll, take messages, look at sockets and timers, then let every
+ * leader send what it has. */
+#include "replica/fetcher_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "format/hash.h"
+
+enum { EPOLL_EVENTS = 64, MESSAGES_TURN = 256, BUCKETS_FIRST = 64 };
+
+#define FOLLOWED_OF(t) ((struct followed *)(void *)((char *)(t)-offsetof(struct followed, timer)))
+#define LEADER_OF(t) ((struct leader *)(void *)((char *)(t)-offsetof(struct leader, timer)))
+
+/* ---- the tables ---- */
+
+static uint32_t hash_of(const uint8_t topic_id[16], int32_t index) {
+    return hash_bytes(HASH_SEED ^ (uint32_t)index, topic_id, 16);
+}
+
+struct followed *fetcher_find(struct fetcher *f, const uint8_t topic_id[16], int32_t index) {
+    if (f->bucket_count == 0) return NULL;
+    struct followed *p = f->buckets[hash_of(topic_id, index) & (f->bucket_count - 1)];
+    while (p != NULL && (p->index != index || memcmp(p->topic_id, topic_id, 16) != 0))
+        p = p->next_in_bucket;
+    return p;
+}
+
+static bool grow_buckets(struct fetcher *f) REQUIRES(f->role) {
+    uint32_t count = f->bucket_count == 0 ? BUCKETS_FIRST : 2 * f->bucket_count;
+    struct followed **buckets = calloc(count, sizeof(struct followed *));
+    if (buckets == NULL) return false;
+    for (uint32_t i = 0; i < f->bucket_count; i++) {
+        for (struct followed *p = f->buckets[i], *next; p != NULL; p = next) {
+            next = p->next_in_bucket;
+            struct followed **bucket = &buckets[hash_of(p->topic_id, p->index) & (count - 1)];
+            p->next_in_bucket = *bucket;
+            *bucket = p;
+        }
+    }
+    free(f->buckets);
+    f->buckets = buckets;
+    f->bucket_count = count;
+    return true;
+}
+
+/* One for each partition and each leader, so that setting one cannot fail. */
+static bool reserve_timer(struct fetcher *f) REQUIRES(f->role) {
+    uint32_t wanted = f->followed_count + f->leader_count + 1;
+    return wanted <= f->timers.reserved || timers_reserve(&f->timers, wanted - f->timers.reserved);
+}
+
+bool fetcher_insert(struct fetcher *f, struct followed *p) {
+    assert(fetcher_find(f, p->topic_id, p->index) == NULL);
+    if (f->followed_count == f->bucket_count && !grow_buckets(f)) return false;
+    if (!reserve_timer(f)) return false;
+    struct followed **bucket = &f->buckets[hash_of(p->topic_id, p->index) & (f->bucket_count - 1)];
+    p->next_in_bucket = *bucket;
+    *bucket = p;
+    f->followed_count++;
+    return true;
+}
+
+void fetcher_remove(struct fetcher *f, struct followed *p) {
+    struct followed **at = &f->buckets[hash_of(p->topic_id, p->index) & (f->bucket_count - 1)];
+    while (*at != p) at = &(*at)->next_in_bucket;
+    *at = p->next_in_bucket;
+    assert(f->followed_count > 0);
+    f->followed_count--;
+}
+
+static struct leader *find_leader(struct fetcher *f, int32_t id) REQUIRES(f->role) {
+    struct leader *l = f->leaders;
+    while (l != NULL && l->id != id) l = l->next;
+    return l;
+}
+
+struct leader *fetcher_leader(struct fetcher *f, int32_t id) {
+    struct leader *l = find_leader(f, id);
+    if (l != NULL) return l;
+    if (!reserve_timer(f) || (l = calloc(1, sizeof *l)) == NULL) return NULL;
+    l->id = id;
+    l->transport.fd = -1;
+    l->timer.kind = TIMER_LEADER;
+    l->next = f->leaders;
+    f->leaders = l;
+    f->leader_count++;
+    return l;
+}
+
+/* ---- messages ---- */
+
+static void attach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
+    struct leader *l = fetcher_leader(f, c->leader_id);
+    if (l != NULL) {
+        leader_attach(f, l, c);
+        return;
+    }
+    transport_close(&c->transport);
+    c->lost.what = (struct fetchers_notice){.kind = FETCHERS_LOST, .code = ENOMEM,
+                                            .leader_id = c->leader_id, .leader_epoch = -1,
+                                            .token = c->serial};
+    c->lost.link.message = (struct message){.kind = NOTICE_LOST, .data = c};
+    mailbox_post_link(f->all->notices, &c->lost.link);
+}
+
+static void detach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
+    struct leader *l = find_leader(f, c->leader_id);
+    if (l != NULL) leader_disconnect(f, l, 0);
+    free(c);
+}
+
+static void on_message(struct fetcher *f, const struct message *m) REQUIRES(f->role) {
+    struct followed *p = m->data;
+    switch (m->kind) {
+    case MESSAGE_WAKE: flushes_woken(f, m->token); return;
+    case MESSAGE_ATTACH: attach(f, m->data); return;
+    case MESSAGE_DETACH: detach(f, m->data); return;
+    case MESSAGE_STOP: f->stopping = true; return;
+    case MESSAGE_FOLLOW: followed_join(f, p); break;
+    case MESSAGE_UNFOLLOW: followed_leave(f, p); break;
+    case MESSAGE_RESUME: followed_resume(f, p); break;
+    default: assert(!"a message that no fetcher knows");
+    }
+    followed_release(p);
+}
+
+static void take_messages(struct fetcher *f) REQUIRES(f->role) {
+    struct message messages[MESSAGES_TURN];
+    uint32_t count;
+    while ((count = mailbox_take(f->mailbox, messages, MESSAGES_TURN)) > 0)
+        for (uint32_t i = 0; i < count; i++) on_message(f, &messages[i]);
+    if (mailbox_overflowed(f->mailbox)) flushes_look(f);
+}
+
+/* ---- rounds ---- */
+
+static int64_t read_clock_ms(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void look_at_clocks(struct fetcher *f) REQUIRES(f->role) {
+    f->now_ms = read_clock_ms(CLOCK_MONOTONIC);
+    f->real_now_ms = read_clock_ms(CLOCK_REALTIME);
+}
+
+static void expire_timers(struct fetcher *f) REQUIRES(f->role) {
+    struct timer *t;
+    while ((t = timers_take(&f->timers, f->now_ms)) != NULL) {
+        if (t->kind == TIMER_LEADER)
+            leader_on_timer(f, LEADER_OF(t));
+        else
+            followed_on_timer(f, FOLLOWED_OF(t));
+    }
+}
+
+/* What a round brought about is sent at its end: partitions that came together go together. */
+static void go_on(struct fetcher *f) REQUIRES(f->role) {
+    for (struct leader **at = &f->leaders, *l; (l = *at) != NULL;) {
+        if (leader_idle(l)) {
+            *at = l->next;
+            f->leader_count--;
+            leader_free(f, l);
+        } else {
+            leader_go_on(f, l);
+            at = &l->next;
+        }
+    }
+}
+
+static int sleep_ms(struct fetcher *f) REQUIRES(f->role) {
+    if (f->stopping || !mailbox_arm(f->mailbox)) return 0;
+    int64_t first_ms = timers_first_ms(&f->timers);
+    if (first_ms == INT64_MAX) return -1;
+    int64_t left_ms = first_ms - f->now_ms;
+    return left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
+}
+
+static void let_go(struct fetcher *f) REQUIRES(f->role) {
+    flushes_end(f);
+    for (struct leader *l = f->leaders; l != NULL; l = l->next) {
+        leader_disconnect(f, l, 0);
+        while (l->followed_count > 0) followed_leave(f, l->followed[l->followed_count - 1]);
+    }
+    go_on(f);
+    assert(f->leaders == NULL);
+    assert(f->followed_count == 0);
+    assert(f->timers.count == 0);
+}
+
+void *fetcher_main(void *argument) {
+    struct fetcher *f = argument;
+    lock_role_assert(&f->role);
+    struct epoll_event events[EPOLL_EVENTS];
+    pthread_setname_np(pthread_self(), "fetcher");
+    while (!f->stopping) {
+        look_at_clocks(f);
+        int count = epoll_wait(f->epoll, events, EPOLL_EVENTS, sleep_ms(f));
+        look_at_clocks(f);
+        take_messages(f);
+        for (int i = 0; i < count; i++) {
+            struct leader *l = events[i].data.u64 == FETCHER_EPOLL_MAILBOX
+                                   ? NULL
+                                   : find_leader(f, (int32_t)events[i].data.u64);
+            if (l != NULL && l->connection != NULL) leader_on_events(f, l, events[i].events);
+        }
+        take_messages(f);
+        expire_timers(f);
+        go_on(f);
+    }
+    let_go(f);
+    lock_role_end(&f->role);
+    return NULL;
+}

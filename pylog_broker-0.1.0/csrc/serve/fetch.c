@@ -1,0 +1,584 @@
+/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up,
+ * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
+ * with references to the log's files.
+ *
+ * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) ->
+ * answer (fetch_answer.c). */
+#include "serve/fetch_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/assertion.h"
+#include "serve/wire.h"
+
+enum {
+    COLD_BYTES_MAX = 4 << 20,
+    WIDE_PARTITIONS = 1000,         /* a fetch of more is wide */
+    WAITING_PARTITIONS_MAX = 400000 /* of all wide fetches that wait: some 130 MB */
+};
+
+static void unwait_all(struct fetch *f) {
+    if (!f->waiting) return;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->waiter.mailbox != NULL) {
+            assert_slow(p->read->log != NULL);
+            log_unwait(p->read->log, &p->read->waiter);
+            p->read->waiter.mailbox = NULL;
+        }
+    f->waiting = false;
+}
+
+static void release_ranges(struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) fetch_release(p->read);
+}
+
+/* Room for what this request finds of each partition. False: out of memory. */
+static bool take_reads(struct fetch *f) {
+    if (f->set->count == 0) return true;
+    f->reads = calloc(f->set->count, sizeof *f->reads);
+    if (f->reads == NULL) return false;
+    assert_slow(f->set->first != NULL);
+    struct fetch_read *read = f->reads;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        p->read = read++;
+        assert_slow(read <= f->reads + f->set->count);
+        p->read->diverging_epoch = p->read->preferred = -1;
+    }
+    assert(read == f->reads + f->set->count); /* the list has as many as are counted */
+    return true;
+}
+
+/* The session goes back without a topic, log or file. */
+static void release_reads(struct fetch *f) {
+    if (f->reads == NULL) return;
+    unwait_all(f);
+    release_ranges(f);
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (p->read->topic != NULL) topic_release(p->read->topic);
+        p->read = NULL;
+    }
+    free(f->reads);
+    f->reads = NULL;
+}
+
+void fetch_free(struct serve *s, struct serve_request *r) {
+    struct fetch *f = r->state;
+    if (f == NULL) return;
+    assert(!f->job_running);
+    release_reads(f);
+    if (f->counted != 0) {
+        int64_t before = atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
+        assert(before >= f->counted);
+    }
+    /* As of now, not of when the request came: a long poll uses its session to its end. */
+    if (f->session != NULL)
+        sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
+    fetch_set_clear(&f->own);
+    misses_clear(&f->misses, r);
+    free(f->rack);
+    free(f);
+    r->state = NULL;
+}
+
+static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key key) {
+    int32_t partition = cursor_i32(c);
+    /* v9: the consumer's leader epoch, for fencing (KIP-320) */
+    int32_t leader_epoch = f->version >= 9 ? cursor_i32(c) : -1;
+    int64_t offset = cursor_i64(c);
+    /* v12: the epoch of the last record, to find where histories part (KIP-595) */
+    int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
+    /* v5: a follower's log start offset (KIP-107) */
+    int64_t start_offset = f->version >= 5 ? cursor_i64(c) : -1;
+    int32_t bytes_max = cursor_i32(c);
+    wire_skip_tags(c, f->flexible);
+    if (c->p == NULL) return false;
+    struct fetch_part *p = fetch_set_part(&f->own, key.bytes, key.len, partition, true);
+    if (p == NULL) return false;
+    p->leader_epoch = leader_epoch;
+    p->offset = offset;
+    p->start_offset = start_offset;
+    p->last_fetched_epoch = last_fetched_epoch;
+    p->bytes_max = bytes_max;
+    return true;
+}
+
+static bool parse_topics(struct fetch *f, struct cursor *c) {
+    int64_t topics = wire_count(c, f->flexible);
+    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
+        struct topic_key key;
+        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
+        int64_t count = wire_count(c, f->flexible);
+        if (count < 0) return false;
+        for (int64_t j = 0; j < count; j++)
+            if (!parse_partition(f, c, key)) return false;
+        wire_skip_tags(c, f->flexible);
+    }
+    return c->p != NULL && topics >= 0;
+}
+
+/* The forgotten topics stay in the body: they are applied once the session is known. */
+static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply) {
+    int64_t topics = wire_count(c, f->flexible);
+    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
+        struct topic_key key;
+        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
+        int64_t count = wire_count(c, f->flexible);
+        if (count < 0) return false;
+        for (int64_t j = 0; j < count && c->p != NULL; j++) {
+            int32_t partition = cursor_i32(c);
+            if (c->p == NULL || apply == NULL) continue;
+            struct fetch_part *p = fetch_set_part(apply, key.bytes, key.len, partition, false);
+            if (p != NULL) fetch_set_remove(apply, p);
+        }
+        wire_skip_tags(c, f->flexible);
+    }
+    return c->p != NULL && topics >= 0;
+}
+
+/* False: out of memory. */
+static bool parse_tail(struct serve *s, struct fetch *f, struct cursor *c) {
+    struct wire_string rack = {NULL, -1};
+    if (f->version >= 11) rack = wire_string(c, f->flexible); /* v11: the client's (KIP-392) */
+    uint64_t left = wire_tags(c, f->flexible), tag;
+    struct cursor value;
+    while (wire_tag(c, &left, &tag, &value))
+        /* v15: who asks is a tagged field, of followers alone (KIP-903) */
+        if (tag == 1 && f->version >= 15) {
+            f->replica_id = cursor_i32(&value);
+            f->replica_epoch = cursor_i64(&value);
+            if (value.p == NULL) c->p = NULL;
+        }
+    if (!s->shared->limits.rack_aware || rack.len <= 0 || fetch_is_follower(f)) return true;
+    f->rack = strndup((const char *)rack.p, (size_t)rack.len);
+    return f->rack != NULL;
+}
+
+static bool parse(struct serve *s, struct fetch *f, const struct serve_request *r) {
+    struct cursor c = {r->body, r->body + r->body_len};
+    f->replica_id = f->version <= 14 ? cursor_i32(&c) : -1;
+    f->replica_epoch = -1;
+    f->wait_ms = cursor_i32(&c);
+    f->bytes_min = cursor_i32(&c);
+    f->bytes_max = cursor_i32(&c);
+    f->read_committed = cursor_i8(&c) == 1;
+    f->session_epoch = -1;
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
+        f->session_id = cursor_i32(&c);
+        f->session_epoch = cursor_i32(&c);
+    }
+    if (!parse_topics(f, &c)) return false;
+    f->forgotten = c;
+    if (f->version >= 7 && !parse_forgotten(f, &c, NULL)) return false;
+    return parse_tail(s, f, &c) && c.p != NULL;
+}
+
+/* Takes over what an incremental request adds or changes. */
+static bool merge(struct fetch *f, struct session *session) {
+    struct fetch_set *set = &session->set;
+    for (struct fetch_part *p = f->own.first; p != NULL; p = p->next) {
+        struct fetch_part *kept =
+            fetch_set_part(set, p->key->bytes, p->key->len, p->partition, true);
+        if (kept == NULL) return false;
+        kept->offset = p->offset;
+        kept->start_offset = p->start_offset;
+        kept->bytes_max = p->bytes_max;
+        kept->leader_epoch = p->leader_epoch;
+        kept->last_fetched_epoch = p->last_fetched_epoch;
+    }
+    return parse_forgotten(f, &f->forgotten, set);
+}
+
+/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a
+ * top-level error. */
+static int16_t open_context(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct sessions *sessions = s->shared->sessions;
+    f->set = &f->own;
+    if (f->session_epoch == 0 || f->session_epoch == -1) {
+        if (f->session_id != 0) sessions_close(sessions, f->session_id, r->principal);
+        f->session_id = 0;
+        f->full = true;
+        if (f->session_epoch == -1) return 0;
+        uint64_t random =
+            atomic_fetch_add(&s->shared->random, 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        f->session = sessions_create(sessions, &f->own, r->principal, random >> 16, r->received_ms);
+    } else {
+        int16_t error = sessions_acquire(sessions, f->session_id, f->session_epoch, f->by_id,
+                                         r->principal, &f->session);
+        if (error != 0) return error;
+        if (!merge(f, f->session) || !sessions_resize(sessions, f->session, r->received_ms)) {
+            /* No room: the client is to begin anew, and perhaps without a session. */
+            sessions_close(sessions, f->session_id, r->principal);
+            sessions_return(sessions, f->session, r->received_ms);
+            f->session = NULL;
+            return ERROR_FETCH_SESSION_ID_NOT_FOUND;
+        }
+        if (f->session->set.count != 0) {
+            fetch_set_clear(&f->own);
+        } else {
+            /* As in Kafka, a session that everything was forgotten of is at its end, and what the
+             * same request names is answered without one. */
+            sessions_close(sessions, f->session_id, r->principal);
+            sessions_return(sessions, f->session, r->received_ms);
+            f->session = NULL;
+            f->session_id = 0;
+            f->full = true;
+        }
+    }
+    if (f->session != NULL) {
+        assert(f->session->busy && f->own.count == 0);
+        f->set = &f->session->set;
+        f->session_id = f->session->id;
+    }
+    return 0;
+}
+
+static void set_topic(struct fetch_part *p, struct topic *topic) {
+    assert(p->read->waiter.mailbox == NULL && (p->read->log == NULL || p->read->topic != NULL));
+    if (p->read->topic != NULL) topic_release(p->read->topic);
+    p->read->topic = topic;
+    p->read->log = NULL;
+    if (topic != NULL) p->read->log = topic_log(topic, p->partition, &p->read->grant_error);
+}
+
+static struct topic_key key_of(const struct fetch *f, const struct fetch_part *p) {
+    return (struct topic_key){p->key->bytes, p->key->len, f->by_id};
+}
+
+/* As serve_topic; a topic that was just found for the partition before is not looked for again. */
+static int find_topic(struct serve *s, const struct serve_request *r, const struct fetch *f,
+                      const struct fetch_part *p, uint32_t changes, struct topic **out) {
+    const struct fetch_part *before = p->prev;
+    if (before != NULL && before->read->topic != NULL && before->read->changes == changes &&
+        fetch_same_topic(before, p)) {
+        topic_retain(*out = before->read->topic);
+        return 0;
+    }
+    uint8_t right = fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
+    return serve_topic(s, r->principal, key_of(f, p), right, out);
+}
+
+/* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
+ * ask for. */
+static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
+    bool complete = true, is_void = false;
+    f->voids = grants_voids(s->shared->grants);
+    uint32_t changes = grants_changes(s->shared->grants), verdict_at = 0;
+    struct fetch_part *last = NULL;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (p->read->topic != NULL && p->read->changes == changes) continue;
+        struct topic *topic = NULL;
+        p->read->grant_error = 0;
+        int found = find_topic(s, r, f, p, changes, &topic);
+        if (found > 0) p->read->grant_error = (int16_t)found;
+        if (found < 0 && granted) {
+            int16_t verdict = misses_verdict(r, key_of(f, p), &verdict_at);
+            is_void |= verdict == 0;
+            p->read->grant_error = verdict != 0 ? verdict : ERROR_NOT_LEADER_OR_FOLLOWER;
+        } else if (found < 0) {
+            complete = false;
+            bool asked = last != NULL && fetch_same_topic(last, p);
+            if (!asked && !misses_add(&f->misses, r, key_of(f, p))) {
+                r->missing_count = 0;
+                return false;
+            }
+            last = p;
+        }
+        set_topic(p, topic);
+        p->read->changes = changes;
+    }
+    if (is_void && misses_again(&f->misses, r)) return look_up(s, r, f, false);
+    return complete;
+}
+
+/* Consumers that know of racks may read from followers, too. */
+static bool may_read(const struct fetch *f, const struct log *log) {
+    return log_is_leader(log) ||
+           (f->version >= 11 && !fetch_is_follower(f) && log_is_readable(log));
+}
+
+int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p) {
+    assert(p->read->topic != NULL && p->read->log != NULL);
+    /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
+    if (log_failed(p->read->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE_ERROR;
+    int32_t epoch = log_leader_epoch(p->read->log);
+    if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
+    if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
+    if (!may_read(f, p->read->log)) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    if (p->last_fetched_epoch < 0) return 0;
+    /* The epoch that goes on ends where the log ends. */
+    if (p->last_fetched_epoch == epoch && p->offset <= log_end_offset(p->read->log)) return 0;
+    int32_t found;
+    int64_t end;
+    log_end_for_epoch(p->read->log, p->last_fetched_epoch, &found, &end);
+    if (found < 0 || end < 0) return ERROR_OFFSET_OUT_OF_RANGE;
+    if (found < p->last_fetched_epoch || end < p->offset) {
+        p->read->diverging_epoch = found;
+        p->read->diverging_end = end;
+    }
+    return 0;
+}
+
+static enum log_bound bound_of(const struct fetch *f) {
+    if (fetch_is_follower(f)) return LOG_BOUND_END;
+    return f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
+}
+
+/* One partition's share of the answer. `over`: what is throttled has used up its share. */
+static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
+                      bool nowait, bool over) {
+    struct fetch_read *read = p->read;
+    if (over && read->throttled && read->behind) {
+        bytes_left = 0;
+        at_least_one = false;
+    }
+    assert_slow(bytes_left >= 0 && read->waiter.mailbox == NULL);
+    fetch_release(read);
+    memset(&read->range, 0, sizeof read->range);
+    read->diverging_epoch = -1;
+    read->error = read->grant_error;
+    if (read->error == 0) read->error = fetch_check_epochs(f, p);
+    if (read->error == 0) read->error = read->follow_error;
+    if (read->error != 0) return;
+    int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
+    enum log_bound bound = bound_of(f);
+    int64_t offset = p->offset;
+    if (read->diverging_epoch >= 0 || read->preferred >= 0) {
+        /* The offset is of another history, or read elsewhere: only the ends are answered. */
+        offset = log_end_offset(read->log);
+        bytes = 0;
+        at_least_one = false;
+    }
+    if (bytes < 0) bytes = 0;
+    struct log_range *range = &read->range;
+    int error = nowait ? log_read_nowait(read->log, offset, bound, bytes, at_least_one, range)
+                       : log_read(read->log, offset, bound, bytes, at_least_one, range);
+    if (error == LOG_E_WOULD_BLOCK) {
+        f->blocked = true;
+        return;
+    }
+    assert_slow(range->length >= 0);
+    if (error != 0) {
+        log_range_release(range);
+        memset(range, 0, sizeof *range);
+        read->error = log_error_code(error);
+    }
+}
+
+/* The end that a fetch waits for, and where it was. */
+static int64_t awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind) {
+    if (fetch_is_follower(f)) {
+        *kind = LOG_WAIT_END;
+        return range->log_end_offset;
+    }
+    *kind = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
+    return f->read_committed ? range->last_stable_offset : range->high_watermark;
+}
+
+static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
+    uint8_t kind;
+    return read->error == 0 && (read->range.length == 0 ||
+                                read->range.next_offset >= awaited_end(f, &read->range, &kind));
+}
+
+/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
+ * With `nowait`, f->blocked says that finding a range would have waited for a disk. */
+static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
+    int64_t limit = f->bytes_max;
+    if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
+    int64_t taken = 0;
+    bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
+    f->blocked = false;
+    f->at_end = true;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        int64_t left = limit - taken;
+        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait, over);
+        if (f->blocked) return true;
+        taken += p->read->range.length;
+        if (!reaches_end(f, p->read)) f->at_end = false;
+        /* What is unknown is part of the answer, but does not hasten it. */
+        if (fetch_is_unknown(p)) continue;
+        any = true;
+        if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
+            ready = true;
+    }
+    if (ready) f->at_end = false;
+    f->taken = taken;
+    return ready || !any || taken >= f->bytes_min;
+}
+
+/* Links a waiter to every partition. True: some end moved meanwhile, look again. */
+static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
+    assert(!f->waiting);
+    f->waiting = true;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        struct fetch_read *read = p->read;
+        if (read->error != 0) continue;
+        read->waiter = (struct log_waiter){.mailbox = s->mailbox, .token = r->token};
+        read->waiter.as_follower = !fetch_is_follower(f) && log_is_readable(read->log);
+        int64_t end = awaited_end(f, &read->range, &read->waiter.wait_for);
+        read->waiter.offset = end > p->offset ? end : p->offset;
+        if (log_wait(read->log, &read->waiter)) {
+            read->waiter.mailbox = NULL;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int cold_job(struct iojob *job, void *worker_scratch) {
+    struct fetch *f = (struct fetch *)job;
+    (void)worker_scratch;
+    assert(!f->waiting); /* no message but the job's own may touch it */
+    if (f->blocked) (void)evaluate(f->serve, f, false);
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->range.length > 0 && log_range_warm(&p->read->range))
+            log_count_cold(p->read->log);
+    return 0;
+}
+
+static bool is_cold(const struct fetch *f) {
+    if (f->blocked) return true;
+    for (const struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->range.length > 0 && p->read->copy == NULL &&
+            log_range_is_cold(&p->read->range))
+            return true;
+    return false;
+}
+
+/* Whoever reads what is old gets it in small answers: between them others have their turn. */
+static void narrow(struct serve *s, struct fetch *f) {
+    if (f->bytes_max <= COLD_BYTES_MAX) return;
+    f->bytes_max = COLD_BYTES_MAX;
+    (void)evaluate(s, f, true);
+}
+
+/* What is cold is read on the io pool first, and the answer goes on from its message. */
+static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
+    if (!f->blocked) fetch_take_copies(s, f);
+    if (is_cold(f)) {
+        fetch_release_copies(f); /* a worker must not */
+        f->serve = s;
+        if (!f->blocked) narrow(s, f);
+        f->job = (struct iojob){
+            .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
+        assert(!f->job_running);
+        f->job_running = true;
+        r->deadline_ms = INT64_MAX;
+        if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
+        f->job_running = false; /* the pool is full: this reactor waits for the disk itself */
+        if (f->blocked) (void)evaluate(s, f, false);
+    }
+    return fetch_answer(s, r, f);
+}
+
+/* Who asks for very much is answered at once when others of that kind already wait: a request that
+ * waits takes some 300 bytes for each partition, as long as its client likes. */
+static bool may_wait(struct serve *s, struct fetch *f) {
+    uint32_t count = f->set->count;
+    if (count <= WIDE_PARTITIONS || f->counted != 0) return true;
+    _Atomic int64_t *waiting = &s->shared->fetches_waiting;
+    if (atomic_fetch_add(waiting, count) + count > WAITING_PARTITIONS_MAX) {
+        atomic_fetch_sub(waiting, count);
+        return false;
+    }
+    f->counted = count;
+    return true;
+}
+
+/* Which partitions the consumer is to read elsewhere. */
+static void prefer(struct serve *s, const struct serve_request *r, struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->log != NULL) p->read->preferred = fetch_preferred(s, r, f, p);
+}
+
+static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
+                             bool last_chance) {
+    unwait_all(f);
+    if (fetch_is_follower(f) && !f->followed) fetch_follow(s, f);
+    if (f->rack != NULL) prefer(s, r, f);
+    for (;;) {
+        bool ready = evaluate(s, f, true) || f->high_is_news;
+        if (ready && !last_chance && fetch_gathers(s, r, f)) return SERVE_WAIT;
+        if (ready || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
+        if (!may_wait(s, f)) return finish(s, r, f);
+        release_ranges(f);
+        if (!wait_all(s, r, f)) break;
+        unwait_all(f);
+    }
+    r->deadline_ms = r->received_ms + f->wait_ms;
+    return SERVE_WAIT;
+}
+
+static enum serve_status refuse(struct serve *s, struct serve_request *r, struct fetch *f,
+                                int16_t error) {
+    fetch_set_clear(&f->own);
+    f->set = &f->own;
+    f->error = error;
+    f->session_id = 0;
+    return fetch_answer(s, r, f);
+}
+
+/* Memory ran out. */
+static enum serve_status give_up(struct serve *s, struct serve_request *r) {
+    fetch_free(s, r);
+    return SERVE_CLOSE;
+}
+
+enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
+    assert_slow(r->api_key == API_FETCH);
+    struct fetch *f = calloc(1, sizeof *f);
+    if (f == NULL) return SERVE_CLOSE;
+    r->state = f;
+    f->version = r->api_version;
+    f->flexible = r->api_version >= 12; /* v12: tagged fields (KIP-482) */
+    f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
+    fetch_set_init(&f->own, f->by_id);
+    f->set = &f->own;
+    if (!parse(s, f, r)) {
+        fetch_free(s, r);
+        return SERVE_CLOSE;
+    }
+    int16_t error = open_context(s, r, f);
+    r->body_needed = false; /* all that matters was copied */
+    if (r->quota != NULL && !fetch_is_follower(f)) {
+        /* More could only be refused. */
+        int32_t max = quota_client_fetch_max(r->quota, s->shared->limits.fetch_bytes_max);
+        if (f->bytes_max > max) f->bytes_max = max;
+        if (f->bytes_min > f->bytes_max) f->bytes_min = f->bytes_max;
+    }
+    if (error != 0) return refuse(s, r, f, error);
+    if (take_reads(f) && look_up(s, r, f, false)) return run(s, r, f, false);
+    return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
+}
+
+enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
+    struct fetch *f = r->state;
+    if (reason == SERVE_IO_DONE) {
+        assert(f->job_running);
+        f->job_running = false;
+        return fetch_answer(s, r, f);
+    }
+    if (f->job_running) return SERVE_WAIT;
+    bool granted = reason == SERVE_GRANTED;
+    if (granted || grants_voids(s->shared->grants) != f->voids) {
+        /* What came while it waited is for those who may still read it. */
+        if (!granted) {
+            unwait_all(f);
+            r->missing_count = 0;
+        }
+        if (!look_up(s, r, f, granted))
+            return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
+    }
+    return run(s, r, f, reason == SERVE_TIMEOUT);
+}
+
+bool fetch_abandon(struct serve *s, struct serve_request *r) {
+    struct fetch *f = r->state;
+    if (f->job_running) {
+        f->job_running = false;
+        return false;
+    }
+    fetch_free(s, r);
+    return true;
+}

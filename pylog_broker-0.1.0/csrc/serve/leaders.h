@@ -1,0 +1,30 @@
+/* Who leads instead, and where that broker is reached: two tagged fields of Produce and Fetch
+ * answers, so that clients go on without a Metadata request (KIP-951). */
+#ifndef PYLOG_LEADERS_H
+#define PYLOG_LEADERS_H
+
+#include "serve/serve_state.h"
+
+enum { LEADERS_NAMED_MAX = 64 };
+
+/* The leaders that an answer names; at first `count` is 0. */
+struct leaders {
+    uint32_t count;
+    int32_t ids[LEADERS_NAMED_MAX];
+};
+
+/* False: the partition's leader is not known here. */
+static inline bool leaders_of(const struct topic *t, int32_t partition,
+                              struct topic_leader *leader) {
+    if (t == NULL || t->leaders == NULL || partition < 0 || partition >= t->partition_count)
+        return false;
+    *leader = t->leaders[partition];
+    return true;
+}
+/* A partition's tagged field CurrentLeader; its endpoint is to be named, too. */
+void leaders_answer(struct leaders *l, struct reply *a, uint8_t tag, struct topic_leader leader);
+/* The answer's own tagged fields: NodeEndpoints, tag 0, where a leader was named. */
+void leaders_answer_endpoints(const struct leaders *l, struct serve *s,
+                              const struct serve_request *r, struct reply *a);
+
+#endif

@@ -1,0 +1,22 @@
+/* Where the brokers are reached, by listener: an immutable table, replaced whole. */
+#ifndef PYLOG_NODES_H
+#define PYLOG_NODES_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { NODES_MAX = 65536 };
+
+struct node {
+    int32_t listener, id, port;
+    const char *host, *rack; /* rack NULL: none */
+};
+struct nodes;
+/* Copies them; one reference, or NULL: out of memory, or there are too many. */
+struct nodes *nodes_new(const struct node *of, uint32_t count);
+void nodes_retain(struct nodes *nodes);
+void nodes_release(struct nodes *nodes);
+/* Borrowed through the table; NULL: that broker has no such listener. */
+const struct node *nodes_find(const struct nodes *nodes, int32_t listener, int32_t id);
+
+#endif

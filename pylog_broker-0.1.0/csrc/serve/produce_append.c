@@ -1,0 +1,125 @@
+/* The end of a Produce: append, and wait for what the acknowledgement promises. */
+#include "serve/produce_state.h"
+
+#include "format/assertion.h"
+
+void produce_appended(struct produce_part *p, int error, const struct log_appended *done) {
+    if (error != 0) {
+        p->error = log_error_code(error);
+        /* A marker came meanwhile: a client that tries again has the coordinator asked anew. */
+        if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
+        p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
+        return;
+    }
+    assert_slow(done->base_offset >= 0 && done->base_offset <= done->last_offset);
+    p->base_offset = done->base_offset;
+    p->last_offset = done->last_offset;
+    p->append_time_ms = done->append_time_ms;
+    p->resignations = done->resignations;
+    p->log_start_offset = done->log_start_offset;
+}
+
+void produce_append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
+    struct log_appended done;
+    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
+    if (!log_take_room(p->log, (int64_t)p->len)) {
+        p->error = log_error_code(LOG_E_FULL);
+        return;
+    }
+    assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
+    int error;
+    if (p->summary->header.attributes & BATCH_TRANSACTIONAL)
+        error = log_append_verified(p->log, p->records, p->len, p->summary, p->last_marker,
+                                    q->version >= ADDING_VERSION_MIN, now_ms, &done);
+    else
+        error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
+    log_give_room(p->log, (int64_t)p->len);
+    produce_appended(p, error, &done);
+}
+
+/* The high watermark has passed its records: whether they are still there, and on enough replicas.
+ */
+static int16_t check_replicas(const struct produce_part *p) {
+    if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
+}
+
+/* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
+ * the waiter is linked. */
+static bool acknowledged(struct produce_part *p) {
+    assert_slow(p->waiter.mailbox != NULL);
+    p->waiting = false;
+    if (p->error != 0) return true;
+    assert_slow(p->last_offset >= 0); /* what it waits for was appended */
+    for (int step = 0; step < 2; step++) {
+        if (step == 1 && (p->error = check_replicas(p)) != 0) return true;
+        if (step == 1 && !log_flush_before_ack(p->log)) return true;
+        p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
+        p->waiter.offset = p->last_offset;
+        if (log_wait(p->log, &p->waiter)) continue;
+        p->waiting = true;
+        return false;
+    }
+    return true;
+}
+
+bool produce_keep_keys(struct produce *q) {
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (p->topic == NULL) return false;
+        p->key.bytes = q->by_id ? p->topic->id : (const uint8_t *)p->topic->name;
+    }
+    return true;
+}
+
+enum serve_status produce_acknowledge(struct serve_request *r, struct produce *q) {
+    bool pending = false;
+    for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        p->waiter.mailbox = q->serve->mailbox;
+        p->waiter.token = r->token;
+        if (!acknowledged(p)) pending = true;
+    }
+    if (!pending) return produce_answer(r, q);
+    r->exclusive = false;
+    r->body_needed = !produce_keep_keys(q);
+    r->deadline_ms = r->received_ms + (q->timeout_ms < 0 ? 0 : q->timeout_ms);
+    return SERVE_WAIT;
+}
+
+enum serve_status produce_append(struct serve_request *r, struct produce *q, int64_t now_ms) {
+    if (produce_group_take(q->serve, r, q)) return SERVE_QUEUED;
+    produce_group_append(q->serve); /* what came before it */
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        assert(p->topic != NULL || (p->log == NULL && p->error != 0));
+        if (p->error == 0)
+            produce_append_part(q, p, now_ms);
+        else if (p->log != NULL)
+            log_count_refused(p->log);
+    }
+    return produce_acknowledge(r, q);
+}
+
+enum serve_status produce_look_again(struct serve_request *r, struct produce *q, bool timed_out) {
+    bool pending = false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (!p->waiting) continue;
+        assert(p->log != NULL && p->error == 0 && q->acks == -1);
+        log_unwait(p->log, &p->waiter);
+        int failed = log_failed(p->log);
+        if (failed == 0 && !acknowledged(p)) {
+            if (!timed_out) {
+                pending = true;
+                continue;
+            }
+            log_unwait(p->log, &p->waiter);
+            p->error = ERROR_REQUEST_TIMED_OUT;
+        } else if (failed != 0) {
+            p->error = log_error_code(failed);
+        }
+        p->waiting = false;
+    }
+    return pending ? SERVE_WAIT : produce_answer(r, q);
+}

@@ -1,0 +1,87 @@
+/* An answer being built: bytes, and ranges of log files between them, sent in order without being
+ * copied together. */
+#ifndef PYLOG_REPLY_H
+#define PYLOG_REPLY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "format/assertion.h"
+#include "format/bytes.h"
+#include "log/log.h"
+#include "serve/copies.h"
+
+/* Ranges up to this long are read into the bytes: cheaper than a sendfile of their own, which costs
+ * as much as copying 32 to 64 KiB (bench/native/test_reply.py). But so much in all: a reader that
+ * does not read would hold it. */
+enum {
+    REPLY_COPY_BYTES_MAX = 32768,
+    REPLY_COPIED_BYTES_MAX = 1 << 20,
+    REPLY_SHARED_BYTES_MIN = 1024, /* less of a shared copy goes into the bytes too */
+    REPLY_PARTS_MAX = 65536
+};
+
+struct reply_part {
+    uint32_t bytes_end;     /* the bytes up to here go first, then the range */
+    struct log_range range; /* owned */
+    struct copy *copy; /* one reference: it begins with the range's bytes, and the range has its
+                          length alone; NULL: they are sent from the file */
+};
+
+struct reply {
+    uint8_t *bytes; /* begins with the 4-byte frame size, patched by reply_finish */
+    uint32_t len, cap;
+    struct reply_part *parts;
+    uint32_t part_count, part_cap;
+    uint64_t file_bytes;   /* sum of the ranges */
+    uint32_t copied_bytes; /* of ranges that are in memory: in the bytes, or copies */
+    bool failed;           /* memory ran out or a limit was passed: close the connection */
+};
+
+void reply_init(struct reply *r);
+/* Frees the bytes and releases the ranges; the reply is as after reply_init. */
+void reply_clear(struct reply *r);
+/* Room for n bytes, counted in; NULL when failed. Most have room. */
+uint8_t *reply_reserve_more(struct reply *r, size_t n);
+static inline uint8_t *reply_reserve(struct reply *r, size_t n) {
+    assert_slow(r->len <= r->cap); /* for each integer of an answer */
+    if (r->failed || n > r->cap - r->len) return reply_reserve_more(r, n);
+    uint8_t *at = r->bytes + r->len;
+    r->len += (uint32_t)n;
+    return at;
+}
+/* Takes over the range (it is released by reply_clear). Short ranges are read into the bytes at
+ * once. */
+void reply_range(struct reply *r, struct log_range *range);
+/* The same from a copy that begins with the range's bytes, whose reference it takes over. */
+void reply_copy(struct reply *r, struct log_range *range, struct copy *copy);
+/* Patches the frame size. The total to be sent is r->len + r->file_bytes. */
+void reply_finish(struct reply *r);
+
+static inline void reply_i8(struct reply *r, int8_t v) {
+    uint8_t *p = reply_reserve(r, 1);
+    if (p) *p = (uint8_t)v;
+}
+static inline void reply_i16(struct reply *r, int16_t v) {
+    uint8_t *p = reply_reserve(r, 2);
+    if (p) put_i16(p, v);
+}
+static inline void reply_i32(struct reply *r, int32_t v) {
+    uint8_t *p = reply_reserve(r, 4);
+    if (p) put_i32(p, v);
+}
+static inline void reply_i64(struct reply *r, int64_t v) {
+    uint8_t *p = reply_reserve(r, 8);
+    if (p) put_i64(p, v);
+}
+static inline void reply_bytes(struct reply *r, const void *src, size_t n) {
+    uint8_t *p = reply_reserve(r, n);
+    if (p != NULL && n != 0) memcpy(p, src, n);
+}
+static inline void reply_uvarint(struct reply *r, uint64_t v) {
+    uint8_t tmp[10];
+    reply_bytes(r, tmp, put_uvarint(tmp, v));
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* Routes the two data-plane requests and holds what they share. */
+#include "serve/serve_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "format/assertion.h"
+
+
+int64_t serve_wall_ms(const struct serve *s) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 +
+           atomic_load_explicit(&s->shared->wall_ahead_ms, memory_order_relaxed);
+}
+
+void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms) {
+    atomic_store(&shared->wall_ahead_ms, ahead_ms);
+}
+
+/* Charges the time that the request took so far; what follows is counted when it is over. */
+static int32_t charge_time(struct serve_request *r, int64_t now_ns) {
+    if (!quota_client_timed(r->quota)) return 0;
+    int64_t busy_ns = r->busy_ns + now_ns - r->began_ns;
+    r->busy_ns = 0;
+    r->began_ns = now_ns;
+    return quota_client_charge(r->quota, QUOTA_REQUEST, quotas_percent(busy_ns),
+                               now_ns / NS_PER_MS);
+}
+
+int32_t serve_charge_produce(struct serve_request *r, bool timed) {
+    if (r->quota == NULL) return 0;
+    int64_t now_ns = quotas_monotonic_ns();
+    int32_t bytes_ms =
+        quota_client_charge(r->quota, QUOTA_PRODUCE, (double)r->frame_bytes, now_ns / NS_PER_MS);
+    int32_t time_ms = timed ? charge_time(r, now_ns) : 0;
+    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
+}
+
+int32_t serve_charge_fetch(struct serve_request *r, size_t bytes) {
+    assert(r->quota != NULL);
+    int64_t now_ns = quotas_monotonic_ns();
+    int32_t time_ms = charge_time(r, now_ns);
+    int32_t bytes_ms = quota_client_charge_fetch(r->quota, (double)bytes, now_ns / NS_PER_MS);
+    /* Nothing is sent, so nothing counts. */
+    if (time_ms > 0 && bytes_ms == 0)
+        quota_client_count(r->quota, QUOTA_FETCH, -(double)bytes, now_ns / NS_PER_MS);
+    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
+}
+
+struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
+                                      const struct serve_limits *limits) {
+    struct serve_shared *shared = calloc(1, sizeof *shared);
+    if (shared == NULL) return NULL;
+    shared->grants = grants;
+    shared->pool = pool;
+    shared->limits = *limits;
+    shared->sessions = sessions_new((uint32_t)limits->sessions_max);
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    atomic_init(&shared->random, (uint64_t)t.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)t.tv_sec);
+    if (shared->sessions == NULL) {
+        free(shared);
+        return NULL;
+    }
+    return shared;
+}
+
+void serve_shared_free(struct serve_shared *shared) {
+    assert(atomic_load(&shared->fetches_waiting) == 0);
+    sessions_free(shared->sessions);
+    free(shared);
+}
+
+void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions) {
+    *sessions = sessions_count(shared->sessions);
+}
+
+struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
+    struct serve *s = calloc(1, sizeof *s);
+    if (s == NULL) return NULL;
+    s->shared = shared;
+    s->mailbox = mailbox;
+    gather_init(&s->gather, shared->limits.gather_ms_max);
+    copies_init(&s->copies);
+    s->inflater = inflater_new();
+    if (s->inflater == NULL) {
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void serve_meter(struct serve *s, struct meter_api *apis) { s->meters = apis; }
+
+void serve_tick(struct serve *s, int64_t now_ms) {
+    sessions_expire(s->shared->sessions, now_ms);
+    copies_tick(&s->copies);
+}
+
+void serve_free(struct serve *s) {
+    copies_clear(&s->copies);
+    produce_free_groups(s);
+    produce_free_spares(s);
+    inflater_free(s->inflater);
+    free(s);
+}
+
+int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
+                struct topic **out) {
+    struct grants *grants = s->shared->grants;
+    uint8_t rights = 0;
+    struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
+                                : grants_by_name(grants, principal, key.bytes, key.len, &rights);
+    if (t == NULL) return -1;
+    assert_slow(key.by_id || t->name_len == key.len);
+    if (!(rights & right)) {
+        topic_release(t);
+        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION_FAILED : -1;
+    }
+    *out = t;
+    return 0;
+}
+
+uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
+    uint32_t count = s->join_count;
+    assert_slow(count <= SERVE_JOINS_MAX);
+    *joins = s->joins;
+    s->join_count = 0;
+    return count;
+}
+
+bool serve_knows(int16_t api_key, int16_t api_version) {
+    if (api_key == API_PRODUCE)
+        return api_version >= PRODUCE_VERSION_MIN && api_version <= PRODUCE_VERSION_MAX;
+    return api_key == API_FETCH && api_version >= FETCH_VERSION_MIN &&
+           api_version <= FETCH_VERSION_MAX;
+}
+
+enum serve_status serve_start(struct serve *s, struct serve_request *r) {
+    assert_slow(serve_knows(r->api_key, r->api_version));
+    assert_slow(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
+    r->state = NULL;
+    r->missing_count = 0;
+    r->transaction.id = NULL;
+    r->deadline_ms = INT64_MAX;
+    r->body_needed = r->exclusive = true;
+    return r->api_key == API_PRODUCE ? produce_start(s, r) : fetch_start(s, r);
+}
+
+enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
+    assert(r->state != NULL && r->reply.len == 0); /* a request is answered once */
+    assert(reason != SERVE_GRANTED || r->missing_count > 0);
+    return r->api_key == API_PRODUCE ? produce_resume(s, r, reason) : fetch_resume(s, r, reason);
+}
+
+bool serve_abandon(struct serve *s, struct serve_request *r) {
+    if (r->state == NULL) return true;
+    return r->api_key == API_PRODUCE ? produce_abandon(r) : fetch_abandon(s, r);
+}

@@ -1,0 +1,103 @@
+/* Each module that has this code has a handler of its own, in a chain: each takes the faults of its
+ * own maps and hands on the others. Signals are the process's, hence the only globals of csrc/. */
+#include "thread/mapped.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "thread/lock.h"
+
+_Thread_local struct mapped_read *mapped_reading __attribute__((tls_model("initial-exec")));
+atomic_bool mapped_handles;
+
+struct mapped_kept {
+    atomic_bool taken;
+    _Atomic uintptr_t from; /* 0: nothing is kept */
+    _Atomic size_t bytes;
+};
+static struct mapped_kept mapped_all_kept[MAPPED_KEPT_MAX];
+static struct lock mapped_lock = LOCK_INITIALIZER; /* two threads do not put the handler twice */
+static struct sigaction mapped_before;
+
+static bool mapped_holds(uintptr_t from, size_t bytes, uintptr_t at) {
+    return from != 0 && at >= from && at - from < bytes;
+}
+
+/* In a signal handler: system calls only. */
+static bool mapped_patch(uintptr_t at, int protection) {
+    uintptr_t page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    return syscall(SYS_mmap, page, sysconf(_SC_PAGESIZE), protection,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != -1;
+}
+
+static bool mapped_take(uintptr_t at) {
+    struct mapped_read *r = mapped_reading;
+    for (int i = 0; r != NULL && i < MAPPED_READ_MAPS; i++)
+        if (mapped_holds((uintptr_t)r->at[i], r->bytes[i], at) && mapped_patch(at, PROT_READ)) {
+            r->failed = 1;
+            return true;
+        }
+    for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
+        struct mapped_kept *kept = &mapped_all_kept[i];
+        if (mapped_holds(atomic_load(&kept->from), atomic_load(&kept->bytes), at))
+            return mapped_patch(at, PROT_READ | PROT_WRITE);
+    }
+    return false;
+}
+
+static void mapped_fault(int number, siginfo_t *info, void *context) {
+    int saved = errno;
+    if (info->si_code > 0 && mapped_take((uintptr_t)info->si_addr)) {
+        errno = saved;
+        return;
+    }
+    if (mapped_before.sa_flags & SA_SIGINFO)
+        mapped_before.sa_sigaction(number, info, context);
+    else if (mapped_before.sa_handler != SIG_DFL && mapped_before.sa_handler != SIG_IGN)
+        mapped_before.sa_handler(number);
+    else {
+        /* The same access faults again, and ends the process as it would have; so does a signal
+         * that somebody sent. */
+        sigaction(number, &mapped_before, NULL);
+        if (info->si_code <= 0) raise(number);
+    }
+    errno = saved;
+}
+
+void mapped_handle(void) {
+    struct sigaction ours = {.sa_sigaction = mapped_fault,
+                             .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    sigemptyset(&ours.sa_mask);
+    lock_acquire(&mapped_lock);
+    if (!atomic_load(&mapped_handles)) {
+        /* Read first: a fault in between finds it. Read again: another module may have put its own
+         * there meanwhile. */
+        sigaction(SIGBUS, NULL, &mapped_before);
+        if (sigaction(SIGBUS, &ours, &mapped_before) != 0) abort();
+        atomic_store_explicit(&mapped_handles, true, memory_order_release);
+    }
+    lock_release(&mapped_lock);
+}
+
+struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes) {
+    assert(map != NULL && bytes > 0);
+    mapped_handle();
+    for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
+        struct mapped_kept *kept = &mapped_all_kept[i];
+        bool taken = false;
+        if (!atomic_compare_exchange_strong(&kept->taken, &taken, true)) continue;
+        atomic_store(&kept->bytes, bytes);
+        atomic_store(&kept->from, (uintptr_t)map);
+        return kept;
+    }
+    return NULL;
+}
+
+void mapped_let_go(struct mapped_kept *kept) {
+    assert(atomic_load(&kept->taken));
+    atomic_store(&kept->from, 0);
+    atomic_store(&kept->taken, false);
+}

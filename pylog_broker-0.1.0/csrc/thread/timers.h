@@ -1,0 +1,34 @@
+/* Deadlines of one thread: a binary heap of timers that live in their owners' structures, in
+ * milliseconds. */
+#ifndef PYLOG_TIMERS_H
+#define PYLOG_TIMERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct timer {
+    int64_t at_ms;
+    uint32_t place; /* in the heap, from 1; 0: not set */
+    uint32_t kind;  /* the owner's own */
+};
+
+struct timers {
+    struct timer **heap; /* [1..count] */
+    uint32_t count, room, reserved;
+};
+
+void timers_init(struct timers *t);
+void timers_clear(struct timers *t);
+/* Makes room for `count` more timers than were reserved before, so that setting one cannot fail. */
+bool timers_reserve(struct timers *t, uint32_t count);
+/* Sets or moves. */
+void timers_set(struct timers *t, struct timer *timer, int64_t at_ms);
+void timers_cancel(struct timers *t, struct timer *timer);
+/* Takes out one timer that is due, or NULL. */
+struct timer *timers_take(struct timers *t, int64_t now_ms);
+/* When the first one is due; INT64_MAX: none is set. */
+static inline int64_t timers_first_ms(const struct timers *t) {
+    return t->count == 0 ? INT64_MAX : t->heap[1]->at_ms;
+}
+
+#endif

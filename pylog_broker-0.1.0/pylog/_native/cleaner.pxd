@@ -1,0 +1,12 @@
+from pylog._native cimport csrc
+from pylog._native.log cimport Log
+
+
+cdef class OffsetMap:
+    cdef csrc.keymap map
+
+
+cdef class CleaningPass:
+    cdef csrc.log_clean *ptr
+    cdef Log log
+    cdef OffsetMap map

@@ -1,0 +1,130 @@
+"""Compaction passes over one log, and the map of keys that they share.
+
+Owns: the map's memory; while a pass lasts, references to the log's segments.
+Called by: log.cleaner, each pass and map from one thread at a time.
+Invariants: csrc/log/log_clean.h's. The GIL is released around every step.
+Source: csrc/log/log_clean.h.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from pylog._native cimport csrc
+from pylog._native.log cimport Log
+
+SLOT_BYTES = csrc.KEYMAP_SLOT_BYTES
+
+
+@cython.final
+cdef class OffsetMap:
+    """Keys and the offsets of their newest records, in `size` bytes of memory."""
+
+    def __cinit__(self, size_t size, double load_factor=0.9):
+        cdef bint made
+        with nogil:
+            made = csrc.keymap_init(&self.map, size, load_factor)
+        if not made:
+            raise MemoryError(f"an offset map of {size} bytes")
+
+    def __dealloc__(self):
+        csrc.keymap_free(&self.map)
+
+    def clear(self):
+        """Forgets every key."""
+        with nogil:
+            csrc.keymap_clear(&self.map)
+
+    @property
+    def size(self):
+        """Bytes of memory."""
+        return self.map.capacity * csrc.KEYMAP_SLOT_BYTES
+
+    def __len__(self):
+        return self.map.count
+
+
+cdef int take_rules(csrc.log_clean_rules *rules, now_ms, delete_retention_ms,
+                    min_compaction_lag_ms, first_dirty, segment_bytes,
+                    inflated_bytes_max) except -1:
+    memset(rules, 0, sizeof(csrc.log_clean_rules))
+    rules.now_ms = now_ms
+    rules.delete_retention_ms = delete_retention_ms
+    rules.min_compaction_lag_ms = min_compaction_lag_ms
+    rules.first_dirty = first_dirty
+    rules.segment_bytes = segment_bytes
+    rules.inflated_bytes_max = inflated_bytes_max
+    return 0
+
+
+def look(Log log not None, *, now_ms, first_dirty, min_compaction_lag_ms=0):
+    """What a pass would find: (clean bytes, dirty bytes, first dirty offset, first offset that may
+    not be cleaned, timestamp in ms of the first dirty segment or -1)."""
+    cdef csrc.log_clean_rules rules
+    cdef csrc.log_clean_look_t found
+    log.use()
+    take_rules(&rules, now_ms, 0, min_compaction_lag_ms, first_dirty, 0, 0)
+    with nogil:
+        csrc.log_clean_look(log.ptr, &rules, &found)
+    return (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.cleanable_end,
+            found.first_dirty_timestamp)
+
+
+@cython.no_gc
+@cython.final
+cdef class CleaningPass:
+    """One pass: step() until it returns False, then figures()."""
+
+    def __cinit__(self, Log log not None, OffsetMap offset_map not None, *, now_ms, first_dirty,
+                  delete_retention_ms, segment_bytes, min_compaction_lag_ms=0,
+                  inflated_bytes_max=1 << 30):
+        """Raises LogError. Nothing to clean: the first step says that it is done."""
+        cdef csrc.log_clean_rules rules
+        cdef int error
+        log.use()
+        take_rules(&rules, now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty,
+                   segment_bytes, inflated_bytes_max)
+        self.log = log
+        self.map = offset_map
+        with nogil:
+            error = csrc.log_clean_begin(log.ptr, &offset_map.map, &rules, &self.ptr)
+        if error < 0:
+            log.refuse(error)
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            with nogil:
+                csrc.log_clean_end(self.ptr)
+
+    def step(self, int64_t bytes_max):
+        """Reads about so many bytes on. False: the pass is done. Raises LogError, Interrupted."""
+        cdef int result
+        if self.ptr == NULL:
+            return False
+        with nogil:
+            result = csrc.log_clean_step(self.ptr, bytes_max)
+        if result == csrc.LOG_E_WOULD_BLOCK:
+            raise Interrupted(f"{self.log.topic}-{self.log.partition}: its segments changed")
+        if result < 0:
+            self.log.refuse(result)
+        return result == 1
+
+    def figures(self):
+        """What was read, kept and written so far, by name; end_offset: clean up to here."""
+        cdef csrc.log_clean_figures figures
+        if self.ptr == NULL:
+            return None
+        csrc.log_clean_figures_of(self.ptr, &figures)
+        return figures
+
+    def close(self):
+        """Ends the pass, done or not; files that came to nothing go."""
+        cdef csrc.log_clean *ptr = self.ptr
+        self.ptr = NULL
+        if ptr != NULL:
+            with nogil:
+                csrc.log_clean_end(ptr)
+
+
+class Interrupted(Exception):
+    """Retention, truncation or deletion came in between: the pass ends, nothing is lost."""

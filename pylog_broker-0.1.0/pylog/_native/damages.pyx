@@ -1,0 +1,48 @@
+"""What recoveries cut off a log directory's logs, and what readers of them pass over.
+
+Owns: nothing; the LogDir owns its notes.
+Called by: log.recovery (any thread), monitor.collect.
+Invariants: (1) a damage is handed out once.
+Source: csrc/log/log.h.
+"""
+
+from collections import namedtuple
+
+from pylog._native cimport csrc
+from pylog._native.log_dir cimport LogDir
+
+# In the order of log_damage_kind and log_damage_why.
+KINDS = ("cut", "dropped", "kept")
+REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
+           "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
+           "it follows a cut", "records that cannot be inflated")
+
+Damage = namedtuple("Damage", (
+    "partition", "segment", "offset", "position", "bytes", "kind", "reason"))
+Damage.__doc__ = """One place. partition: its directory's name; segment: a base offset; offset: of
+the first record that is missing; kind: cut (a log's end), dropped (a segment behind a cut), kept
+(amid good batches)."""
+
+
+def take(LogDir directory not None) -> list:
+    """The damages noted since the last call, oldest first (1)."""
+    cdef csrc.log_damage one
+    found = []
+    while csrc.log_dir_take_damages(directory.dir, &one, 1):
+        found.append(Damage(one.partition.decode(), one.segment, one.offset, one.position,
+                            one.bytes, KINDS[one.kind], REASONS[one.why]))
+    return found
+
+
+def figures(LogDir directory not None) -> dict:
+    """Counts since the start."""
+    cdef csrc.log_dir_figures told
+    csrc.log_dir_stats(directory.dir, &told)
+    return {"recovered_bytes": told.recovered_bytes, "trusted_bytes": told.trusted_bytes,
+            "damages_cut": told.damages_cut, "damages_kept": told.damages_kept,
+            "bytes_cut": told.bytes_cut}
+
+
+def stop_recovery(LogDir directory not None) -> None:
+    """Logs that are being opened here, or will be, raise StorageError: for a stop."""
+    csrc.log_dir_stop_recovery(directory.dir)

@@ -1,0 +1,6 @@
+from pylog._native cimport csrc as c
+
+
+cdef class Grants:
+    cdef c.grants *ptr
+    cdef tuple directories

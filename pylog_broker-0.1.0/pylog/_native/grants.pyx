@@ -1,0 +1,139 @@
+"""The table of what the data plane may do without asking.
+
+Owns: the native grants table and, through it, references on topics and their logs.
+Called by: broker (installs on a miss, removes on deletion), reactor (borrows the pointer for its
+  threads).
+Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a
+  generation, and `void` makes
+  all of them unknown at once.
+Source: csrc/serve/grants.h.
+"""
+
+import cython
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+
+from pylog._native.log cimport Log
+from pylog._native cimport csrc as c
+
+READ = c.GRANT_READ
+WRITE = c.GRANT_WRITE
+FOLLOW = c.GRANT_FOLLOW
+
+
+cdef int _name_leaders(c.topic *topic, list leaders) except -1:
+    cdef Py_ssize_t count = len(leaders)
+    cdef c.topic_leader *rows = <c.topic_leader *>malloc((count + 1) * sizeof(c.topic_leader))
+    if rows == NULL:
+        raise MemoryError("grants")
+    try:
+        if count != topic.partition_count:
+            raise ValueError(f"{count} leaders of {topic.partition_count} partitions")
+        for i in range(count):
+            rows[i].id, rows[i].epoch = leaders[i]
+        if not c.topic_set_leaders(topic, rows):
+            raise MemoryError("grants")
+    finally:
+        free(rows)
+    return 0
+
+
+# no_gc: the collector must not clear the directories while the table refers to their logs. It can
+# be in no cycle: its members are directories, in a tuple, which the collector cannot clear either.
+@cython.final
+@cython.no_gc
+cdef class Grants:
+    """Topics by name and by id, with rights per principal.
+
+    topics_max: entries that the table may hold; install() raises MemoryError beyond.
+    """
+
+    def __cinit__(self, uint32_t topics_max=2_000_000):
+        self.ptr = c.grants_new(topics_max)
+        if self.ptr == NULL:
+            raise MemoryError("grants")
+        # Topics hold native references on logs, which must be gone before their directories.
+        self.directories = ()
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            c.grants_free(self.ptr)
+
+    def install(self, str name, bytes topic_id, list logs, bint internal=False,
+                bint disk_failed=False, *, list leaders=None):
+        """Makes a topic known. logs: one Log per partition, None where no replica is here, or,
+        disk_failed, where it cannot be opened. leaders: (broker id, leader epoch) of each, for
+        clients that ask the wrong broker (KIP-951).
+        """
+        cdef c.topic *topic
+        cdef Log log
+        cdef Py_ssize_t count = len(logs)
+        cdef c.log_t **partitions = <c.log_t **>malloc((count + 1) * sizeof(c.log_t *))
+        cdef bytes encoded = name.encode()
+        cdef int failed
+        if partitions == NULL:
+            raise MemoryError("grants")
+        if len(topic_id) != 16:
+            free(partitions)
+            raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
+        for i in range(count):
+            partitions[i] = NULL
+            if logs[i] is not None:
+                log = logs[i]
+                partitions[i] = log.ptr
+                if log.log_dir not in self.directories:
+                    self.directories = (*self.directories, log.log_dir)
+        topic = c.topic_new(encoded, <const uint8_t *>topic_id, internal, partitions, <int>count)
+        free(partitions)
+        if topic == NULL:
+            raise MemoryError("grants")
+        if disk_failed:
+            topic.absent_error = c.log_error_code(c.LOG_E_OFFLINE)
+        if leaders is not None:
+            try:
+                _name_leaders(topic, leaders)
+            except BaseException:
+                c.topic_release(topic)
+                raise
+        failed = c.grants_install(self.ptr, topic)
+        c.topic_release(topic)
+        if failed:
+            raise MemoryError("the table of grants is full")
+
+    def set_nodes(self, list listeners):
+        """Where the brokers are reached: [(listener's number, [(broker id, host, port, rack or
+        None)])]. For clients that come by that listener (KIP-951), and their racks (KIP-392)."""
+        cdef list rows = [(number, *row) for number, of in listeners for row in of]
+        # Kept while C reads them.
+        cdef list texts = [(host.encode(), None if rack is None else rack.encode())
+                           for _, _, host, _, rack in rows]
+        cdef Py_ssize_t count = len(rows)
+        cdef c.node *made = <c.node *>malloc((count + 1) * sizeof(c.node))
+        cdef c.nodes *nodes
+        if made == NULL:
+            raise MemoryError("nodes")
+        for i in range(count):
+            made[i].listener, made[i].id, made[i].port = rows[i][0], rows[i][1], rows[i][3]
+            made[i].host = <bytes>texts[i][0]
+            made[i].rack = NULL
+            if texts[i][1] is not None:
+                made[i].rack = <bytes>texts[i][1]
+        nodes = c.nodes_new(made, <uint32_t>count)
+        free(made)
+        if nodes == NULL:
+            raise MemoryError("nodes")
+        c.grants_set_nodes(self.ptr, nodes)
+
+    def remove(self, str name):
+        """Forgets a topic; requests in flight keep the old one until they are done."""
+        cdef bytes encoded = name.encode()
+        c.grants_remove(self.ptr, encoded, <unsigned short>len(encoded))
+
+    def allow(self, uint32_t principal, bytes topic_id, uint8_t rights):
+        """Sets a principal's rights (READ | WRITE) on a topic; False when it is not installed."""
+        assert len(topic_id) == 16, topic_id
+        return c.grants_allow(self.ptr, principal, <const uint8_t *>topic_id, rights) == 0
+
+    def void(self):
+        """Makes every right unknown: each principal's next request asks again."""
+        c.grants_void(self.ptr)

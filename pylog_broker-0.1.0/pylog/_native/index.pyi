@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def search_offsets(index: Buffer, wanted: Buffer, counts: Buffer) -> None: ...

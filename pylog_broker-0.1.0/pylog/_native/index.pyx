@@ -1,0 +1,23 @@
+"""Search over the bytes of a segment's offset index.
+
+Owns: nothing.
+Called by: benches and tests; the log itself searches in C.
+Invariants: csrc/log/index.h's.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pylog._native cimport csrc
+
+
+def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
+                   uint32_t[::1] counts not None) -> None:
+    """For each wanted relative offset, how many entries of an offset index, as its file has them,
+    are at or below it: the entry to begin at is the one before that count."""
+    cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
+    cdef Py_ssize_t i
+    if counts.shape[0] < wanted.shape[0]:
+        raise ValueError(f"{wanted.shape[0]} wanted, room for {counts.shape[0]}")
+    with nogil:
+        for i in range(wanted.shape[0]):
+            counts[i] = csrc.index_count_offsets(&index[0], entries, wanted[i]) if entries else 0

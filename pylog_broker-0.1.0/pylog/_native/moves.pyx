@@ -1,0 +1,64 @@
+"""A log that moves to another log directory of its node, or of which a branch is made.
+
+Owns: nothing; both Logs own their files.
+Called by: log.branches; log.moves, from one thread for each move.
+Invariants: csrc/log/log.h's. The GIL is released around every call.
+Source: KIP-113 (replicas move between log directories).
+"""
+
+from libc.stdint cimport int64_t
+
+from pylog._native cimport csrc
+from pylog._native.log cimport Log
+
+
+def rename(Log log not None, str name not None):
+    """Gives the log's directory another name. Raises StorageError."""
+    cdef bytes raw = name.encode()
+    cdef const char *c_name = raw
+    cdef int error
+    log.use()
+    with nogil:
+        error = csrc.log_rename(log.ptr, c_name)
+    if error != 0:
+        log.refuse(error)
+
+
+def seal(Log log not None, int64_t now_ms):
+    """Begins a new segment unless the last is empty. Raises LogError."""
+    cdef int error
+    log.use()
+    with nogil:
+        error = csrc.log_seal(log.ptr, now_ms)
+    if error != 0:
+        log.refuse(error)
+
+
+def copy(Log source not None, Log to not None, int64_t bytes_max, int64_t now_ms):
+    """Appends to `to` about bytes_max of what it lacks. Returns (whether there is more, how many
+    bytes were no good batches). Raises LogError."""
+    cdef int result
+    cdef int64_t damaged
+    source.use()
+    to.use()
+    with nogil:
+        result = csrc.log_copy(source.ptr, to.ptr, bytes_max, now_ms, &damaged)
+    if result < 0:
+        to.refuse(result)
+    return result == 1, damaged
+
+
+def hand_over(Log source not None, Log to not None, int64_t now_ms):
+    """Copies the rest and brings it to disk while `source` takes nothing; it leads no more then.
+
+    Returns how many bytes were no good batches. Raises LogError: `source` goes on.
+    """
+    cdef int error
+    cdef int64_t damaged
+    source.use()
+    to.use()
+    with nogil:
+        error = csrc.log_hand_over(source.ptr, to.ptr, now_ms, &damaged)
+    if error != 0:
+        to.refuse(error)
+    return damaged

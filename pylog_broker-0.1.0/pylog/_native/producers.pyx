@@ -1,0 +1,28 @@
+"""What a partition log knows of a producer.
+
+Owns: nothing.
+Called by: coordinator.journal, coordinator.markers, on the event loop.
+Invariants: (1) the answer is of one moment: the log's appends go on.
+Source: csrc/log/log.h (log_producer_of).
+"""
+
+from libc.stdint cimport int64_t
+
+from pylog._native.log cimport Log
+from pylog._native cimport csrc as c
+
+from pylog._native.log import error_of
+
+
+def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tuple:
+    """(epoch, coordinator epoch, first offset of its open transaction, offset of its newest marker
+    since the log was opened), each -1 when there is none. Raises LogError."""
+    cdef c.log_producer found
+    cdef bint known
+    log.use()
+    with nogil:
+        known = c.log_producer_of(log.ptr, producer_id, now_ms, &found)
+    if not known:
+        raise error_of(c.LOG_E_IO, f"{log.topic}-{log.partition}")
+    return (found.epoch, found.coordinator_epoch, found.transaction_first_offset,
+            found.last_marker)

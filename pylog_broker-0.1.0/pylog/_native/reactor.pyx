@@ -1,0 +1,579 @@
+"""The network threads: what arrives that native code does not serve, and the answers to it.
+
+Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
+Called by: server.dispatch (poll, reply, resume, from one thread), server.network (listen, start,
+  stop), metrics (counters).
+Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
+  ignored; (3) Grants and IoPool outlive the threads.
+Source: csrc/net/reactor.h.
+"""
+
+import os
+
+import cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.errno cimport errno
+from libc.stdint cimport (
+    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
+)
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy
+
+from pylog._native.grants cimport Grants
+from pylog._native.iopool cimport IoPool
+from pylog._native.quotas cimport Quotas
+from pylog._native.throttle cimport Throttle
+from pylog._native cimport csrc
+
+cdef extern from "<arpa/inet.h>" nogil:
+    enum: AF_INET, AF_INET6, INET6_ADDRSTRLEN
+    const char *inet_ntop(int family, const void *address, char *text, unsigned room)
+
+POLL_EVENTS_MAX = 1024
+cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
+THREADS_MAX = csrc.REACTOR_THREADS_MAX
+# What holds for every connection of a listener.
+GUARDED = csrc.LISTENER_GUARDED
+CONTROL = csrc.LISTENER_CONTROL
+ASKS = csrc.LISTENER_ASKS
+# Of a SaslAuthenticate that is a token without a header.
+RAW_VERSION = csrc.GUARD_RAW_VERSION
+STRANGER_BYTES_MAX = 512 << 10
+# Api key -> first and last version that native code serves.
+NATIVE_VERSIONS = {
+    csrc.API_PRODUCE: (csrc.PRODUCE_VERSION_MIN, csrc.PRODUCE_VERSION_MAX),
+    csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
+}
+HOSTS_KEPT_MAX = 4096
+cdef const char *MAKER = "pylog.transport_maker"
+
+
+# no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class RequestContext:
+    """A request that is to be answered, what is known of it besides its message, and what is noted
+    on it meanwhile.
+
+    listener: its number. client_id: None where there is none. began_ns: when its last byte was
+    here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns, parked_ns,
+    when it was taken and began to wait for others; busy_ns, what its handler took where that
+    counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
+    that the request has created so far; closes, set by a handler whose answer ends the connection;
+    cacheable, set by a handler whose answer is right for
+    whoever asks the same over the same address, as long as the image stays what it is.
+    """
+
+    def __init__(self, *, uint64_t token, int api_key, int api_version, bytes body=b"",
+                 uint64_t connection=0, int listener=0, int correlation_id=0, str client_id=None,
+                 str local_host="", int local_port=0, str peer_host="", int peer_port=0,
+                 uint32_t principal=0, int64_t began_ns=0):
+        self.token, self.connection, self.listener = token, connection, listener
+        self.api_key, self.api_version, self.correlation_id = api_key, api_version, correlation_id
+        self.client_id, self.body = client_id, body
+        self.local_host, self.local_port = local_host, local_port
+        self.peer_host, self.peer_port = peer_host, peer_port
+        self.principal, self.began_ns = principal, began_ns
+
+    def take_body(self):
+        """The request's body, once: what waits for its answer does not hold the bytes."""
+        cdef bytes body = self.body
+        assert body is not None, self.token
+        self.body = None
+        return body
+
+
+@cython.final
+cdef class Miss:
+    """A request that names topics without a grant, to be decided by resume().
+
+    topics: [(name, None) or (None, id)], in bytes.
+    """
+
+    def __init__(self, uint64_t token, uint32_t principal, list topics, int api_key=0,
+                 uint64_t connection=0):
+        self.token, self.principal, self.topics = token, principal, topics
+        self.api_key, self.connection = api_key, connection
+
+
+@cython.final
+cdef class Verify:
+    """A Produce that begins something in a transaction, to be decided by resume().
+
+    partitions: [(topic name, partition)] that are to be part of the transaction, names in bytes.
+    """
+
+    def __init__(self, uint64_t token, uint32_t principal, int api_version,
+                 bytes transactional_id, int64_t producer_id, int epoch, list partitions):
+        self.token, self.principal, self.api_version = token, principal, api_version
+        self.transactional_id, self.partitions = transactional_id, partitions
+        self.producer_id, self.epoch = producer_id, epoch
+
+
+@cython.final
+cdef class UnknownClient:
+    """A client that Quotas does not know; its connection waits for retry()."""
+
+    def __init__(self, uint64_t connection, uint32_t principal, bytes client_id):
+        self.connection, self.principal, self.client_id = connection, principal, client_id
+
+
+@cython.final
+cdef class Connected:
+    """A new connection of a listener that ASKS, or whose peer showed a certificate: it waits for
+    set_principal(), when it is to have one, and retry(), or for close_connection(). certificate:
+    the name in it (RFC 2253, as Java writes it), "" without one."""
+
+    def __init__(self, uint64_t connection, int listener, str peer_host, str certificate=""):
+        self.connection, self.listener, self.peer_host = connection, listener, peer_host
+        self.certificate = certificate
+
+
+@cython.final
+cdef class Closed:
+    """The end of a connection that was named in set_interest()."""
+
+    def __init__(self, uint64_t connection):
+        self.connection = connection
+
+
+@cython.final
+cdef class MayJoin:
+    """A follower may join the ISR of a partition that is led here, by its last fetch. It comes once
+    for each naming of the replica by Log.set_replicas()."""
+
+    def __init__(self, bytes topic_id, int partition, int broker_id):
+        self.topic_id, self.partition, self.broker_id = topic_id, partition, broker_id
+
+
+@cython.final
+cdef class Slow:
+    """A request that took longer than set_slow() said. peer: host:port. left_out: slow requests
+    that made no event because there were too many."""
+
+    def __init__(self, *, int api_key, int api_version, int correlation_id, bytes client_id,
+                 uint64_t connection, str peer, int64_t total_ns, int64_t local_ns,
+                 int64_t remote_ns, int64_t send_ns, uint64_t request_bytes,
+                 uint64_t response_bytes, uint64_t left_out):
+        self.api_key, self.api_version, self.correlation_id = api_key, api_version, correlation_id
+        self.client_id, self.connection, self.peer = client_id, connection, peer
+        self.total_ns, self.local_ns = total_ns, local_ns
+        self.remote_ns, self.send_ns = remote_ns, send_ns
+        self.request_bytes, self.response_bytes = request_bytes, response_bytes
+        self.left_out = left_out
+
+
+@cython.final
+cdef class Unsafe:
+    """A connection that ended because TLS failed. peer: host:port. left_out: such ones before it
+    that made no event because there were too many."""
+
+    def __init__(self, int listener, str peer, str reason, uint64_t left_out):
+        self.listener, self.peer, self.reason = listener, peer, reason
+        self.left_out = left_out
+
+
+# no_gc_clear keeps (3) when the collector takes all of them together.
+@cython.final
+@cython.no_gc_clear
+cdef class Reactors:
+    """The reactors of one broker, on any number of listeners.
+
+    api_versions: (api key, first and last version served, first version with flexible headers or
+    -1), those of Produce and Fetch within NATIVE_VERSIONS; everything else closes its connection.
+    idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections
+    wait. control_bytes_max: of a request that comes as an event. input_bytes_max: of one reactor's
+    requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes, gather_ms_max:
+    see csrc/serve/serve.h. quotas: what clients may use, None
+    for no limits. stranger_bytes_max: of a request before its connection is authenticated.
+    rack_aware: consumers are sent to a replica in their rack. throttle: of what followers fetch.
+    """
+
+    def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
+                  idle_ms_max, queued_requests_max, control_bytes_max=INT32_MAX,
+                  input_bytes_max=0, send_buffer_bytes=-1,
+                  receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
+                  inline_inflate_bytes=65536, gather_ms_max=0, quotas=None,
+                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
+                  Throttle throttle=None):
+        cdef csrc.reactors_config config
+        cdef csrc.serve_limits limits
+        if not 0 < network_threads <= THREADS_MAX:
+            raise ValueError(f"network_threads is {network_threads}, not 1 to {THREADS_MAX}")
+        csrc.frames_rules_init(&config.rules, request_bytes_max)
+        config.rules.control_bytes_max = _at_most(control_bytes_max, INT32_MAX)
+        _serve(&config.rules, api_versions)
+        config.threads = network_threads
+        config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
+        config.idle_ms_max = idle_ms_max
+        config.input_bytes_max = max(input_bytes_max, 0)
+        config.stranger_bytes_max = _at_most(stranger_bytes_max, INT32_MAX)
+        config.send_buffer_bytes = send_buffer_bytes
+        config.receive_buffer_bytes = receive_buffer_bytes
+        limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
+        limits.sessions_max = _at_most(sessions_max, INT32_MAX)
+        limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        limits.gather_ms_max = _at_most(gather_ms_max, INT32_MAX)
+        limits.rack_aware = rack_aware
+        limits.throttle = NULL if throttle is None else throttle.ptr
+        config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
+        self.grants = grants
+        self.io_pool = io_pool
+        self.quotas = quotas
+        self.throttle = throttle
+        self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
+        if self.shared == NULL:
+            raise MemoryError("reactors")
+        self.ptr = csrc.reactors_new(self.shared, &config)
+        if self.ptr == NULL:
+            raise OSError(errno, os.strerror(errno), "reactors")
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            with nogil:
+                csrc.reactors_stop(self.ptr, 0)
+            csrc.reactors_free(self.ptr)
+        if self.shared != NULL:
+            csrc.serve_shared_free(self.shared)
+
+    def listen(self, int listener, str host, int port, int backlog, unsigned flags=0,
+               object maker=None):
+        """Listens on every address of `host` ("" is every interface). Returns the bound port.
+
+        port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
+        authentication before set_principal(); CONTROL, every request is an event; ASKS, each
+        connection comes as Connected. maker: what makes its connections safe (TlsServer.maker());
+        None for plain text. Raises OSError when it cannot.
+        """
+        return self._listen(listener, host, port, backlog, 0, flags, maker)
+
+    def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0,
+             object maker=None):
+        """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
+        self._listen(listener, host, port, backlog, first, flags, maker)
+
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first,
+                     unsigned flags, object maker) except -1:
+        cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
+        cdef csrc.reactors_listener wanted
+        cdef int bound
+        wanted.listener, wanted.port, wanted.backlog = listener, port, backlog
+        wanted.host, wanted.flags = name, flags
+        wanted.maker = NULL
+        if maker is not None:
+            wanted.maker = <csrc.transport_maker *>PyCapsule_GetPointer(maker, MAKER)
+        with nogil:
+            bound = csrc.reactors_join(self.ptr, &wanted, first)
+        if bound < 0:
+            raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
+        return bound
+
+    def unlisten(self, int listener):
+        """Closes a listener, and its connections once their requests are answered."""
+        csrc.reactors_unlisten(self.ptr, listener)
+
+    def set_limits(self, connections_max, connections_per_ip_max, dict overrides,
+                   descriptors_max=UINT32_MAX, descriptor_end=UINT32_MAX):
+        """Limits of open connections; those beyond a lowered limit stay.
+
+        overrides: 16-byte address (IPv4 as v4-mapped) -> limit in place of connections_per_ip_max.
+        descriptors_max: connections beyond take an idle one's place, or are closed, as are those
+        whose descriptor's number is descriptor_end or more: the rest is for files.
+        """
+        cdef csrc.reactors_limits limits
+        limits.connections_max = _at_most(connections_max, UINT32_MAX)
+        limits.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
+        limits.descriptors_max = _at_most(descriptors_max, UINT32_MAX)
+        limits.descriptor_end = _at_most(descriptor_end, UINT32_MAX)
+        cdef uint32_t count = len(overrides)
+        cdef bytes addresses = b"".join(overrides)
+        assert len(addresses) == 16 * count, overrides
+        cdef const char *first = addresses
+        cdef uint32_t *counts_max = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        if counts_max == NULL:
+            raise MemoryError("limits")
+        try:
+            for i, limit in enumerate(overrides.values()):
+                counts_max[i] = _at_most(limit, UINT32_MAX)
+            if not csrc.reactors_set_overrides(self.ptr, <const uint8_t *>first, counts_max, count):
+                raise MemoryError("limits")
+        finally:
+            free(counts_max)
+        csrc.reactors_set_limits(self.ptr, &limits)
+
+    @property
+    def threads(self):
+        """The number of reactors that take connections."""
+        return csrc.reactors_threads(self.ptr)
+
+    def resize(self, int threads):
+        """While they run; one caller at a time. New ones listen after join().
+
+        The connections of those that are too many end once their requests are answered. Raises
+        OSError when the system gives no more threads; some may have been added.
+        """
+        if not 0 < threads <= THREADS_MAX:
+            raise ValueError(f"{threads} is not 1 to {THREADS_MAX}")
+        cdef int error
+        with nogil:
+            error = csrc.reactors_resize(self.ptr, threads)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error), "reactors")
+
+    def start(self):
+        """Starts the threads, once. Raises OSError when the system gives none."""
+        cdef int error = csrc.reactors_start(self.ptr)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error), "reactors")
+
+    def fileno(self):
+        """Readable when poll() has something."""
+        return csrc.events_fd(csrc.reactors_events(self.ptr))
+
+    def poll(self):
+        """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
+        RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe, or some
+        MayJoin.
+        """
+        cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
+        cdef csrc.event *next_event
+        cdef list taken = []
+        try:
+            while e != NULL:
+                if e.kind == csrc.EVENT_MAY_JOIN:
+                    taken += _joins(e)
+                else:
+                    taken.append(_event(e))
+                next_event = e.next
+                free(e)
+                e = next_event
+        finally:
+            # Left only when memory ran out in between: their connections wait for the idle limit.
+            while e != NULL:
+                next_event = e.next
+                free(e)
+                e = next_event
+        csrc.reactors_taken(self.ptr)
+        return taken
+
+    def reply(self, uint64_t token, bytes frame, bint close=False, int throttle_ms=0):
+        """Answers a request with a whole frame, its size included; None sends nothing.
+
+        close: hangs up after that. throttle_ms: for so long nothing is read from the connection.
+        """
+        cdef const uint8_t *data = NULL
+        cdef size_t size = 0
+        if frame is not None:
+            data = frame
+            size = len(frame)
+        if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
+            raise MemoryError("reply")
+
+    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id,
+                    int throttle_ms=0):
+        """As reply(), but it goes out with flush_replies() at the latest: many in one wake-up.
+
+        correlation_id: put in place of the frame's own.
+        """
+        if not csrc.reactors_queue_reply(
+                self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
+            raise MemoryError("reply")
+
+    def flush_replies(self):
+        """Sends what queue_reply() has queued; on the thread of poll()."""
+        csrc.reactors_flush_replies(self.ptr)
+
+    def resume(self, uint64_t token, list errors):
+        """Decides a miss: an error code for each missing topic in order, 0 where it is granted."""
+        cdef uint32_t count = len(errors)
+        cdef int16_t *codes = <int16_t *>malloc((count + 1) * sizeof(int16_t))
+        if codes == NULL:
+            raise MemoryError("resume")
+        try:
+            for i in range(count):
+                codes[i] = errors[i]
+            if not csrc.reactors_resume(self.ptr, token, codes, count):
+                raise MemoryError("resume")
+        finally:
+            free(codes)
+
+    def retry(self, uint64_t connection):
+        """The client of an UnknownClient event is installed: its connection goes on."""
+        csrc.reactors_retry(self.ptr, connection)
+
+    def set_principal(self, uint64_t connection, uint32_t principal, int session_ms=0):
+        """Whose requests those of this connection are from its next one on; after session_ms, if
+        that is not 0, it must authenticate again."""
+        csrc.reactors_set_principal(self.ptr, connection, principal, session_ms)
+
+    def set_interest(self, uint64_t connection):
+        """Asks for a Closed event when it ends."""
+        csrc.reactors_watch(self.ptr, connection)
+
+    def close_connection(self, uint64_t connection):
+        """Ends a connection; what it waits for is abandoned."""
+        csrc.reactors_close(self.ptr, connection)
+
+    def set_wall_ahead(self, int64_t ahead_ms):
+        """Stamps and retention go by the system's wall clock plus this; deadlines do not."""
+        csrc.serve_shared_set_wall_ahead(self.shared, ahead_ms)
+
+    def stop_accepting(self):
+        """Closes the listening sockets; connections stay."""
+        csrc.reactors_stop_accepting(self.ptr)
+
+    def stop(self, long long drain_ms):
+        """Starts no more requests, answers those in flight within drain_ms, closes everything.
+
+        Waits for that; poll() and reply() may go on in another thread meanwhile.
+        """
+        with nogil:
+            csrc.reactors_stop(self.ptr, drain_ms)
+
+    def now_ns(self):
+        """CLOCK_MONOTONIC, in ns."""
+        return csrc.reactors_now_ns()
+
+    def answered(self, int api_key, int64_t queue_ns, int64_t local_ns, int64_t remote_ns,
+                 int error_code):
+        """Counts what only the control plane knows of a request; on the thread of poll()."""
+        assert 0 <= api_key < csrc.FRAMES_API_KEYS_MAX, api_key
+        csrc.reactors_meter_control(self.ptr, api_key, queue_ns, local_ns, remote_ns, error_code)
+
+    def set_slow(self, int64_t slow_ms):
+        """Requests that take longer come as events, a few each second; -1: none do."""
+        csrc.reactors_set_slow(self.ptr, slow_ms)
+
+    def stats(self):
+        """Counters since the start and gauges of now, by name."""
+        cdef int i = 0
+        cdef uint64_t sessions
+        cdef dict out = {}
+        while csrc.reactors_stat_name(i) != NULL:
+            out[csrc.reactors_stat_name(i).decode()] = csrc.reactors_stat(self.ptr, i)
+            i += 1
+        csrc.serve_shared_stats(self.shared, &sessions)
+        out["fetch_sessions"] = sessions
+        return out
+
+
+cdef int _serve(csrc.frames_rules *rules, object versions) except -1:
+    cdef csrc.frames_versions *api
+    for key, first, last, flexible_from in versions:
+        if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
+            raise ValueError(f"api key {key}")
+        native_first, native_last = NATIVE_VERSIONS.get(key, (first, last))
+        if first < native_first or last > native_last:
+            raise ValueError(f"api key {key} is to be served at versions {first} to {last}; "
+                             f"native code has {native_first} to {native_last}")
+        api = &rules.apis[<int>key]
+        api.min, api.max = first, last
+        api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
+    return 0
+
+
+cdef object _at_most(object value, object limit):
+    return min(max(value, 0), limit)
+
+
+# Texts of addresses that were seen: writing one costs more than the rest of an event.
+cdef dict _hosts = {}
+
+
+cdef str _host(const csrc.event_address *address):
+    cdef bytes ip = PyBytes_FromStringAndSize(<const char *>address.ip, 16)
+    found = _hosts.get(ip)
+    if found is None:
+        if len(_hosts) >= HOSTS_KEPT_MAX:
+            _hosts.clear()
+        found = _hosts[ip] = _host_text(<const uint8_t *>ip)
+    return found
+
+
+cdef str _host_text(const uint8_t *ip):
+    cdef char text[64]
+    if memcmp(ip, MAPPED, 12) == 0:
+        inet_ntop(AF_INET, ip + 12, text, sizeof(text))
+    else:
+        inet_ntop(AF_INET6, ip, text, sizeof(text))
+    return text.decode("ascii")
+
+
+cdef bytes _bytes(const csrc.event *e, size_t at, size_t size):
+    return PyBytes_FromStringAndSize(<const char *>e.data + at, <Py_ssize_t>size)
+
+
+cdef str _text(const csrc.event *e):
+    return _bytes(e, 0, e.body_len).decode("utf-8", "replace")
+
+
+cdef list _missing(const csrc.event *e):
+    cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
+    cdef list out = []
+    for i in range(e.missing_count):
+        if m[i].name_len >= 0:
+            out.append((_bytes(e, m[i].name_at, m[i].name_len), None))
+        else:
+            out.append((None, PyBytes_FromStringAndSize(<const char *>m[i].id, 16)))
+    return out
+
+
+cdef list _joins(const csrc.event *e):
+    cdef const csrc.serve_join *joins = <const csrc.serve_join *><const void *>e.data
+    return [MayJoin(PyBytes_FromStringAndSize(<const char *>joins[i].topic_id, 16),
+                    joins[i].partition, joins[i].broker) for i in range(e.missing_count)]
+
+
+cdef Verify _verify(const csrc.event *e):
+    cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
+    cdef csrc.event_verify asked
+    memcpy(&asked, e.data + e.body_at, sizeof(asked))
+    return Verify(
+        e.token, e.principal, e.api_version,
+        _bytes(e, e.body_at + sizeof(asked), asked.id_len), asked.producer_id, asked.epoch,
+        [(_bytes(e, m[i].name_at, m[i].name_len), m[i].partition)
+         for i in range(e.missing_count)])
+
+
+cdef Slow _slow(const csrc.event *e):
+    cdef const csrc.event_slow *s = <const csrc.event_slow *><const void *>e.data
+    return Slow(
+        api_key=e.api_key, api_version=e.api_version, correlation_id=e.correlation_id,
+        client_id=_bytes(e, sizeof(csrc.event_slow), e.client_id_len), connection=e.connection,
+        peer=f"{_host(&e.peer)}:{e.peer.port}", total_ns=s.total_ns, local_ns=s.local_ns,
+        remote_ns=s.remote_ns, send_ns=s.send_ns, request_bytes=s.request_bytes,
+        response_bytes=s.response_bytes, left_out=s.left_out)
+
+
+cdef RequestContext _request(const csrc.event *e):
+    cdef RequestContext made = RequestContext.__new__(RequestContext)
+    made.token, made.connection, made.listener = e.token, e.connection, e.listener
+    made.api_key, made.api_version = e.api_key, e.api_version
+    made.correlation_id = e.correlation_id
+    if e.client_id_len >= 0:
+        made.client_id = (<const char *>e.data)[:e.client_id_len].decode("utf-8", "replace")
+    made.body = _bytes(e, e.body_at, e.body_len)
+    made.local_host, made.local_port = _host(&e.local), e.local.port
+    made.peer_host, made.peer_port = _host(&e.peer), e.peer.port
+    made.principal, made.began_ns = e.principal, e.began_ns
+    return made
+
+
+cdef object _event(const csrc.event *e):
+    if e.kind == csrc.EVENT_CLOSED:
+        return Closed(e.connection)
+    if e.kind == csrc.EVENT_QUOTA:
+        return UnknownClient(e.connection, e.principal, _bytes(e, 0, e.client_id_len))
+    if e.kind == csrc.EVENT_MISS:
+        return Miss(e.token, e.principal, _missing(e), e.api_key, e.connection)
+    if e.kind == csrc.EVENT_CONNECTED:
+        return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
+    if e.kind == csrc.EVENT_VERIFY:
+        return _verify(e)
+    if e.kind == csrc.EVENT_SLOW:
+        return _slow(e)
+    if e.kind == csrc.EVENT_UNSAFE:
+        return Unsafe(e.listener, f"{_host(&e.peer)}:{e.peer.port}", _text(e), e.missing_count)
+    return _request(e)

@@ -1,0 +1,5 @@
+from pylog._native cimport csrc
+
+
+cdef class Throttle:
+    cdef csrc.throttle *ptr

@@ -1,0 +1,51 @@
+"""Rates that reactors and fetchers keep together: how fast replication may be (KIP-73).
+
+Owns: the native throttle.
+Called by: replication.throttles, which hands them to _native.reactor and _native.fetcher.
+Invariants: (1) it outlives the reactors and fetchers that count on it, which hold it.
+Source: csrc/thread/throttle.h.
+"""
+
+import cython
+from libc.stdint cimport int64_t, uint32_t
+
+from pylog._native cimport csrc
+
+NONE = csrc.THROTTLE_NONE
+
+
+@cython.final
+@cython.no_gc
+cdef class Throttle:
+    """samples, window_ms: as replication.quota.window.num and .size.seconds. Times are
+    CLOCK_MONOTONIC in ms."""
+
+    def __cinit__(self, uint32_t samples, int64_t window_ms):
+        if samples < 1 or window_ms < 1:
+            raise ValueError(f"{samples} samples of {window_ms} ms")
+        self.ptr = csrc.throttle_new(samples, window_ms)
+        if self.ptr == NULL:
+            raise MemoryError("a throttle")
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            csrc.throttle_free(self.ptr)
+
+    def set(self, int64_t bytes_per_second):
+        """From now on; NONE: no limit."""
+        if bytes_per_second < 0:
+            raise ValueError(f"{bytes_per_second} bytes a second")
+        csrc.throttle_set(self.ptr, bytes_per_second)
+
+    def count(self, int64_t size, int64_t now_ms):
+        """So many bytes, at least 0, were sent or fetched."""
+        if size < 0:
+            raise ValueError(f"{size} bytes")
+        csrc.throttle_count(self.ptr, size, now_ms)
+
+    def is_over(self, int64_t now_ms) -> bool:
+        return csrc.throttle_is_over(self.ptr, now_ms)
+
+    def rate(self, int64_t now_ms) -> float:
+        """Bytes a second, over the samples."""
+        return csrc.throttle_rate(self.ptr, now_ms)

@@ -1,0 +1,193 @@
+"""The APIs that Python answers: a class per family, and all of their handlers by api key.
+
+Owns: nothing.
+Called by: broker, which makes the handlers; dispatch, which calls them.
+Invariants: (1) an api key has one handler; (2) faults of a request are values in its answer; (3) a
+  handler reaches what its family's constructor names, and nothing else of the broker.
+"""
+
+from __future__ import annotations
+
+from pylog.api import (
+    cluster,
+    configs,
+    consumer_groups,
+    groups,
+    logdirs,
+    metadata,
+    offsets,
+    offsets_committed,
+    partitions,
+    producers,
+    quorum,
+    quotas,
+    records,
+    security,
+    tokens,
+    topics,
+    versions,
+)
+from pylog.api import transactions as transactions_family
+from pylog.protocol import api
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator,
+    )
+    from typing import Any
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api.authentication import AuthenticationApi
+    from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.pending import Pending
+    from pylog.coordinator.markers import Markers
+    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.transaction_service import TransactionCoordinator
+    from pylog.coordinator.verification import Verification
+    from pylog.log.manager import LogManager
+    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.service import MetadataService
+    from pylog.security.access import Access
+    from pylog.sharing.service import Sharing
+
+    # Classes of messages are made from the schemas when the broker runs.
+    Message = Any
+    # Parts of an answer are work for a millisecond or so each; None is a pause without one.
+    Parts = Iterator[Message | None] | AsyncIterator[Message | None]
+    # What a handler returns: the answer, or one that comes later, or its parts.
+    Result = Message | Pending | Coroutine[Any, Any, Message] | Parts
+    Handler = Callable[[RequestContext, Message], Result]
+
+
+OF_SHARE_GROUPS = (
+    api.SHARE_GROUP_HEARTBEAT, api.SHARE_GROUP_DESCRIBE, api.SHARE_FETCH, api.SHARE_ACKNOWLEDGE,
+    api.INITIALIZE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE, api.WRITE_SHARE_GROUP_STATE,
+    api.DELETE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE_SUMMARY,
+    api.DESCRIBE_SHARE_GROUP_OFFSETS, api.ALTER_SHARE_GROUP_OFFSETS,
+    api.DELETE_SHARE_GROUP_OFFSETS)
+OF_STREAMS_GROUPS = (api.STREAMS_GROUP_HEARTBEAT, api.STREAMS_GROUP_DESCRIBE)
+
+
+def _no_sasl(context: RequestContext) -> None:
+    return None
+
+
+def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> dict[int, Handler]:
+    """Handlers that are made when one of them is first asked for."""
+    made: dict[int, Handler] = {}
+
+    def later(key: int) -> Handler:
+        def handle(context: RequestContext, request: Message) -> Result:
+            if not made:
+                made.update(make())
+            return made[key](context, request)
+        return handle
+
+    return {key: later(key) for key in keys}
+
+
+def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cluster.Addresses,
+                  metadata_service: MetadataService, settings: Settings,
+                  watch: Callable[[int], object], client_quotas: ClientQuotas,
+                  access: Access | None) -> dict[int, Handler]:
+    # Imported here: not every broker has share groups.
+    from pylog.api import share_fetch, share_groups, share_offsets, share_states
+
+    may_read = None
+    if access is not None:
+        from pylog.security.authorizer import READ, TOPIC
+
+        def may_read(context: RequestContext, name: str) -> bool:
+            return access.may(context, READ, TOPIC, name)
+
+    return {
+        **share_groups.ShareGroupsApi(coordinator, sharing.coordinator, sharing.states,
+                                      sharing.settings, metadata_service).handlers(),
+        **share_fetch.ShareFetchApi(sharing.partitions, sharing.coordinator, addresses,
+                                    metadata_service, settings, watch, client_quotas,
+                                    may_read).handlers(),
+        **share_states.ShareStatesApi(sharing.coordinator).handlers(),
+        **share_offsets.ShareOffsetsApi(coordinator, sharing, metadata_service).handlers(),
+    }
+
+
+def _streams_groups(coordinator: GroupCoordinator, controller: ActiveController,
+                    metadata_service: MetadataService, client_quotas: ClientQuotas,
+                    settings: Settings, now_ms: Callable[[], int],
+                    access: Access | None) -> dict[int, Handler]:
+    # Imported here: few brokers have Streams groups.
+    from pylog.api.streams_groups import StreamsGroupsApi
+    from pylog.api.streams_topics import InternalTopics
+
+    return StreamsGroupsApi(coordinator, metadata_service, InternalTopics(controller, now_ms),
+                            client_quotas, settings, access).handlers()
+
+
+def handlers(*, settings: Settings, metadata_service: MetadataService,
+             controller: ActiveController, logs: LogManager, coordinator: GroupCoordinator,
+             transactions: TransactionCoordinator, verification: Verification, markers: Markers,
+             client_quotas: ClientQuotas, listener_name: Callable[[int], str],
+             registered: Callable[[], Awaitable[None]], node_id: int,
+             now_ms: Callable[[], int], sharing: Callable[[], Sharing],
+             watch: Callable[[int], object], asker: Callable[[RequestContext], tokens.Asker],
+             forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None,
+             access: Access | None = None,
+             authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
+             ) -> dict[int, Handler]:
+    """The handlers of all families, each family with what it needs. Keeps (3).
+
+    metadata_service: has the image in force. listener_name, registered: see api.cluster,
+    api.configs. sharing: gives share groups, made when they are first asked for; watch: see
+    api.share_fetch. asker, forward: see api.tokens; authentication: api.security.
+    """
+    addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
+    in_transactions = transactions_family.TransactionsApi(
+        transactions, verification, markers, coordinator, metadata_service, now_ms)
+    leaders = offsets.Leaders(metadata_service, logs, node_id)
+    found: dict[int, Handler] = {}
+    for family in (
+            versions.VersionsApi(metadata_service, api.advertised(),
+                                 metadata_service.replicates).handlers(),
+            metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
+                                 node_id, access).handlers(),
+            topics.TopicsApi(controller, client_quotas, settings).handlers(),
+            offsets.OffsetsApi(leaders).handlers(),
+            producers.ProducersApi(controller, metadata_service, logs, in_transactions,
+                                   now_ms).handlers(),
+            in_transactions.handlers(),
+            cluster.ClusterApi(addresses, metadata_service, settings, node_id,
+                               controller).handlers(),
+            groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
+            _made_later(OF_SHARE_GROUPS, lambda: _share_groups(
+                sharing(), coordinator, addresses, metadata_service, settings, watch, client_quotas,
+                access)),
+            _made_later(OF_STREAMS_GROUPS, lambda: _streams_groups(
+                coordinator, controller, metadata_service, client_quotas, settings, now_ms,
+                access)),
+            consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings,
+                                              access).handlers(),
+            offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
+            configs.ConfigsApi(controller, metadata_service, settings, registered,
+                               node_id).handlers(),
+            partitions.PartitionsApi(controller, metadata_service, client_quotas).handlers(),
+            records.RecordsApi(leaders, metadata_service, logs, settings).handlers(),
+            logdirs.LogDirsApi(logs, metadata_service).handlers(),
+            quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
+            quotas.QuotasApi(controller, metadata_service).handlers(),
+            security.SecurityApi(controller, metadata_service, access is not None,
+                                 authentication).handlers(),
+            tokens.DelegationTokensApi(controller, metadata_service, settings, asker, access,
+                                       now_ms, forward).handlers()):
+        assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
+        found.update(family)
+    return found if access is None else _guarded(found, access, metadata_service, settings)
+
+
+def _guarded(found: dict[int, Handler], access: Access, metadata_service: MetadataService,
+             settings: Settings) -> dict[int, Handler]:
+    # Imported here: not every broker asks what its clients may do.
+    from pylog.api.rights import Rights
+
+    return Rights(access, metadata_service, settings).around(found)

@@ -1,0 +1,37 @@
+"""Answers that describe groups of any kind: in parts, and with what may be done with each.
+
+Owns: nothing.
+Called by: api.groups, api.consumer_groups, api.share_groups.
+Invariants: (1) a part has PART_ROWS groups and members, and the members of one group more.
+Source: KIP-430 (authorized operations).
+"""
+
+from __future__ import annotations
+
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pylog.api import Message
+
+PART_ROWS = 500
+# What a principal without restrictions may do with a group (KIP-430).
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+
+
+def in_parts(response: Callable[..., Message], groups: Iterable[Message],
+             wants_operations: bool) -> Iterator[Message]:
+    """Yields responses with some of the groups each, at least one."""
+    rows: list[Message] = []
+    room = PART_ROWS
+    for row in groups:
+        if wants_operations and row.error_code == ErrorCode.NONE:
+            row.authorized_operations = GROUP_OPERATIONS
+        rows.append(row)
+        room -= 1 + len(row.members)
+        if room <= 0:
+            yield response(groups=rows)
+            rows, room = [], PART_ROWS
+    yield response(groups=rows)

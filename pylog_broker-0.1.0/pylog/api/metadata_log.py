@@ -1,0 +1,263 @@
+"""The metadata log for those who follow it: Fetch (1), FetchSnapshot (59) of `__cluster_metadata`.
+
+Owns: what is known of the observers, for DescribeQuorum.
+Called by: api (its handlers, for controller listeners); api.quorum.
+Invariants: (1) nothing beyond the high watermark is sent; (2) who is behind the log's start is sent
+  to the newest snapshot, who has records of another history to where it parts; (3) an observer
+  that asked and has everything is answered when there is more, or when its time is over; (4)
+  observers that are not heard are forgotten, and there are OBSERVERS_MAX at most.
+Source: KIP-595, KIP-630, KIP-1166 (the observer's high watermark); Kafka's KafkaRaftClient.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+from pylog._native.log import LogError
+from pylog.metadata.local import TOPIC
+from pylog.metadata.log import NotController
+from pylog.metadata.store import METADATA_LOG_ID
+from pylog.metadata.threads import in_thread
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.metadata.service import MetadataService
+
+WITH_IDS = 13            # Versions of Fetch that name topics by their ids.
+FETCH_WITH_ENDPOINTS, SNAPSHOT_WITH_ENDPOINTS = 16, 1
+BYTES_MAX = 8 << 20      # of one answer
+WAIT_MS_MAX = 60_000
+OBSERVERS_MAX = 1000
+OBSERVER_MS_MAX = 300_000
+
+Observer = namedtuple("Observer", (
+    "id", "directory_id", "end_offset", "fetched_ms", "caught_up_ms"))
+Observer.__doc__ = "Who follows the metadata log, as of its last fetch; wall clock."
+
+
+class Observers:
+    """The observers, by id and directory. Keeps (4)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bytes], Observer] = {}
+
+    def heard(self, id_: int, directory_id: bytes, offset: int, end: int, now_ms: int) -> None:
+        """An observer fetched from `offset` while the log ended at `end`."""
+        if id_ < 0:
+            return
+        before = self._known.pop((id_, directory_id), None)
+        caught_up_ms = now_ms if offset >= end else before.caught_up_ms if before else -1
+        self._known[id_, directory_id] = Observer(id_, directory_id, offset, now_ms, caught_up_ms)
+        if len(self._known) > OBSERVERS_MAX:
+            del self._known[next(iter(self._known))]
+
+    def now(self, now_ms: int) -> list[Observer]:
+        """Those that were heard lately, by id."""
+        for key, observer in list(self._known.items()):
+            if now_ms - observer.fetched_ms > OBSERVER_MS_MAX:
+                del self._known[key]
+        return sorted(self._known.values())
+
+
+class MetadataLogApi:
+    """metadata: has the active controller, if it is here. now_ms: the wall clock."""
+
+    def __init__(self, metadata: MetadataService, observers: Observers, node_id: int,
+                 now_ms: Callable[[], int]):
+        self._metadata = metadata
+        self._observers = observers
+        self._node_id = node_id
+        self._now_ms = now_ms
+
+    def handlers(self) -> dict[int, Handler]:
+        return {api.FETCH: self.fetch, api.FETCH_SNAPSHOT: self.fetch_snapshot}
+
+    async def fetch(self, context: RequestContext, request: Message) -> Message:
+        """Records of the metadata log from an offset on, or where to begin instead.
+
+        INCONSISTENT_CLUSTER_ID, INVALID_REQUEST for the whole. For the partition:
+        NOT_LEADER_OR_FOLLOWER without the active controller, FENCED_LEADER_EPOCH and
+        UNKNOWN_LEADER_EPOCH with the right one, INVALID_REQUEST.
+        """
+        response = messages.FetchResponse
+        fault = self._fault(request, context.api_version)
+        if fault != ErrorCode.NONE:
+            return response(error_code=fault, responses=[])
+        topic = request.topics[0]
+        asked = topic.partitions[0]
+        end = self._metadata.tail.newest.offset + 1
+        self._hear(request, asked, end)
+        row = await self._read(context, request, asked)
+        answer = response(error_code=ErrorCode.NONE, session_id=0, responses=[
+            response.FetchableTopicResponse(
+                topic=topic.topic, topic_id=topic.topic_id, partitions=[row])])
+        if row.current_leader.leader_id >= 0 and context.api_version >= FETCH_WITH_ENDPOINTS:
+            answer.node_endpoints = [response.NodeEndpoint(
+                node_id=row.current_leader.leader_id, host=context.local_host,
+                port=context.local_port)]
+        return answer
+
+    def _fault(self, request, version: int) -> int:
+        if not self._is_own(request.cluster_id):
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        topics = request.topics
+        if len(topics) != 1 or len(topics[0].partitions) != 1 \
+                or topics[0].partitions[0].partition != 0:
+            return ErrorCode.INVALID_REQUEST
+        is_it = bytes(topics[0].topic_id) == METADATA_LOG_ID if version >= WITH_IDS \
+            else topics[0].topic == TOPIC
+        return ErrorCode.NONE if is_it else ErrorCode.INVALID_REQUEST
+
+    def _is_own(self, cluster_id: str | None) -> bool:
+        return cluster_id is None or cluster_id == self._metadata.cluster_id
+
+    def _hear(self, request, asked, end: int) -> None:
+        replica = request.replica_state.replica_id if request.replica_state is not None else -1
+        replica = max(replica, request.replica_id)
+        if replica != self._node_id:
+            self._observers.heard(
+                replica, bytes(asked.replica_directory_id), asked.fetch_offset, end,
+                self._now_ms())
+
+    async def _read(self, context, request, asked) -> Message:
+        """The partition's row of a FetchResponse."""
+        try:
+            controller = self._controller()
+            fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
+            if fault == ErrorCode.NONE and min(
+                    asked.fetch_offset, asked.last_fetched_epoch, request.max_wait_ms) < 0:
+                fault = ErrorCode.INVALID_REQUEST
+            if fault != ErrorCode.NONE:
+                return self._row(controller, fault)
+            row = self._elsewhere(controller, asked)
+            if row is not None:
+                return row
+            told = asked.high_watermark
+            end = self._metadata.tail.newest.offset + 1
+            if asked.fetch_offset >= end and not told < end:
+                # Keeps (3).
+                await controller.committed_beyond(
+                    asked.fetch_offset, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
+                self._controller()
+            return await self._records(controller, asked, min(request.max_bytes, BYTES_MAX))
+        except LogError as error:
+            return messages.FetchResponse.PartitionData(
+                partition_index=0, high_watermark=-1, records=b"", error_code=(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code == ErrorCode.NOT_CONTROLLER
+                    else ErrorCode.of(error.code)))
+
+    def _controller(self):
+        """The active controller. Raises NotController."""
+        controller = self._metadata.controller
+        if controller is None or not controller.is_active:
+            raise NotController()
+        return controller
+
+    def _elsewhere(self, controller, asked) -> Message | None:
+        """The answer to who cannot go on where it is; None for others. Keeps (2)."""
+        metadata_log, offset, epoch = controller.log, asked.fetch_offset, asked.last_fetched_epoch
+        if metadata_log.start_offset == 0 and offset == 0:
+            return None
+        response = messages.FetchResponse
+        snapshot = metadata_log.snapshot_id
+        if snapshot is not None and (
+                offset < metadata_log.start_offset or epoch < snapshot[1]
+                or offset == metadata_log.start_offset == snapshot[0] and epoch != snapshot[1]):
+            return self._row(controller, ErrorCode.NONE, snapshot_id=response.SnapshotId(
+                end_offset=snapshot[0], epoch=snapshot[1]))
+        if snapshot is not None and (offset, epoch) == snapshot:
+            return None
+        known, end = metadata_log.end_for_epoch(epoch)
+        if known == epoch and offset <= end:
+            return None
+        if known < 0:
+            # An epoch that is none of this log's: its newest one may be common.
+            newest = self._metadata.tail.newest
+            known, end = newest.epoch, newest.offset + 1
+        return self._row(controller, ErrorCode.NONE, diverging_epoch=response.EpochEndOffset(
+            epoch=known, end_offset=end))
+
+    async def _records(self, controller, asked, bytes_max: int) -> Message:
+        end, data = self._metadata.tail.newest.offset + 1, b""
+        if asked.fetch_offset < end:
+            # Keeps (1).
+            data = await in_thread(
+                controller.log.stretch, asked.fetch_offset, end,
+                max(1, min(bytes_max, asked.partition_max_bytes)))
+        return self._row(controller, ErrorCode.NONE, records=data)
+
+    def _row(self, controller, error: int, **fields) -> Message:
+        response = messages.FetchResponse
+        end = self._metadata.tail.newest.offset + 1
+        return response.PartitionData(**{
+            "partition_index": 0, "error_code": error, "high_watermark": -1 if error else end,
+            "log_start_offset": controller.log.start_offset, "records": b"",
+            "current_leader": response.LeaderIdAndEpoch(
+                leader_id=self._node_id, leader_epoch=controller.epoch), **fields})
+
+    async def fetch_snapshot(self, context: RequestContext, request: Message) -> Message:
+        """Bytes of the newest snapshot.
+
+        INCONSISTENT_CLUSTER_ID, INVALID_REQUEST for the whole; SNAPSHOT_NOT_FOUND,
+        POSITION_OUT_OF_RANGE and the errors of fetch() for the partition.
+        """
+        response = messages.FetchSnapshotResponse
+        if not self._is_own(request.cluster_id):
+            return response(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=[])
+        if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+            return response(error_code=ErrorCode.INVALID_REQUEST, topics=[])
+        topic = request.topics[0]
+        asked = topic.partitions[0]
+        row = response.PartitionSnapshot(index=asked.partition, snapshot_id=(
+            response.SnapshotId(end_offset=asked.snapshot_id.end_offset,
+                                epoch=asked.snapshot_id.epoch)), unaligned_records=b"")
+        endpoints = []
+        if topic.name != TOPIC or asked.partition != 0:
+            row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            row.error_code = await self._read_snapshot(row, asked, request.max_bytes)
+            if row.current_leader.leader_id >= 0 \
+                    and context.api_version >= SNAPSHOT_WITH_ENDPOINTS:
+                endpoints = [response.NodeEndpoint(
+                    node_id=self._node_id, host=context.local_host, port=context.local_port)]
+        return response(error_code=ErrorCode.NONE, node_endpoints=endpoints, topics=[
+            response.TopicSnapshot(name=topic.name, partitions=[row])])
+
+    async def _read_snapshot(self, row, asked, bytes_max: int) -> int:
+        """Fills the row. Returns the error code."""
+        try:
+            controller = self._controller()
+        except NotController:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        row.current_leader = messages.FetchSnapshotResponse.LeaderIdAndEpoch(
+            leader_id=self._node_id, leader_epoch=controller.epoch)
+        fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
+        if fault != ErrorCode.NONE:
+            return fault
+        if asked.position < 0:
+            return ErrorCode.POSITION_OUT_OF_RANGE
+        wanted = asked.snapshot_id.end_offset, asked.snapshot_id.epoch
+        try:
+            found = await in_thread(
+                controller.log.snapshot_part, wanted, asked.position,
+                max(1, min(bytes_max, BYTES_MAX)))
+        except OSError:
+            found = None
+        if found is None:
+            return ErrorCode.SNAPSHOT_NOT_FOUND
+        row.size, row.unaligned_records = found
+        row.position = asked.position
+        return ErrorCode.NONE if asked.position < row.size else ErrorCode.POSITION_OUT_OF_RANGE
+
+
+def _epoch_fault(asked: int, epoch: int) -> int:
+    """The fault of a request under an epoch; -1 is none."""
+    if asked < 0 or asked == epoch:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

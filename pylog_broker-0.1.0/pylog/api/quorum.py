@@ -1,0 +1,110 @@
+"""The metadata quorum, here of one: DescribeQuorum (55), UpdateFeatures (57).
+
+Owns: nothing.
+Called by: dispatch, through api.handlers.
+Invariants: (1) this node is the only voter, the leader, and never behind.
+Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers as Kafka 4.3's.
+"""
+
+from __future__ import annotations
+
+from pylog.metadata.local import TOPIC
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.api.metadata_log import Observers
+    from pylog.config import Settings
+    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.service import MetadataService
+
+CONTROLLER = "CONTROLLER"
+RESULTS_UNTIL = 1       # Later versions have one error for all features.
+
+
+class QuorumApi:
+    """The metadata quorum. now_ms: the wall clock. observers: None, there are none."""
+
+    def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
+                 node_id: int, now_ms: Callable[[], int], observers: Observers | None = None):
+        self._controller = controller
+        self._metadata = metadata
+        self._settings = settings
+        self._node_id = node_id
+        self._now_ms = now_ms
+        self._observers = observers
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            api.DESCRIBE_QUORUM: self.describe_quorum,
+            api.UPDATE_FEATURES: self.update_features,
+        }
+
+    def describe_quorum(self, context: RequestContext, request: Message) -> Message:
+        """The leader, voters and offsets of the metadata log; nodes from version 2 (KIP-853).
+
+        UNKNOWN_TOPIC_OR_PARTITION for any other log.
+        """
+        response = messages.DescribeQuorumResponse
+        asked = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
+                 for topic in request.topics]
+        if asked != [(TOPIC, [0])]:
+            return response(error_message="", topics=[
+                response.TopicData(topic_name=name, partitions=[
+                    response.PartitionData(
+                        partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="this is not the metadata log",
+                        current_voters=[], observers=[])
+                    for index in indexes])
+                for name, indexes in asked], nodes=[])
+        if not self._controller.is_active:
+            return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
+                            nodes=[])
+        # Keeps (1).
+        image, now_ms = self._metadata.image, self._now_ms()
+        end_offset = image.offset + 1
+        voter = response.ReplicaState(
+            replica_id=self._node_id, log_end_offset=end_offset, last_fetch_timestamp=now_ms,
+            last_caught_up_timestamp=now_ms)
+        partition = response.PartitionData(
+            partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=self._node_id,
+            leader_epoch=image.epoch, high_watermark=end_offset, current_voters=[voter],
+            observers=[response.ReplicaState(
+                replica_id=observer.id, replica_directory_id=observer.directory_id,
+                log_end_offset=observer.end_offset, last_fetch_timestamp=observer.fetched_ms,
+                last_caught_up_timestamp=observer.caught_up_ms)
+                for observer in (self._observers.now(now_ms) if self._observers else ())])
+        return response(
+            error_message="", topics=[response.TopicData(topic_name=TOPIC, partitions=[partition])],
+            nodes=self._nodes(context) if context.api_version >= 2 else [])
+
+    def _nodes(self, context) -> list:
+        # The controller answers on the listener that the client dialled: it has none of its own.
+        response = messages.DescribeQuorumResponse
+        names = self._settings["controller.listener.names"]
+        return [response.Node(node_id=self._node_id, listeners=[response.Listener(
+            name=names[0] if names else CONTROLLER, host=context.local_host,
+            port=context.local_port)])]
+
+    async def update_features(self, context: RequestContext, request: Message) -> Message:
+        """Changes finalized feature levels, all or none (KIP-584).
+
+        INVALID_UPDATE_VERSION and the other refusals of metadata.features, with a message.
+        """
+        response = messages.UpdateFeaturesResponse
+        try:
+            await self._controller.update_features(request.feature_updates, request.validate_only)
+        except Refusal as refusal:
+            return response(error_code=refusal.error, error_message=refusal.message, results=[])
+        results = []
+        if context.api_version <= RESULTS_UNTIL:
+            results = [response.UpdatableFeatureResult(
+                feature=wanted.feature, error_code=ErrorCode.NONE, error_message="NONE")
+                for wanted in request.feature_updates]
+        return response(error_code=ErrorCode.NONE, error_message=None, results=results)

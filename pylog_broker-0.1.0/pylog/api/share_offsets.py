@@ -1,0 +1,196 @@
+"""Where share groups are: DescribeShareGroupOffsets (90), AlterShareGroupOffsets (91),
+DeleteShareGroupOffsets (92).
+
+Owns: nothing.
+Called by: dispatch, through api.handlers.
+Invariants: (1) what is answered NONE is durable; (2) a share partition that has no state is told as
+  one that is nowhere, not as an error.
+Source: KIP-932, KIP-1226 (lag); Kafka 4.3, by its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pylog.coordinator import share_offsets
+from pylog.coordinator.share_state import NO_OFFSET, NOT_COUNTED, ShareKey
+from pylog.protocol import api, messages
+from pylog.protocol.errors import Error, ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.coordinator.service import GroupCoordinator
+    from pylog.metadata.service import MetadataService
+    from pylog.sharing.service import Sharing
+
+NO_ID = bytes(16)
+NO_LAG = -1
+LAG_MAX = 2**63 - 1
+
+
+class ShareOffsetsApi:
+    """On the coordinator `groups` and the parts of `sharing`."""
+
+    def __init__(self, groups: GroupCoordinator, sharing: Sharing, metadata: MetadataService):
+        self._groups = groups
+        self._sharing = sharing
+        self._metadata = metadata
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            api.DESCRIBE_SHARE_GROUP_OFFSETS: self.describe,
+            api.ALTER_SHARE_GROUP_OFFSETS: self.alter,
+            api.DELETE_SHARE_GROUP_OFFSETS: self.delete,
+        }
+
+    # ---- describe -------------------------------------------------------------------------------
+
+    async def describe(self, context: RequestContext, request: Message) -> Message:
+        """The start offset of share partitions and how many records lie before their ends.
+
+        Per group: UNSUPPORTED_VERSION: no share groups here; of all its topics NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS. Per partition: why its end is not known. -1 where there is no
+        state. Keeps (2).
+        """
+        return messages.DescribeShareGroupOffsetsResponse(
+            groups=[await self._described(group) for group in request.groups])
+
+    async def _described(self, group: Message) -> Message:
+        row = messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup(
+            group_id=group.group_id)
+        error: Error = ErrorCode.NONE if self._sharing.coordinator.is_enabled \
+            else ErrorCode.UNSUPPORTED_VERSION
+        asked: list[tuple[str, list[int]]] = []
+        if error == ErrorCode.NONE and group.topics is None:
+            found, error = self._groups.look(
+                group.group_id, share_offsets.initialized, group.group_id)
+            topics = self._metadata.image.topics_by_id
+            asked = [(topics[topic].name, indexes) for topic, indexes in (found or {}).items()
+                     if topic in topics]
+        elif error == ErrorCode.NONE:
+            asked = [(topic.topic_name, list(topic.partitions)) for topic in group.topics]
+        if error == ErrorCode.NONE:
+            row.topics = await self._topics(group.group_id, asked)
+        else:
+            row.error_code = error
+            row.error_message = None if error == ErrorCode.UNSUPPORTED_VERSION else error.message
+        return row
+
+    async def _topics(self, group_id: str, asked: list[tuple[str, list[int]]]) -> list[Any]:
+        new = messages.DescribeShareGroupOffsetsResponse
+        topics = self._metadata.image.topics
+        keys = [ShareKey(group_id, topics[name].id, index) for name, indexes in asked
+                if name in topics for index in indexes]
+        states = dict(zip(keys, await asyncio.gather(
+            *(self._summary(key) for key in keys)), strict=True))
+        counted = {(name, index) for name, indexes in asked if name in topics
+                   for index in indexes
+                   if _is_counted(states[ShareKey(group_id, topics[name].id, index)])}
+        ends = await self._sharing.ends.find(counted) if counted else {}
+        rows = []
+        for name, indexes in asked:
+            topic = topics.get(name)
+            rows.append(new.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=name, topic_id=NO_ID if topic is None else topic.id, partitions=[
+                    _partition(index, None if topic is None else states[
+                        ShareKey(group_id, topic.id, index)], ends.get((name, index)))
+                    for index in indexes]))
+        return rows
+
+    async def _summary(self, key: ShareKey) -> Any:
+        """What is known of a share partition, or None."""
+        if not key.group_id or key.partition < 0:
+            return None
+        (error, _), row = await self._sharing.persister.summary(key)
+        return row if error == ErrorCode.NONE else None
+
+    # ---- alter ----------------------------------------------------------------------------------
+
+    async def alter(self, context: RequestContext, request: Message) -> Message:
+        """Has share partitions begin at an offset, of a group without members, which is made if
+        there is none. Keeps (1).
+
+        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND: of another kind; NON_EMPTY_GROUP, UNSUPPORTED_VERSION,
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. Per partition: UNKNOWN_TOPIC_OR_PARTITION,
+        and what the share coordinator says.
+        """
+        new = messages.AlterShareGroupOffsetsResponse
+        error = self._fault(request)
+        if error is not None:
+            return new(error_code=error, error_message=error.message)
+        topics = self._metadata.image.topics
+        starts: dict[bytes, dict[int, int]] = {}
+        for topic in request.topics:
+            known = topics.get(topic.topic_name)
+            for cell in topic.partitions:
+                if known is not None and 0 <= cell.partition_index < len(known.partitions):
+                    starts.setdefault(known.id, {})[cell.partition_index] = cell.start_offset
+        fault, errors = await self._sharing.states.alter(request.group_id, starts)
+        if fault.error != ErrorCode.NONE:
+            return new(error_code=fault.error, error_message=fault.text or fault.error.message)
+        rows = []
+        for topic in request.topics:
+            known = topics.get(topic.topic_name)
+            id_ = NO_ID if known is None else known.id
+            cells = []
+            for cell in topic.partitions:
+                error = errors.get((id_, cell.partition_index),
+                                   ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                cells.append(new.AlterShareGroupOffsetsResponsePartition(
+                    partition_index=cell.partition_index, error_code=error,
+                    error_message=None if error == ErrorCode.NONE else error.message))
+            rows.append(new.AlterShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name, topic_id=id_, partitions=cells))
+        return new(responses=rows)
+
+    # ---- delete ---------------------------------------------------------------------------------
+
+    async def delete(self, context: RequestContext, request: Message) -> Message:
+        """Forgets where a group without members is in topics. Keeps (1).
+
+        INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNSUPPORTED_VERSION, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS. Per topic: UNKNOWN_TOPIC_OR_PARTITION: no such topic, or
+        nothing is kept of it; and what the share coordinator says.
+        """
+        new = messages.DeleteShareGroupOffsetsResponse
+        error = self._fault(request)
+        if error is not None:
+            return new(error_code=error, error_message=error.message)
+        fault, rows = await self._sharing.states.delete_offsets(
+            request.group_id, list(dict.fromkeys(row.topic_name for row in request.topics)))
+        if fault.error != ErrorCode.NONE:
+            return new(error_code=fault.error, error_message=fault.text or fault.error.message)
+        topics = self._metadata.image.topics
+        return new(responses=[
+            new.DeleteShareGroupOffsetsResponseTopic(
+                topic_name=name, error_code=error, error_message=text,
+                topic_id=topics[name].id if error == ErrorCode.NONE and name in topics else NO_ID)
+            for name, (error, text) in rows.items()])
+
+    def _fault(self, request: Message) -> Error | None:
+        if not self._sharing.coordinator.is_enabled:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return None if request.group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _is_counted(state: Any) -> bool:
+    return state is not None and state.start_offset != NO_OFFSET \
+        and state.delivery_complete_count != NOT_COUNTED
+
+
+def _partition(index: int, state: Any, end: int | Error | None) -> Any:
+    """end: where the partition ends, or why that is not known; None: it was not asked for."""
+    new = messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition
+    if isinstance(end, Error):
+        return new(partition_index=index, error_code=end, error_message=end.message)
+    if state is None:
+        return new(partition_index=index, start_offset=NO_OFFSET)
+    # An administrator may have moved it to any number.
+    lag = NO_LAG if end is None \
+        else min(end - state.start_offset - state.delivery_complete_count, LAG_MAX)
+    return new(partition_index=index, start_offset=state.start_offset,
+               leader_epoch=state.leader_epoch, lag=lag)

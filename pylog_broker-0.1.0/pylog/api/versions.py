@@ -1,0 +1,74 @@
+"""ApiVersions (18): what this broker serves, by API and by feature.
+
+Owns: nothing.
+Called by: dispatch, through api.handlers.
+Invariants: (1) what is not served is not advertised.
+Source: KIP-35, KIP-511 (client software names), KIP-584 (features).
+"""
+
+from __future__ import annotations
+
+import re
+
+from pylog.metadata.controller import CLUSTER_FEATURES, FEATURES
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.metadata.service import MetadataService
+
+LEVEL_0_SINCE = 4    # Older clients cannot read a lowest level of 0 (KAFKA-17011).
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class VersionsApi:
+    """ApiVersions. metadata: has the image in force. advertised: api key -> (lowest, highest
+    version). of_cluster: of several brokers."""
+
+    def __init__(self, metadata: MetadataService, advertised: dict[int, tuple[int, int]],
+                 of_cluster: bool):
+        self._metadata = metadata
+        self._advertised = advertised
+        self._features = CLUSTER_FEATURES if of_cluster else FEATURES
+
+    def handlers(self) -> dict[int, Handler]:
+        return {api.API_VERSIONS: self.api_versions}
+
+    def api_versions(self, context: RequestContext, request: Message) -> Message:
+        """Every API that is served with its first and last version, and the features in force.
+
+        request: None when its version is beyond ours: UNSUPPORTED_VERSION with the range of
+        ApiVersions itself then goes out in version 0 (KIP-511). INVALID_REQUEST: a software name
+        that Kafka's pattern does not match.
+        """
+        if request is None:
+            return _unsupported_version()
+        if context.api_version >= 3 and not (
+                _SOFTWARE.fullmatch(request.client_software_name)
+                and _SOFTWARE.fullmatch(request.client_software_version)):
+            return messages.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        image = self._metadata.image
+        response = messages.ApiVersionsResponse
+        return response(
+            api_keys=[response.ApiVersion(api_key=key, min_version=low, max_version=high)
+                      for key, (low, high) in sorted(self._advertised.items())],
+            supported_features=[response.SupportedFeatureKey(
+                name=name, min_version=low if context.api_version >= LEVEL_0_SINCE else max(low, 1),
+                max_version=high) for name, (low, high) in self._features.items()],
+            # A metadata log that Kafka wrote may have more: what they promise is not served here.
+            finalized_features_epoch=image.offset,
+            finalized_features=[response.FinalizedFeatureKey(
+                name=name, max_version_level=level, min_version_level=level)
+                for name, level in sorted(image.features.items()) if name in self._features])
+
+
+def _unsupported_version():
+    """The one range that would have worked."""
+    low, high = api.SERVED[api.API_VERSIONS]
+    response = messages.ApiVersionsResponse
+    return response(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[
+        response.ApiVersion(api_key=api.API_VERSIONS, min_version=low, max_version=high)])

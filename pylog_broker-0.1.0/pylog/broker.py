@@ -1,0 +1,571 @@
+"""The composition root: builds one broker from its settings, runs it, and takes it down.
+
+Owns: every long-lived object of the process, in the order in which they are made and closed.
+Called by: cli, testing.
+Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
+  stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order.
+Source: KIP-631 (one node as broker and controller).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import time
+
+from pylog import api
+from pylog._native.grants import Grants
+from pylog._native.iopool import IO_THREADS_MAX, IoPool
+from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
+from pylog.config.clusters import has_quorum
+from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.markers import Markers
+from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.verification import Verification
+from pylog.log.errors import StartError
+from pylog.log.manager import LogManager
+from pylog.metadata.image import is_internal
+from pylog.metadata.service import MetadataService
+from pylog.metadata.threads import in_thread
+from pylog.server.dispatch import Dispatcher
+from pylog.server.network import Network
+from pylog.server.publisher import Publisher
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.reactor import Closed, RequestContext
+    from pylog.api.authentication import AuthenticationApi
+    from pylog.api.tokens import Asker
+    from pylog.config import Settings
+    from pylog.metadata.image import Image, Topic
+    from pylog.peer.credentials import Credentials
+    from pylog.replication.membership import Membership
+    from pylog.replication.throttles import Throttles
+    from pylog.monitor.server import Monitor
+    from pylog.security.access import Access
+    from pylog.security.authorizer import Authorizer
+    from pylog.server.control import ControllerListeners
+    from pylog.server.guard import Guard
+    from pylog.sharing.service import Sharing
+
+__all__ = ["Broker", "StartError", "run"]
+
+log = logging.getLogger("pylog.broker")
+
+# Objects made before the collector looks at them: a burst of requests makes thousands that are free
+# again by themselves. perf, heartbeats of 10,000 members: 5 % of the broker with Python's 700.
+YOUNG_OBJECTS = 20_000
+DRAIN_MS_MAX = 5_000
+DRAIN_MS_BROKEN = 500
+UPKEEP_SECONDS = 1.0
+RECOVERY_SECONDS = 0.05
+
+
+def system_ms() -> int:
+    """Wall-clock time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """One node: its settings, its state, and the parts that they are given to."""
+
+    def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms, first=()):
+        """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
+        loop's time(): who passes both in can move them. first: metadata records that a new cluster
+        begins with.
+        """
+        self.settings = settings
+        self._first = first
+        self.now_ms = now_ms
+        self.node_id: int = settings["node.id"]
+        self.grants = Grants()
+        self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
+        self.logs = LogManager(settings, self.io_pool, self.now_ms)
+        self.metadata = _metadata(
+            settings, first, self.logs, self.node_id, self.now_ms)
+        self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
+        self.groups = GroupCoordinator(self)
+        self.markers = Markers(self, self.groups)
+        self.brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self.brokers.write)
+        self.verification = Verification(
+            self.transactions, self.brokers, settings, self.node_id)
+        self._sharing: Sharing | None = None
+        self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
+        self._guard: Guard | None = None
+        self._authorizer = _authorizer_of(settings)
+        self.throttles = self._new_throttles()        # Where there are other brokers.
+        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
+                               asks=self._authorizer is not None,
+                               throttle=None if self.throttles is None else self.throttles.leading)
+        self.credentials = _credentials(settings, now_ms)    # Towards the other brokers.
+        self._io_threads = settings["num.io.threads"]
+        self.publisher = Publisher(
+            self.node_id, self.metadata, self.logs, self.grants, self.quotas,
+            [self.groups, self.transactions], self._apply_settings, self._apply_security)
+        self._publishing: asyncio.Task | None = None
+        self._upkeep: asyncio.Task | None = None
+        self._recovery: asyncio.Task | None = None
+        self._tokens_due_ms = 0           # When expired ones are looked for.
+        self._left: list = []             # partitions of failed disks that still have a leader
+        self.monitor: Monitor | None = None
+        self.broken = asyncio.Event()     # no disk is left to go on with
+
+    @property
+    def image(self) -> Image:
+        """The cluster's state that is in force on this broker."""
+        return self.metadata.image
+
+    @property
+    def cluster_id(self) -> str:
+        return self.metadata.cluster_id
+
+    @property
+    def controller(self):
+        """The active controller, or what stands for it here."""
+        return self.metadata.controller if self.membership is None else self.membership.controller
+
+    def install(self, topic: Topic) -> bool:
+        """Lets the data plane use a topic unasked; False while no log of it is open."""
+        logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
+        disk_failed = self.logs.any_offline(topic.name)
+        if not any(logs) and not disk_failed and not self.settings.is_member:
+            return False
+        # Of several brokers, whoever asks the wrong one is told the right one.
+        leaders = [(state.leader, state.leader_epoch) for state in topic.partitions] \
+            if self.settings.is_member else None
+        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed,
+                            leaders=leaders)
+        return True
+
+    def _name_nodes(self, image: Image) -> None:
+        """Lets the data plane know where the other brokers are reached."""
+        self.grants.set_nodes(self.network.nodes(image))
+
+    async def _start(self) -> None:
+        """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
+        self.logs.open()
+        if self.settings.is_member:
+            await self.metadata.join()
+            assert self.throttles is not None
+            self.throttles.take_settings()
+        else:
+            self.metadata.open(self._first)
+        if self._authorizer is not None or any(
+                listener.protocol in SASL_PROTOCOLS for listener in self.settings.all_listeners):
+            self.guard().take(self.image.security)
+        self.quotas.take(self.image.client_quotas)
+        self._resize_io()
+        self.network.open()
+        if self.network.addresses:           # Else it is a controller alone.
+            if self.settings.is_member:
+                self.membership = self._member()
+                self.publisher.replicas = self.membership.replicas
+                self.publisher.membership = self.membership
+                self.metadata.departures = self.membership.departures
+                self.publisher.name_nodes = self._name_nodes
+                self._name_nodes(self.image)
+            else:
+                self.metadata.register(self.network.addresses, self._first)
+        if self.settings["metrics.listener"]:
+            self._open_monitor()
+
+    def _member(self) -> Membership:
+        # Imported here: a broker that is its own controller does without.
+        from pylog.replication.membership import Membership
+
+        assert self.throttles is not None
+        return Membership(
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)),
+            self.credentials, self.throttles)
+
+    def _new_throttles(self) -> Throttles | None:
+        if not self.settings.is_member:
+            return None
+        # Imported here: a broker that is its own controller does without.
+        from pylog.replication.throttles import Throttles
+
+        return Throttles(self.settings, self.node_id, self.logs,
+                         lambda: time.monotonic_ns() // 1_000_000)
+
+    def _open_monitor(self) -> None:
+        # Imported here: it costs a start 5 ms, and not every broker is watched.
+        from pylog.monitor.admission import KEYSTORE, TOKEN, Admission
+        from pylog.monitor.cluster import ClusterFigures
+        from pylog.monitor.server import Monitor
+
+        assert self.metadata.store is not None   # open() made it.
+        self.monitor = Monitor(
+            self.settings["metrics.listener"],
+            Admission(self.settings[KEYSTORE], self.settings[TOKEN]),
+            coordinator=self.groups, logs=self.logs,
+            quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
+            store=self.metadata.store,
+            replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
+            shares=lambda: [] if self._sharing is None else self._sharing.samples(),
+            figures=ClusterFigures(
+                self.metadata, self.settings, lambda: [] if self.membership is None else
+                self.membership.leadership.led, time.monotonic_ns),
+            node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
+            seconds=time.monotonic)
+        self.monitor.open()
+
+    def _apply_settings(self) -> list | None:
+        """Puts changed settings into force in what the broker composes. Blocks. Returns the
+        listeners' addresses when they changed."""
+        self._resize_io()
+        if self.throttles is not None:
+            self.throttles.take_settings()
+        return self.network.addresses if self.network.apply() else None
+
+    def guard(self) -> Guard:
+        """What knows whose the connections are. Raises ConfigError, OSError."""
+        if self._guard is None:
+            # Imported here: not every broker asks who its clients are.
+            from pylog.server.guard import Guard
+
+            self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
+                                self._authorizer, self.now_ms)
+        return self._guard
+
+    def sharing(self) -> Sharing:
+        """Share groups, once begin() has begun."""
+        if self._sharing is None:
+            # Imported here: not every broker has share groups.
+            from pylog.sharing.service import Sharing
+
+            self._sharing = Sharing(self, self.groups, self.brokers)
+            self._sharing.start()
+            self.publisher.add_coordinator(self._sharing)
+        return self._sharing
+
+    def _asker(self, context: RequestContext) -> Asker:
+        # Imported here: few brokers are asked for tokens.
+        from pylog.api.tokens import Asker
+        from pylog.security import identities
+
+        principal = identities.ANONYMOUS if self._guard is None \
+            else self._guard.identities.principal(context.principal)
+        name = self.network.listener_name(context.listener)
+        return Asker(principal, next(listener.protocol for listener in self.settings.all_listeners
+                                     if listener.name == name))
+
+    def _authentication(self, context: RequestContext) -> AuthenticationApi | None:
+        name = self.network.listener_name(context.listener)
+        if any(listener.name == name and listener.protocol in SASL_PROTOCOLS
+               for listener in self.settings.all_listeners):
+            return self.guard().authentication
+        return None
+
+    def _user(self, number: int) -> str:
+        """The name that requests under a reactors' number are counted for."""
+        return ANONYMOUS if self._guard is None else self._guard.identities.principal(number).name
+
+    def _apply_security(self, security: dict, changed: frozenset) -> None:
+        if self._guard is not None:
+            self._guard.take(security, changed)
+
+    def _resize_io(self) -> None:
+        if self.settings["num.io.threads"] != self._io_threads:
+            self._io_threads = self.settings["num.io.threads"]
+            self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
+
+    async def begin(self) -> None:
+        """Starts, and answers requests on the running loop until end(). Raises StartError, OSError.
+        """
+        loop = asyncio.get_running_loop()
+        await self._start()
+        reactors = self.network.reactors
+        loop.add_reader(reactors.fileno(), self._dispatcher().drain)
+        self._publishing = loop.create_task(self.publisher.run())
+        self._publishing.add_done_callback(self._task_ended)
+        assert self.metadata.store is not None   # start() opened it.
+        self.groups.start(self.metadata.store)
+        self.markers.start()
+        self.transactions.start()
+        reactors.set_slow(self.settings["request.log.slow.ms"])
+        self.network.start()
+        if self.monitor is not None:
+            self.monitor.start(loop)
+        self._upkeep = loop.create_task(self._keep_up())
+        if self.logs.recovering:
+            self._recovery = loop.create_task(self._follow_recovery())
+        if self.settings.is_member:
+            standing = self.metadata.stand()
+            if standing is not None:
+                standing.add_done_callback(self._task_ended)
+        elif self.settings.controller_listeners:
+            self.metadata.controller.tend()
+        if self.membership is not None:
+            self.membership.begin()
+
+    async def joined(self) -> None:
+        """Returns once clients may use this broker. Raises StartError."""
+        if self.membership is not None:
+            await self.membership.joined()
+
+    def _dispatcher(self) -> Dispatcher:
+        access = None if self._authorizer is None else self.guard().access
+        handlers = api.handlers(
+            settings=self.settings, metadata_service=self.metadata, controller=self.controller,
+            logs=self.logs, coordinator=self.groups, transactions=self.transactions,
+            verification=self.verification, markers=self.markers, client_quotas=self.quotas,
+            listener_name=self.network.listener_name, registered=self.publisher.registered,
+            node_id=self.node_id, now_ms=self.now_ms, access=access, sharing=self.sharing,
+            watch=self.network.reactors.set_interest, asker=self._asker,
+            forward=None if self.membership is None else self.membership.forwarding.ask,
+            authentication=self._authentication)
+        control = None
+        if self.settings.controller_listeners:
+            control = self._control(access)
+        return Dispatcher(
+            self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
+            quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
+            access=access, verification=self.verification, control=control,
+            closed=self._connection_closed,
+            forwarding=None if self.membership is None else self.membership.forwarding,
+            may_join=None if self.membership is None else self.membership.leadership.may_join)
+
+    def _control(self, access: Access | None) -> ControllerListeners:
+        """What controller listeners answer."""
+        # Imported here: not every node has such listeners.
+        from pylog.api import controller_listener, metadata_log
+        from pylog.server.control import ControllerListeners
+
+        handlers = controller_listener.handlers(
+            settings=self.settings, metadata_service=self.metadata,
+            observers=metadata_log.Observers(), client_quotas=self.quotas,
+            registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
+            watch=self.network.reactors.set_interest, access=access,
+            asker=lambda context: self._asker(context)._replace(protocol=None),
+            authentication=self._authentication)
+        return ControllerListeners(handlers, self.network.is_controllers, access,
+                                   lambda: self.guard().identities,
+                                   lambda: self.metadata.controller is not None)
+
+    def _connection_closed(self, event: Closed) -> None:
+        if self._guard is not None:
+            self._guard.closed(event)
+        if self._sharing is not None:
+            self._sharing.closed(event.connection)
+        if self.settings.controller_listeners and self.metadata.controller is not None:
+            self.metadata.controller.connection_closed(event.connection)
+
+    async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
+        """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
+        loop = asyncio.get_running_loop()
+        reactors = self.network.reactors
+        if self.membership is not None:
+            await self.membership.leave()
+        tending = [task for task in (self._upkeep, self._recovery) if task is not None]
+        for task in tending:
+            task.cancel()
+        if self.monitor is not None:
+            await loop.run_in_executor(None, self.monitor.stop)
+        reactors.stop_accepting()
+        if self._sharing is not None:
+            await self._sharing.stop()
+        await self.transactions.stop()
+        await self.groups.stop()
+        self.markers.close()
+        self.brokers.close()
+        await loop.run_in_executor(None, reactors.stop, drain_ms)
+        loop.remove_reader(reactors.fileno())
+        # What they are at on a thread, they finish.
+        await asyncio.gather(*tending, return_exceptions=True)
+        if self.settings.is_member:
+            # Before the publisher: decisions that are under way wait for it.
+            await self.metadata.leave()
+        if self._publishing is not None:
+            await self.publisher.stop(self._publishing)
+        if self.membership is not None:
+            await self.membership.stop_fetching()
+            await self.membership.close()
+        self.stop()
+
+    def _task_ended(self, task: asyncio.Task) -> None:
+        """Without it nothing that was decided would come into force, and requests would wait."""
+        if not task.cancelled():
+            log.critical("brokerd stops: the metadata cannot be followed any more",
+                         exc_info=task.exception())
+            self.broken.set()
+
+    async def _follow_recovery(self) -> None:
+        """Lets the data plane have partitions as they become ready."""
+        while True:
+            left = self.logs.recovering
+            for name in self.logs.take_recovered():
+                self._let_serve(name)
+                # The next request for it asks again.
+                self.grants.remove(name)
+            if not left:
+                return
+            await asyncio.sleep(RECOVERY_SECONDS)
+
+    def _let_serve(self, name: str) -> None:
+        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        topic = self.image.topics.get(name)
+        if self.membership is not None and topic is not None:
+            self.membership.replicas.begin(self.image, topic)
+
+    async def _keep_up(self) -> None:
+        """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
+                         self._finish_moves, self._refresh_certificates,
+                         self._remove_expired_tokens):
+                try:
+                    await step()
+                except Exception:
+                    # What failed is due again in a second, and the other steps go on: a broker
+                    # without upkeep would fill its disk.
+                    log.exception("upkeep failed")
+
+    async def _tend_logs(self) -> None:
+        await in_thread(self.logs.upkeep, self.now_ms())
+
+    async def _refresh_certificates(self) -> None:
+        if self.network.has_tls:
+            await in_thread(self.network.refresh_certificates)
+            await in_thread(self.metadata.refresh_certificates)
+
+    async def _remove_expired_tokens(self) -> None:
+        now_ms, controller = self.now_ms(), self.metadata.controller
+        if self.settings["delegation.token.secret.key"] is not None and controller is not None \
+                and now_ms >= self._tokens_due_ms:
+            # Imported here: few brokers have tokens.
+            from pylog.metadata import tokens
+
+            self._tokens_due_ms = \
+                now_ms + self.settings["delegation.token.expiry.check.interval.ms"]
+            await controller.change_tokens(tokens.expired, now_ms)
+
+    async def _report_shortages(self) -> None:
+        self.network.report_shortages(self.now_ms())
+
+    async def _finish_moves(self) -> None:
+        for name in await in_thread(self.logs.finish_moves):
+            if name in self.image.topics:
+                self._let_serve(name)
+                self.install(self.image.topics[name])
+        self.logs.leave_moved()
+
+    async def _leave_failed_disks(self) -> None:
+        """Partitions of a directory that failed have no leader; see `broken` for the last one."""
+        self._left += self.logs.take_failed()
+        fatal = self.logs.disks.fatal()
+        if fatal is not None and not self.broken.is_set():
+            log.critical("brokerd stops: %s", fatal)
+            self.broken.set()
+        elif self._left and await self.controller.leave_offline(self._left):
+            # Else it is tried again: take_failed() names them once.
+            self._left = []
+
+    def stop(self) -> None:
+        """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
+        self.metadata.close()
+        self.logs.close()
+        if self._guard is not None:
+            self._guard.close()
+
+
+def _authorizer_of(settings: Settings) -> Authorizer | None:
+    """Raises ConfigError."""
+    if not settings["authorizer.class.name"]:
+        return None
+    # Imported here: not every broker asks what its clients may do.
+    from pylog.security.access import authorizer_of
+
+    return authorizer_of(settings)
+
+
+def _address_of(host: str) -> str | None:
+    """The text of a host's address, None without one. Waits for the resolver."""
+    try:
+        return str(socket.getaddrinfo(host, None)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+def run(settings, ready=None, first=()) -> int:
+    """Runs a broker until SIGTERM, SIGINT, or the end of its disks. Returns the exit code.
+
+    ready: called with [(listener name, host, port)] when requests are answered. first: metadata
+      records that a new cluster begins with. Raises StartError, OSError.
+    """
+    return asyncio.run(_serve(settings, ready, first))
+
+
+def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials | None:
+    """Towards the other brokers, None in plain text. Raises ConfigError."""
+    if not settings.is_member or "broker" not in settings["process.roles"]:
+        return None
+    # Imported here: a broker that is its own controller does without.
+    from pylog.peer import securing
+
+    return securing.between_brokers(settings, now_ms)
+
+
+def _metadata(settings, first, *arguments):
+    """What the broker knows of its cluster, by where its controller is."""
+    if not settings.is_member:
+        return MetadataService(settings, *arguments)
+    # Imported here: a broker that is its own controller does without.
+    if has_quorum(settings):
+        from pylog.metadata.controller_member import ControllerMember
+
+        return ControllerMember(settings, *arguments, seconds=time.monotonic, first=first)
+    from pylog.metadata.member import MemberMetadata
+
+    return MemberMetadata(settings, *arguments)
+
+
+async def _serve(settings, ready, first) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(settings, first=first)
+    if not await _begun(broker, stopping):
+        return 0
+    if ready is not None:
+        ready(broker.network.addresses + broker.network.controller_addresses)
+    # What a start made lives as long as the process: the collector need not look at it again.
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    await broker.end(DRAIN_MS_BROKEN if broker.broken.is_set() else DRAIN_MS_MAX)
+    log.info("stopped")
+    return 1 if broker.broken.is_set() else 0
+
+
+async def _begun(broker: Broker, stopping: asyncio.Event) -> bool:
+    """Starts; False when it is to stop before it could. Raises StartError, OSError."""
+    if not broker.settings.is_member:
+        await broker.begin()
+        return True
+    stop = asyncio.ensure_future(stopping.wait())
+    for step in (broker.begin, broker.joined):
+        # Controllers that do not answer can take long.
+        going = asyncio.ensure_future(step())
+        await asyncio.wait([going, stop], return_when=asyncio.FIRST_COMPLETED)
+        if not going.done():
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+            return False
+        going.result()
+    stop.cancel()
+    return True

@@ -1,0 +1,267 @@
+"""The commands: brokerd, the server, and pylog, the tool.
+
+Owns: the arguments, the exit codes and the ready line.
+Called by: the installed scripts and __main__.
+Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) what a
+  start does not need is imported only where it is used.
+"""
+
+import sys
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BUG = 70
+
+
+def brokerd(argv: list[str] | None = None) -> int:
+    """Runs a broker until SIGTERM or SIGINT, explains settings, or looks at Kafka's directories.
+
+    Returns the exit code.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["config"]:
+        return _guarded("brokerd", _config, argv[1:])
+    if argv[:1] == ["adopt"]:
+        return _guarded("brokerd", _adopt, argv[1:])
+    return _guarded("brokerd", _serve, argv)
+
+
+def pylog(argv: list[str] | None = None) -> int:
+    """The tool. Returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["config"]:
+        return _guarded("pylog", _config, argv[1:])
+    from .tools.app import main
+
+    return main(argv)
+
+
+def _guarded(command: str, work, argv: list[str]) -> int:
+    """The exit code of work(argv), its expected errors reported in one line."""
+    from .config import ConfigError
+
+    try:
+        return work(command, argv)
+    except ConfigError as error:
+        return _report_error(command, error, EXIT_USAGE)
+    except BrokenPipeError:
+        # The reader of our output has gone; Python must not complain of it at exit either.
+        sys.stdout = None
+        return EXIT_FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _report_error(command, f"{where}{error.strerror or error}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _report_error(command: str, error, code: int) -> int:
+    print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _serve(command: str, argv: list[str]) -> int:
+    """Loads the settings and gives the process to the broker."""
+    args = _serve_arguments().parse_args(argv)
+    if args.version:
+        return _version(command)
+    from .config import ConfigError, Settings
+
+    settings = Settings.load(args.properties, args.override, _derivation(args.cluster))
+    from .monitor import logfmt
+
+    logfmt.set_up()
+    import logging
+
+    log = logging.getLogger("pylog.cli")
+    for warning in settings.warnings:
+        log.warning(warning)
+    open_to_all = settings.open_listeners()
+    if open_to_all:
+        log.warning("listeners beyond this machine ask nobody who they are: %s",
+                    ", ".join(open_to_all))
+    from . import broker
+
+    _raise_open_files()
+    try:
+        return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses),
+                          first=_first_credentials(args.add_scram))
+    except broker.StartError as error:
+        return _report_error(command, error, EXIT_FAILED)
+    except Exception as error:
+        if isinstance(error, (OSError, ConfigError)):
+            raise
+        # Keeps (1): a bug's traceback is a field of one log line.
+        log.critical("brokerd failed", exc_info=True)
+        return EXIT_BUG
+
+
+def _first_credentials(texts: list[str]) -> list:
+    if not texts:
+        return []
+    from .config import ConfigError
+    from .metadata import credentials
+
+    try:
+        return credentials.first(texts)
+    except ValueError as error:
+        raise ConfigError(f"--add-scram: {error}") from None
+
+
+def _derivation(hosts: str | None):
+    """What the hosts of --cluster stand for, None without them."""
+    if hosts is None:
+        return None
+    from .config import clusters
+
+    return lambda given: clusters.derived(hosts, given, _is_here)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name or address is this machine's."""
+    import socket
+
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+                return True
+            except OSError:
+                continue
+    return False
+
+
+def _raise_open_files() -> None:
+    """Segments and connections are descriptors: as many as the system lets this process have."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _serve_arguments():
+    parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
+                     "brokerd config explain KEY and brokerd config list describe settings; "
+                     "brokerd adopt server.properties checks a stopped Kafka's directories.")
+    parser.add_argument("properties", nargs="?", metavar="server.properties",
+                        help="settings by Kafka's names; none is needed")
+    _add_override(parser)
+    parser.add_argument("--cluster", metavar="HOST,HOST,HOST",
+                        help="this machine is one of these, which form a cluster; the same words "
+                             "on each of them")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--add-scram", action="append", default=[], metavar="MECHANISM=[name=…,password=…]",
+        help="a user of a new cluster, as kafka-storage takes it; may be repeated")
+    return parser
+
+
+def _parser(command: str, description: str, epilog: str = ""):
+    import argparse
+
+    def narrow(prog: str):
+        # Left to itself, argparse asks the terminal for its width: 5 ms of imports.
+        return argparse.HelpFormatter(prog, width=100)
+
+    return argparse.ArgumentParser(prog=command, description=description, epilog=epilog,
+                                   formatter_class=narrow)
+
+
+def _add_override(parser) -> None:
+    parser.add_argument("--override", action="append", default=[], metavar="key=value",
+                        help="set one setting; takes precedence over the file; may be repeated")
+
+
+def _print_ready(settings, addresses) -> None:
+    """The ready line. addresses: (listener name, host, port) of what is listened on."""
+    shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                     for _, host, port in addresses)
+    # Without a security setting nobody else can reach it.
+    reach = "" if settings.reaches_others else "reach=loopback "
+    line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
+            f"log.dirs={','.join(settings.log_dirs)} {reach}ms={_ms_since_spawn()}")
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Nobody reads our stdout any more: no reason to stop serving.
+        sys.stdout = None
+    _notify(b"READY=1")
+
+
+def _notify(state: bytes) -> None:
+    """Tells systemd, where it has started this process and wants to know (sd_notify)."""
+    import os
+
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if path[:1] not in ("/", "@"):
+        return
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told:
+        try:
+            told.sendto(state, path.replace("@", "\0", 1) if path[0] == "@" else path)
+        except OSError:
+            pass     # It starts us again when it has waited in vain.
+
+
+def _ms_since_spawn() -> int:
+    """Milliseconds since this process began, to the 10 ms that the kernel notes."""
+    import os
+    import time
+
+    with open("/proc/self/stat", "rb") as file:
+        # The second field may hold spaces and brackets; field 22 is the start in ticks since boot.
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round((since_boot - ticks / os.sysconf("SC_CLK_TCK")) * 1000)
+
+
+def _config(command: str, argv: list[str]) -> int:
+    """config explain KEY, config list: what settings there are and which values are in force."""
+    parser = _parser(f"{command} config", "About settings.")
+    commands = parser.add_subparsers(dest="about", required=True, metavar="explain | list")
+    explain = commands.add_parser("explain", help="all there is to know of one setting")
+    explain.add_argument("key")
+    listed = commands.add_parser("list", help="every setting with its value")
+    for sub in (explain, listed):
+        sub.add_argument("properties", nargs="?", metavar="server.properties")
+        _add_override(sub)
+    args = parser.parse_args(argv)
+    from .config import Settings
+
+    settings = Settings.load(args.properties, args.override)
+    lines = [settings.explain(args.key)] if args.about == "explain" else settings.listing()
+    print("\n".join(lines), flush=True)
+    return 0
+
+
+def _adopt(command: str, argv: list[str]) -> int:
+    """adopt server.properties: whether a stopped Kafka's directories can be opened, and how."""
+    parser = _parser(f"{command} adopt", "Looks at the directories of a Kafka that was stopped, "
+                     "and says what is in the way of opening them. Only --execute writes.",
+                     "docs/migration.md has the whole way, and the way back.")
+    parser.add_argument("properties", nargs="?", metavar="server.properties",
+                        help="Kafka's own; log.dirs and node.id are what counts")
+    parser.add_argument("--execute", action="store_true",
+                        help="move the metadata log to where brokerd has it, if need be")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    _add_override(parser)
+    args = parser.parse_args(argv)
+    from .tools import adopt
+
+    settings, found = adopt.settings_of(args.properties, args.override)
+    found += adopt.adopt(settings, args.execute and not found)
+    print(adopt.rendered(found, args.json), flush=True)
+    return 0 if adopt.is_adoptable(found) else EXIT_FAILED
+
+
+def _version(command: str) -> int:
+    from . import __version__
+    from ._native.tls import library
+
+    print(f"{command} {__version__} ({library()})", flush=True)
+    return 0

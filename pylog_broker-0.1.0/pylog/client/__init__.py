@@ -1,0 +1,58 @@
+"""A client for Kafka-protocol brokers whose records come as columns, or one by one.
+
+Owns: the public names; each is imported when it is first used.
+Called by: applications (`from pylog.client import Consumer, Producer, Admin`), tools,
+  testing.plugin.
+Invariants: (1) importing this package imports neither numpy nor pyarrow; (2) `pylog.client.aio` has
+  the same names for asyncio.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # Nothing is imported before it is used.
+if TYPE_CHECKING:
+    from pylog._native.columns import Record
+    from pylog.client import errors
+    from pylog.client.admin import Admin
+    from pylog.client.consumer import Consumer
+    from pylog.client.deliveries import RecordMetadata
+    from pylog.client.descriptions import ConfigResource, NewTopic, ResourceType
+    from pylog.client.errors import KafkaError
+    from pylog.client.listener import RebalanceListener
+    from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+    from pylog.client.producer import Producer
+    from pylog.client.scanning import scan
+    from pylog.client.acknowledgements import Acknowledge
+    from pylog.client.share_consumer import ShareConsumer
+
+
+_PLACES = {
+    "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
+    "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
+    "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
+    "ConfigResource": "descriptions", "ResourceType": "descriptions",
+    "RecordMetadata": "deliveries", "scan": "scanning",
+    "ShareConsumer": "share_consumer", "Acknowledge": "acknowledgements",
+}
+_NATIVE = {"Record": "pylog._native.columns"}
+
+__all__ = ["Acknowledge", "Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic",
+           "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "Record",
+           "RecordMetadata", "ResourceType", "ShareConsumer", "TopicPartition", "errors", "scan"]
+
+
+def _found(name: str) -> object:
+    if name == "errors":
+        return importlib.import_module("pylog.client.errors")
+    if name not in _PLACES and name not in _NATIVE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _NATIVE.get(name) or f"{__name__}.{_PLACES[name]}"
+    found = getattr(importlib.import_module(place), name)
+    globals()[name] = found
+    return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _found

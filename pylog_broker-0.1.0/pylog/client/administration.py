@@ -1,0 +1,438 @@
+"""Topics, settings, quotas, directories and the cluster itself, for asyncio.
+
+Owns: a cluster's connections.
+Called by: applications (as pylog.client.aio.Admin), client.admin (without asyncio), tools.
+Invariants: (1) what failed and may pass is asked again, what succeeded is not; (2) when some of
+  several things fail, the exception of the first has `results`: all of them by name.
+Source: Kafka's Admin client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pylog.client import positions
+from pylog.client.cluster import Cluster
+from pylog.client.descriptions import (
+    AlterConfigOp, ClusterDescription, ConfigEntry, ConfigResource, ConfigSource,
+    LogDirDescription, NewTopic, QuotaAlteration, ReplicaInfo, ResourceType,
+)
+from pylog.client.errors import KafkaError, error, raise_for
+from pylog.client.group_administration import Groups
+from pylog.client.metadata import Node, TopicInfo
+from pylog.client.offsets import TopicPartition
+from pylog.client.positions import TIMES
+from pylog.client.security_administration import SecurityAdministration
+from pylog.client.settings import ADMIN, Settings
+from pylog.client.share_administration import ShareAdministration
+from pylog.client.transaction_administration import TransactionAdministration
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import AdminOptions
+
+_MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
+_BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
+
+
+class Admin(Groups, ShareAdministration, SecurityAdministration, TransactionAdministration):
+    """`async with Admin(bootstrap_servers="…") as admin: …`"""
+
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[AdminOptions]):
+        self.settings = Settings(ADMIN, config, **more)
+        self._made: Cluster | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._made is None:
+            self._made = Cluster(self.settings)
+            self._made.may_create_topics = False
+        return self._made
+
+    async def start(self) -> Admin:
+        await self.cluster.start()
+        return self
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+    async def __aenter__(self) -> Admin:
+        return await self.start()
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _each(self, wanted: Mapping[Any, Any], timeout: float | None,
+                    ask: Callable[[dict[Any, Any]], Awaitable[dict[Any, Any]]]) -> dict[Any, Any]:
+        """Results by name; ask gives {name: result or KafkaError}. Keeps (1), (2)."""
+        results: dict[Any, Any] = {}
+
+        async def attempt() -> None:
+            left = {name: value for name, value in wanted.items()
+                    if not _final(results.get(name, _MISSING))}
+            results.update(await ask(left))
+            for result in results.values():
+                if isinstance(result, KafkaError) and result.retriable:
+                    raise result
+
+        if wanted:
+            await self.cluster.retry(attempt, timeout)
+        for result in results.values():
+            if isinstance(result, KafkaError):
+                result.results = results
+                raise result
+        return results
+
+    async def _controlled(self, request: Any) -> Any:
+        """One request to the controller, or to a broker that passes it on."""
+        return await self.cluster.send(await self.cluster.controller(), request)
+
+    # The cluster
+
+    async def describe_cluster(self, timeout: float | None = None) -> ClusterDescription:
+        metadata = await self.cluster.retry(self.cluster.refresh, timeout)
+        return ClusterDescription(metadata.cluster_id or "", metadata.controller,
+                                  list(metadata.nodes.values()))
+
+    async def _nodes(self, timeout: float | None) -> list[Node]:
+        if not self.cluster.metadata.nodes:
+            await self.describe_cluster(timeout)
+        return list(self.cluster.metadata.nodes.values())
+
+    # Topics
+
+    async def list_topics(self, internal: bool = False, timeout: float | None = None
+                          ) -> dict[str, TopicInfo]:
+        """Every topic by name; those of the brokers themselves only when asked for."""
+        async def ask() -> Any:
+            self.cluster.wants_all_topics = True
+            try:
+                return await self.cluster.refresh()
+            finally:
+                self.cluster.wants_all_topics = False
+
+        metadata = await self.cluster.retry(ask, timeout)
+        return {name: topic for name, topic in sorted(metadata.topics.items())
+                if internal or not topic.is_internal}
+
+    async def describe_topics(self, names: Iterable[str], timeout: float | None = None
+                              ) -> dict[str, TopicInfo]:
+        async def ask(left: dict[str, None]) -> dict[str, Any]:
+            answer = await self.cluster._ask_metadata(sorted(left))
+            found = _topics(answer)
+            return {name: found[name] if not found[name].error_code
+                    else error(found[name].error_code, context=name) for name in left}
+
+        async def refuse_unknown(left: dict[str, None]) -> dict[str, Any]:
+            found = await ask(left)
+            # Whoever asks for a topic that is not there wants to know it now.
+            return {name: _settled(result) for name, result in found.items()}
+
+        return await self._each(dict.fromkeys(names), timeout, refuse_unknown)
+
+    async def create_topics(self, topics: Iterable[NewTopic | str], validate_only: bool = False,
+                            timeout: float | None = None) -> dict[str, bytes]:
+        """The topics' ids by name. Raises TopicAlreadyExistsError and the like."""
+        request = messages.CreateTopicsRequest
+        wanted = {topic.name: topic for topic in [
+            NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]}
+
+        async def ask(left: dict[str, NewTopic]) -> dict[str, Any]:
+            answer = await self._controlled(request(
+                validate_only=validate_only, timeout_ms=self._timeout_ms(timeout), topics=[
+                    request.CreatableTopic(
+                        name=topic.name,
+                        num_partitions=-1 if topic.replica_assignments else topic.num_partitions,
+                        replication_factor=(-1 if topic.replica_assignments
+                                            else topic.replication_factor),
+                        assignments=[request.CreatableReplicaAssignment(
+                            partition_index=number, broker_ids=list(brokers))
+                            for number, brokers in topic.replica_assignments.items()],
+                        configs=[request.CreatableTopicConfig(name=name, value=str(value))
+                                 for name, value in topic.configs.items()])
+                    for topic in left.values()]))
+            return {row.name: _outcome(row, row.name, row.topic_id) for row in answer.topics}
+
+        return await self._each(wanted, timeout, ask)
+
+    async def delete_topics(self, names: Iterable[str], timeout: float | None = None) -> None:
+        request = messages.DeleteTopicsRequest
+
+        async def ask(left: dict[str, None]) -> dict[str, Any]:
+            answer = await self._controlled(request(
+                topics=[request.DeleteTopicState(name=name) for name in left],
+                topic_names=list(left), timeout_ms=self._timeout_ms(timeout)))
+            return {row.name: _settled(_outcome(row, row.name)) for row in answer.responses}
+
+        await self._each(dict.fromkeys(names), timeout, ask)
+
+    async def create_partitions(self, counts: Mapping[str, int], validate_only: bool = False,
+                                timeout: float | None = None) -> None:
+        """counts: how many partitions each topic shall have."""
+        request = messages.CreatePartitionsRequest
+
+        async def ask(left: dict[str, int]) -> dict[str, Any]:
+            answer = await self._controlled(request(
+                topics=[request.CreatePartitionsTopic(name=name, count=count, assignments=None)
+                        for name, count in left.items()],
+                timeout_ms=self._timeout_ms(timeout), validate_only=validate_only))
+            return {row.name: _settled(_outcome(row, row.name)) for row in answer.results}
+
+        await self._each(counts, timeout, ask)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int],
+                             timeout: float | None = None) -> dict[TopicPartition, int]:
+        """Forgets records before each offset (-1: all); the logs' new start offsets."""
+        request = messages.DeleteRecordsRequest
+
+        async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+            topics: dict[str, Any] = {}
+            for tp, offset in share.items():
+                row = topics.setdefault(tp[0], request.DeleteRecordsTopic(name=tp[0]))
+                row.partitions.append(request.DeleteRecordsPartition(
+                    partition_index=tp[1], offset=offset))
+            answer = await self.cluster.send(node, request(
+                topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
+            return {TopicPartition(topic.name, row.partition_index):
+                    _outcome(row, f"{topic.name}-{row.partition_index}", row.low_watermark)
+                    for topic in answer.topics for row in topic.partitions}
+
+        wanted = {TopicPartition.of(tp): offset for tp, offset in before.items()}
+        return await positions.by_leader(self.cluster, wanted, ask, timeout)
+
+    async def list_offsets(self, at: Mapping[TopicPartition, int | str],
+                           timeout: float | None = None) -> dict[TopicPartition, Any]:
+        """OffsetAndTimestamp by partition. at: "earliest", "latest" or a time in ms."""
+        times = {TopicPartition.of(tp): TIMES.get(which, which) for tp, which in at.items()}
+        return await positions.list_offsets(self.cluster, times, 0, timeout)
+
+    async def elect_leaders(self, partitions: Iterable[TopicPartition] | None = None,
+                            unclean: bool = False, timeout: float | None = None
+                            ) -> dict[TopicPartition, Any]:
+        """None: of all partitions. None for each elected one, the KafkaError for each other."""
+        request = messages.ElectLeadersRequest
+        topics = None
+        if partitions is not None:
+            rows: dict[str, list[int]] = {}
+            for topic, number in partitions:
+                rows.setdefault(topic, []).append(number)
+            topics = [request.TopicPartitions(topic=topic, partitions=numbers)
+                      for topic, numbers in rows.items()]
+        answer = await self.cluster.retry(lambda: self._controlled(request(
+            election_type=int(unclean), topic_partitions=topics,
+            timeout_ms=self._timeout_ms(timeout))), timeout)
+        raise_for(answer.error_code)
+        return {TopicPartition(topic.topic, row.partition_id):
+                _outcome(row, f"{topic.topic}-{row.partition_id}")
+                for topic in answer.replica_election_results for row in topic.partition_result}
+
+    async def alter_partition_reassignments(
+            self, wanted: Mapping[TopicPartition, list[int] | None],
+            timeout: float | None = None) -> None:
+        """The brokers that each partition shall be on; None cancels a move."""
+        request = messages.AlterPartitionReassignmentsRequest
+
+        async def ask(left: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+            topics: dict[str, Any] = {}
+            for tp, replicas in left.items():
+                row = topics.setdefault(tp[0], request.ReassignableTopic(name=tp[0]))
+                row.partitions.append(request.ReassignablePartition(
+                    partition_index=tp[1], replicas=replicas))
+            answer = await self._controlled(request(
+                topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
+            raise_for(answer.error_code, answer.error_message)
+            return {TopicPartition(topic.name, row.partition_index):
+                    _outcome(row, f"{topic.name}-{row.partition_index}")
+                    for topic in answer.responses for row in topic.partitions}
+
+        await self._each({TopicPartition.of(tp): to for tp, to in wanted.items()}, timeout, ask)
+
+    async def list_partition_reassignments(self, timeout: float | None = None
+                                           ) -> dict[TopicPartition, Any]:
+        """Moves under way: (replicas, adding, removing) by partition."""
+        answer = await self.cluster.retry(lambda: self._controlled(
+            messages.ListPartitionReassignmentsRequest()), timeout)
+        raise_for(answer.error_code, answer.error_message)
+        return {TopicPartition(topic.name, row.partition_index):
+                (row.replicas, row.adding_replicas, row.removing_replicas)
+                for topic in answer.topics for row in topic.partitions}
+
+    # Settings
+
+    async def describe_configs(self, resources: Iterable[ConfigResource],
+                               timeout: float | None = None
+                               ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        request = messages.DescribeConfigsRequest
+
+        async def ask(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
+            answers = await self._by_owner(left, lambda share: request(
+                include_documentation=True, resources=[
+                    request.DescribeConfigsResource(
+                        resource_type=int(resource.type), resource_name=resource.name,
+                        configuration_keys=None) for resource in share]))
+            return {_resource(row): _outcome(row, row.resource_name, {
+                entry.name: ConfigEntry(
+                    entry.name, entry.value, entry.config_source,
+                    entry.config_source == ConfigSource.DEFAULT_CONFIG, entry.read_only,
+                    entry.is_sensitive, entry.documentation) for entry in row.configs})
+                for answer in answers for row in answer.results}
+
+        wanted = {ConfigResource(ResourceType(kind), name): None for kind, name in resources}
+        return await self._each(wanted, timeout, ask)
+
+    async def incremental_alter_configs(
+            self, changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
+            validate_only: bool = False, timeout: float | None = None) -> None:
+        """Per resource the changes, or plainly {name: value}, None for back to the default."""
+        request = messages.IncrementalAlterConfigsRequest
+
+        async def ask(left: dict[ConfigResource, list[AlterConfigOp]]) -> dict[Any, Any]:
+            answers = await self._by_owner(left, lambda share: request(
+                validate_only=validate_only, resources=[
+                    request.AlterConfigsResource(
+                        resource_type=int(resource.type), resource_name=resource.name, configs=[
+                            request.AlterableConfig(
+                                name=op.name, config_operation=int(op.op),
+                                value=None if op.value is None else str(op.value))
+                            for op in left[resource]]) for resource in share]))
+            return {_resource(row): _outcome(row, row.resource_name)
+                    for answer in answers for row in answer.responses}
+
+        wanted = {ConfigResource(ResourceType(kind), name): _ops(given)
+                  for (kind, name), given in changes.items()}
+        await self._each(wanted, timeout, ask)
+
+    async def list_config_resources(self, types: Iterable[ResourceType] = (),
+                                    timeout: float | None = None) -> list[ConfigResource]:
+        answer = await self.cluster.retry(lambda: self.cluster.send_any(
+            messages.ListConfigResourcesRequest(resource_types=[int(kind) for kind in types])),
+            timeout)
+        raise_for(answer.error_code)
+        return [_resource(row) for row in answer.config_resources]
+
+    async def _by_owner(self, resources: Mapping[ConfigResource, Any],
+                        build: Callable[[list[ConfigResource]], Any]) -> list[Any]:
+        """A broker's own settings are asked of that broker, the rest of any."""
+        shares: dict[int | None, list[ConfigResource]] = {}
+        for resource in resources:
+            owner = int(resource.name) if resource.type in _BROKER_TYPES and resource.name else None
+            shares.setdefault(owner, []).append(resource)
+        if any(owner is not None for owner in shares):
+            await self._nodes(None)
+        return list(await asyncio.gather(*[
+            self.cluster.send_any(build(share)) if owner is None
+            else self.cluster.send(owner, build(share)) for owner, share in shares.items()]))
+
+    # Quotas
+
+    async def describe_client_quotas(self, entity: Mapping[str, str | None] | None = None,
+                                     strict: bool = False, timeout: float | None = None
+                                     ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+        """(entity, quotas) of all, or of those that match: {"user": name, None: the default}."""
+        request = messages.DescribeClientQuotasRequest
+        answer = await self.cluster.retry(lambda: self.cluster.send_any(request(
+            strict=strict, components=[
+                request.ComponentData(
+                    entity_type=kind, match=None if name in (None, "*") else name,
+                    match_type=_MATCH_ANY if name == "*" else
+                    _MATCH_DEFAULT if name is None else _MATCH_EXACT)
+                for kind, name in (entity or {}).items()])), timeout)
+        raise_for(answer.error_code, answer.error_message)
+        return [({part.entity_type: part.entity_name for part in entry.entity},
+                 {value.key: value.value for value in entry.values})
+                for entry in answer.entries or ()]
+
+    async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration],
+                                  validate_only: bool = False,
+                                  timeout: float | None = None) -> None:
+        request = messages.AlterClientQuotasRequest
+        answer = await self.cluster.retry(lambda: self._controlled(request(
+            validate_only=validate_only, entries=[
+                request.EntryData(
+                    entity=[request.EntityData(entity_type=kind, entity_name=name)
+                            for kind, name in entity.items()],
+                    ops=[request.OpData(key=key, value=value or 0.0, remove=value is None)
+                         for key, value in ops.items()])
+                for entity, ops in alterations])), timeout)
+        for entry in answer.entries:
+            raise_for(entry.error_code, entry.error_message)
+
+    # Directories
+
+    async def describe_log_dirs(self, brokers: Iterable[int] | None = None,
+                                timeout: float | None = None
+                                ) -> dict[int, dict[str, LogDirDescription]]:
+        """Per broker its log directories by path."""
+        ids = list(brokers) if brokers is not None else [
+            node.id for node in await self._nodes(timeout)]
+        await self._nodes(timeout)
+
+        async def ask(left: dict[int, None]) -> dict[int, Any]:
+            answers = await asyncio.gather(*[self.cluster.send(
+                broker, messages.DescribeLogDirsRequest(topics=None)) for broker in left])
+            return {broker: _log_dirs(answer) for broker, answer in zip(left, answers)}
+
+        return await self._each(dict.fromkeys(ids), timeout, ask)
+
+    def _timeout_ms(self, timeout: float | None) -> int:
+        if timeout is None:
+            return int(self.settings["request.timeout.ms"])
+        return max(1, int(timeout * 1000))
+
+
+_MISSING = object()
+_FINAL = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.UNKNOWN_TOPIC_ID)}
+
+
+def _final(result: Any) -> bool:
+    return result is not _MISSING and not (isinstance(result, KafkaError) and result.retriable)
+
+
+def _settled(result: Any) -> Any:
+    """That a topic is not there is the answer, not a reason to wait for it."""
+    if isinstance(result, KafkaError) and result.code in _FINAL:
+        vars(result)["retriable"] = False
+    return result
+
+
+def _outcome(row: Any, name: str, result: Any = None) -> Any:
+    """What a row of an answer says: the result, or why there is none."""
+    if not row.error_code:
+        return result
+    return error(row.error_code, getattr(row, "error_message", None), name)
+
+
+def _topics(answer: Any) -> dict[str, TopicInfo]:
+    from pylog.client.metadata import Metadata, taken_in
+
+    return taken_in(Metadata(), answer, True).topics
+
+
+def _resource(row: Any) -> ConfigResource:
+    return ConfigResource(ResourceType(row.resource_type), row.resource_name)
+
+
+def _ops(given: Any) -> list[AlterConfigOp]:
+    from pylog.client.descriptions import OpType
+
+    if not isinstance(given, Mapping):
+        return [AlterConfigOp(*op) for op in given]
+    return [AlterConfigOp(name, value, OpType.DELETE if value is None else OpType.SET)
+            for name, value in given.items()]
+
+
+def _log_dirs(answer: Any) -> dict[str, LogDirDescription]:
+    raise_for(answer.error_code)
+    return {row.log_dir: LogDirDescription(
+        row.log_dir, row.error_code, row.total_bytes, row.usable_bytes,
+        {TopicPartition(topic.name, part.partition_index): ReplicaInfo(
+            part.partition_size, part.offset_lag, part.is_future_key)
+         for topic in row.topics for part in topic.partitions}) for row in answer.results}

@@ -1,0 +1,224 @@
+"""What the native columns look like to pyarrow and NumPy; nothing is copied but where stated.
+
+Owns: nothing; arrays keep the native memory alive.
+Called by: client.consumer and client.aio_consumer (poll_arrow, poll_numpy), client.scanning,
+  client.tables (columns in), client.serialization, client.spark.
+Invariants: (1) pyarrow and numpy are imported when first needed; (2) columns stand in COLUMNS'
+  order, also when only some are wanted.
+Source: Arrow columnar format 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pylog._native.builder import Column
+from pylog._native.columns import ColumnBuffer, Columns
+
+COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+SOURCES_MAX = 1 << 20
+
+
+def schema(columns: Iterable[str] = COLUMNS) -> Any:
+    """The pyarrow.Schema of record_batch's answer for these columns."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.utf8(), nullable=False), ("value", pa.binary())])
+    types = {
+        "topic": pa.dictionary(pa.int32(), pa.utf8()), "partition": pa.int32(),
+        "offset": pa.int64(), "timestamp": pa.timestamp("ms", tz="UTC"), "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.field("item", header, nullable=False)),
+    }
+    return pa.schema([pa.field(name, types[name], name in ("timestamp", "key", "value"))
+                      for name in ordered(columns)])
+
+
+def ordered(columns: Iterable[str]) -> list[str]:
+    """These columns in COLUMNS' order. Raises ValueError for one that does not exist."""
+    wanted = set(columns)
+    unknown = wanted - set(COLUMNS)
+    if unknown:
+        raise ValueError(f"no such columns: {sorted(unknown)}; there are {', '.join(COLUMNS)}")
+    return [name for name in COLUMNS if name in wanted]
+
+
+def buffer(native: ColumnBuffer | None) -> Any:
+    """A pyarrow.Buffer over native memory."""
+    import pyarrow as pa
+
+    return None if native is None else pa.py_buffer(native)
+
+
+def _binary(count: int, offsets: Any, data: Any, validity: Any, nulls: int, kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(
+        kind, count, [buffer(validity), buffer(offsets), buffer(data)], nulls)
+
+
+def _headers(columns: Columns, kind: Any) -> Any:
+    import pyarrow as pa
+
+    count = columns.header_count
+    if columns.header_offsets is None:
+        empty = pa.py_buffer(bytes(4 * (columns.count + 1)))
+        items = pa.array([], kind.value_type)
+        return pa.Array.from_buffers(kind, columns.count, [None, empty], 0, children=[items])
+    keys = _binary(count, columns.header_key_offsets, columns.header_key_data, None, 0, pa.utf8())
+    values = _binary(count, columns.header_value_offsets, columns.header_value_data,
+                     columns.header_value_validity, columns.header_value_null_count, pa.binary())
+    items = pa.Array.from_buffers(kind.value_type, count, [None], 0, children=[keys, values])
+    return pa.Array.from_buffers(
+        kind, columns.count, [None, buffer(columns.header_offsets)], 0, children=[items])
+
+
+def _codes(sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]]) -> Any:
+    """(topics, per source its topic's code, per source its partition)."""
+    rows = list(sources.items() if isinstance(sources, Mapping) else enumerate(sources))
+    size = max((source for source, _ in rows), default=-1) + 1
+    if size > SOURCES_MAX:
+        raise ValueError(f"a source is below {SOURCES_MAX}")
+    topics: dict[str, int] = {}
+    codes, partitions = [0] * size, [0] * size
+    for source, (topic, partition) in rows:
+        codes[source] = topics.setdefault(topic, len(topics))
+        partitions[source] = partition
+    return list(topics), codes, partitions
+
+
+def record_batch(
+    columns: Columns, sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]],
+    wanted: Iterable[str] = COLUMNS,
+) -> Any:
+    """A pyarrow.RecordBatch over the native memory.
+
+    sources: (topic, partition) of each source that the Fetched objects named.
+    """
+    import pyarrow as pa
+
+    shape = schema(wanted)
+    topics, codes, partitions = _codes(sources)
+    arrays = []
+    for field in shape:
+        kind, count = field.type, columns.count
+        if field.name == "topic":
+            indices = pa.Array.from_buffers(
+                pa.int32(), count, [None, buffer(columns.spread(codes))], 0)
+            arrays.append(pa.DictionaryArray.from_arrays(indices, pa.array(topics, pa.utf8())))
+        elif field.name == "partition":
+            arrays.append(pa.Array.from_buffers(
+                kind, count, [None, buffer(columns.spread(partitions))], 0))
+        elif field.name == "offset":
+            arrays.append(pa.Array.from_buffers(kind, count, [None, buffer(columns.offsets)], 0))
+        elif field.name == "timestamp":
+            arrays.append(_times(columns, kind))
+        elif field.name == "key":
+            arrays.append(_binary(count, columns.key_offsets, columns.key_data,
+                                  columns.key_validity, columns.key_null_count, kind))
+        elif field.name == "value":
+            arrays.append(_binary(count, columns.value_offsets, columns.value_data,
+                                  columns.value_validity, columns.value_null_count, kind))
+        else:
+            arrays.append(_headers(columns, kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=shape)
+
+
+def _times(columns: Columns, kind: Any) -> Any:
+    """-1 says that the producer gave no time. It stays: to find it takes a look at each."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(kind, columns.count, [None, buffer(columns.timestamps)], 0)
+
+
+def numpy_batch(
+    columns: Columns, sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]],
+    wanted: Iterable[str] = COLUMNS, value_dtype: Any = None, key_dtype: Any = None,
+) -> dict[str, Any]:
+    """The columns as NumPy arrays by name.
+
+    offset, timestamp (ms), partition and, as indices into "topics", topic are views. Keys and
+    values: with a dtype of 1, 2, 4 or 8 bytes ("<i8", ">f4") a plain array, nulls as zero and
+    "key_null"/"value_null" marking them; without one "key_offsets" and "key_data" (uint8) as in
+    Arrow. Headers are left out. Raises ValueError when a value has another length than the dtype.
+    """
+    import numpy as np
+
+    topics, codes, partitions = _codes(sources)
+    out: dict[str, Any] = {}
+    for name in ordered(wanted):
+        if name == "topic":
+            out["topics"] = topics
+            out["topic"] = _view(columns.spread(codes), np.int32)
+        elif name == "partition":
+            out["partition"] = _view(columns.spread(partitions), np.int32)
+        elif name in ("offset", "timestamp"):
+            native = columns.offsets if name == "offset" else columns.timestamps
+            out[name] = _view(native, np.int64)
+        elif name in ("key", "value"):
+            dtype = value_dtype if name == "value" else key_dtype
+            _numpy_binary(out, name, columns, None if dtype is None else np.dtype(dtype))
+    return out
+
+
+def _view(native: Any, dtype: Any) -> Any:
+    import numpy as np
+
+    return np.frombuffer(native, dtype=dtype)
+
+
+def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any) -> None:
+    import numpy as np
+
+    from pylog.client.serialization.fixed import array_of
+
+    offsets = getattr(columns, f"{name}_offsets")
+    data = getattr(columns, f"{name}_data")
+    validity = getattr(columns, f"{name}_validity")
+    if validity is not None:
+        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), bitorder="little",
+                             count=columns.count)
+        out[f"{name}_null"] = bits == 0
+    if dtype is None:
+        out[f"{name}_offsets"] = np.frombuffer(offsets, dtype=np.int32)
+        out[f"{name}_data"] = np.frombuffer(data, dtype=np.uint8)
+        return
+    out[name] = array_of(offsets, data, validity, columns.count, dtype)
+
+
+# ---- the other way: what pyarrow has, for native code
+
+
+def as_bytes(column: Any) -> Any:
+    """The column in one of the types that Column takes. Raises TypeError."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
+        return column
+    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_utf8())
+    if pa.types.is_null(kind):
+        return column.cast(pa.binary())
+    raise TypeError(f"keys and values are binary or string columns, not {kind}: "
+                    "serialize them first (pylog.client.serialization)")
+
+
+def native_column(column: Any) -> Column | None:
+    if column is None:
+        return None
+    import pyarrow as pa
+
+    column = as_bytes(column)
+    validity, offsets, data = column.buffers()
+    wide = column.type in (pa.large_binary(), pa.large_utf8())
+    if offsets is None or len(column) == 0:
+        # An empty array may come without offsets.
+        return Column(0, bytes(8), None, None, 8 if wide else 4)
+    return Column(len(column), offsets, data, validity, 8 if wide else 4, column.offset)

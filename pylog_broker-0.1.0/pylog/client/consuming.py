@@ -1,0 +1,594 @@
+"""The consumer without a face: what consumer.Consumer and aio.Consumer both drive.
+
+Owns: cluster, subscription, fetcher, membership of one consumer.
+Called by: client.consumer, client.aio_consumer; its coroutines run on one event loop.
+Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
+  start and wait for (`attend`): a poll that ends early does not cut it short; (2) automatic commits
+  hold only what earlier polls handed out; (3) callbacks run where the application polls;
+  (4) of commits of a partition the one that was asked for last counts.
+Source: Kafka's consumer, for what each call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pylog.client import commits, positions
+from pylog.client.cluster import Cluster
+from pylog.client.commits import Identity
+from pylog.client.errors import (
+    ClosedError, CommitFailedError, IllegalStateError, KafkaError, KafkaTimeoutError,
+    RebalanceNeededError, RetriableError, WakeupError,
+)
+from pylog.client.fetcher import Fetcher
+from pylog.client.measures import Metrics
+from pylog.client.membership import ClassicMembership
+from pylog.client.offsets import (
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+)
+from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
+from pylog.client.reconciliation import ConsumerMembership
+from pylog.client.settings import Settings
+from pylog.client.subscription import PartitionState, Subscription
+from pylog.client.fetch_collector import FetchCollector
+from pylog.protocol.errors import ErrorCode
+
+COMMIT_BEFORE_REVOKE_S = 5.0
+# glibc returns the heap's end as soon as 128 KiB of it are free, and gets it back page by page:
+# values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
+# of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
+HEAP_KEPT_BYTES = 16 << 20
+_GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
+         int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
+RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
+
+
+class Consuming:
+    """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
+
+    def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
+        self.settings = settings
+        self._run_callback = run_callback
+        self._notify = notify
+        self.loop = asyncio.get_running_loop()
+        self.cluster = Cluster(settings)
+        self.subscription = Subscription(settings["exclude.internal.topics"])
+        self.queue = FetchBuffer(settings["queued.max.messages.kbytes"] * 1024,
+                                settings["isolation.level"] == "read_committed",
+                                settings["check.crcs"])
+        self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
+        self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
+                           settings["value.deserializer"])
+        self.interceptors = list(settings["interceptor.classes"] or ())
+        self.membership: Any = None
+        self.polling = False
+        self.closed = False
+        self.woken = False
+        # Something besides membership is to be looked at: positions, metadata.
+        self.dirty = False
+        self._attending: asyncio.Task[None] | None = None
+        # The task above waits for a callback: what that asks for must not wait for the task.
+        self._telling = False
+        self._changed = asyncio.Event()
+        self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
+        self._auto_s = settings.seconds("auto.commit.interval.ms")
+        self._next_auto_s = time.monotonic() + self._auto_s
+        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committing: set[asyncio.Task[None]] = set()
+        self._commit_turn = asyncio.Lock()
+        self._commits = 0
+        self._rebalances = 0
+        self._committed_by: dict[TopicPartition, int] = {}
+
+    async def start(self) -> Consuming:
+        bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
+        self.cluster.watchers.append(self._metadata_changed)
+        await self.cluster.start()
+        self.cluster.report(self.metrics)
+        return self
+
+    def metrics(self) -> Metrics:
+        """Totals by Kafka's names: of fetches and their topics, of the group, of connections."""
+        counts, states = self.collector.counts, list(self.subscription.states.values())
+        lags = [max(0, state.high_watermark - state.position) for state in states
+                if state.position is not None and state.high_watermark >= 0]
+        own: dict[str, float] = {
+            "records-consumed-total": counts.records, "bytes-consumed-total": counts.bytes,
+            "records-lag-max": max(lags, default=-1), "records-lag": sum(lags),
+            "fetch-queued-bytes": self.queue.queued_bytes}
+        group: dict[str, float] = {
+            "assigned-partitions": len(states), "rebalance-total": self._rebalances,
+            "commit-total": self._commits}
+        return {"consumer-metrics": self.cluster.traffic_rows(),
+                "consumer-fetch-manager-metrics": own, "consumer-coordinator-metrics": group,
+                **{name: {key: row[key] for key in ("records-consumed-total",
+                                                    "bytes-consumed-total")}
+                   for name, row in counts.by_topic("consumer-fetch-manager-metrics", (
+                       "records-consumed-total", "bytes-consumed-total", "")).items()}}
+
+    def notify(self) -> None:
+        """Something arrived or wants attention."""
+        self._changed.set()
+        self._notify()
+
+    def _metadata_changed(self, metadata: Any) -> None:
+        if self.subscription.match(metadata) and self.membership is not None:
+            self.membership.subscription_changed()
+        if self.membership is not None:
+            self.membership.metadata_changed()
+        for state in self.subscription.states.values():
+            info = metadata.partition(state.topic, state.partition)
+            # Keeps records from being skipped when a new leader lacks some that the old one had.
+            if (info is not None and state.position is not None and state.record_epoch >= 0
+                    and info.leader_epoch > state.record_epoch and state.validate < 0
+                    and info.leader_epoch != state.checked_epoch):
+                state.validate = state.checked_epoch = info.leader_epoch
+                self.dirty = True
+        self.fetcher.poke()
+        self.notify()
+
+    # Attention
+
+    @property
+    def attention(self) -> bool:
+        """Whether a poll has to call `attend`."""
+        return (self.dirty or self.woken or self.closed or self._attending is not None
+                or self.membership is not None and self.membership.attention)
+
+    def polled(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """To be called as a poll begins; the offsets to commit automatically if it is time."""
+        now_s = time.monotonic()
+        if self.membership is not None:
+            self.membership.polled_s = now_s
+        if not self._auto or now_s < self._next_auto_s:
+            return None
+        self._next_auto_s = now_s + self._auto_s
+        offsets = self.consumed()
+        return offsets if offsets and offsets != self._auto_committed else None
+
+    async def attend(self, wait_s: float | None) -> None:
+        """Joins, looks positions up: for at most wait_s, or until records are there."""
+        self._check_open()
+        if self.woken:
+            self.woken = False
+            raise WakeupError("the consumer was woken up")
+        task = self._attending
+        if task is None:
+            task = self._attending = asyncio.create_task(self._attend())
+            task.add_done_callback(lambda _: self.notify())
+        end_s = None if wait_s is None else time.monotonic() + wait_s
+        while not task.done() and not self.queue.items and not self.woken:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(
+                        None if end_s is None else max(0, end_s - time.monotonic())):
+                    await self._changed.wait()
+            except TimeoutError:
+                break
+        if task.done():
+            self._attending = None
+            task.result()
+            if self.attention:
+                self._notify()  # What came after it was done is for the next one.
+
+    async def _attend(self) -> None:
+        """Keeps (1)."""
+        subscription = self.subscription
+        pauses = self.cluster.backoff()
+        while True:
+            try:
+                self.dirty = False
+                if subscription.by_group:
+                    if not self.cluster.metadata.version or subscription.pattern is not None and (
+                            not subscription.topics):
+                        await self.cluster.refresh()
+                    if self.membership.attention:
+                        await self.membership.attend()
+                await self._locate()
+                self.fetcher.poke()
+            except RetriableError as failure:
+                self.dirty = True
+                if isinstance(failure, KafkaTimeoutError):
+                    raise
+                await asyncio.sleep(pauses.next())
+                continue
+            if not self.dirty and not (self.membership and self.membership.attention):
+                return
+            await asyncio.sleep(0)
+
+    async def _locate(self) -> None:
+        """Finds the positions that are not known, and checks those of new leaders."""
+        states = [state for state in self.subscription.states.values() if not state.revoking]
+        missing = [state for state in states if state.position is None]
+        if missing:
+            fresh = [state for state in missing if state.reset is None]
+            if fresh and self.settings["group.id"] is not None:
+                await self._from_committed(fresh)
+            for state in fresh:
+                if state.position is None and state.reset is None:
+                    state.reset = self.settings["auto.offset.reset"]
+            lost = [state for state in missing if state.position is None]
+            if lost:
+                await positions.reset(self.cluster, lost, self.fetcher.isolation)
+        check = [state for state in states if state.validate >= 0 and state.position is not None]
+        if check:
+            await positions.validate(self.cluster, check)
+
+    async def _from_committed(self, states: list[PartitionState]) -> None:
+        epochs = {state.tp: state.epoch for state in states}
+        # A topic's id is wanted for the newest version; its name does as well.
+        found = await self.cluster.retry(lambda: commits.committed(
+            self.cluster, self._reader(), epochs, True))
+        for state in states:
+            given = found.get(state.tp)
+            if given is not None and state.epoch == epochs[state.tp]:
+                state.move_to(given.offset, given.leader_epoch)
+
+    def _reader(self) -> Identity:
+        """Who asks for committed offsets: the newer protocol wants to know the member."""
+        if isinstance(self.membership, ConsumerMembership) and self.membership.generation > 0:
+            return Identity(self.settings["group.id"], self.membership.member_id,
+                            self.membership.generation)
+        return Identity(self.settings["group.id"])
+
+    def _failed(self, item: CompletedFetch) -> None:
+        """A partition's fetch ended with an error, and all before it was read."""
+        state, failure = item.state, item.error
+        state.error = None
+        policy = self.settings["auto.offset.reset"]
+        if failure is not None and (
+                not isinstance(failure, KafkaError)
+                or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or policy == "none"):
+            self.loop.call_soon_threadsafe(self.fetcher.poke)
+            raise failure
+        self.cluster.notices.warn(("reset", state.tp), "%s: %s; reading goes on by "
+                                  "auto.offset.reset=%s", state.tp, failure, policy)
+        state.forget_position(policy)
+        self.dirty = True
+        self._notify()
+
+    # Callbacks
+
+    async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
+        """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (3)."""
+        shown = ", ".join(map(str, partitions)) or "nothing"
+        self._rebalances += what == "assigned"
+        if what == "lost":
+            self.cluster.notices.warn("lost", "group %s: lost without notice: %s",
+                                      self.settings["group.id"], shown)
+        else:
+            self.cluster.notices.inform("group %s: %s: %s", self.settings["group.id"], what, shown)
+        listener = self.subscription.listener
+        found = getattr(listener, f"on_partitions_{what}", None)
+        if found is None and what == "lost":
+            found = getattr(listener, "on_partitions_revoked", None)
+        if found is None:
+            return
+        self._telling = True
+        try:
+            await self._run_callback(found, partitions)
+        finally:
+            self._telling = False
+
+    # Subscription
+
+    async def subscribe(self, topics: Any, pattern: Any, listener: Any) -> None:
+        self._check_open()
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("subscribe needs group.id; or assign partitions by hand")
+        subscription = self.subscription
+        subscription.subscribe(topics, pattern, listener)
+        self.cluster.wants_all_topics = subscription.pattern is not None
+        if subscription.pattern is None:
+            self.cluster.add_topics(subscription.topics)
+        else:
+            subscription.match(self.cluster.metadata)
+            self.cluster.request_refresh()
+        if self.membership is None:
+            kind = (ClassicMembership if self.settings["group.protocol"] == "classic"
+                    else ConsumerMembership)
+            self.membership = kind(self, self.settings["group.id"])
+        else:
+            self.membership.subscription_changed()
+        self.dirty = True
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._check_open()
+        self.subscription.assign(partitions)
+        self.cluster.add_topics(tp.topic for tp in self.subscription.states)
+        self._auto_committed = {}
+        self.dirty = True
+        self.fetcher.poke()
+
+    async def unsubscribe(self) -> None:
+        await self._settle()
+        if self.membership is not None:
+            await self.membership.take(self.membership.owned())
+            await self.membership.leave()
+            await self.membership.stop()
+            self.membership = None
+        self.subscription.unsubscribe()
+        self.cluster.wants_all_topics = False
+        self.fetcher.poke()
+
+    async def _settle(self) -> None:
+        """Ends the task that polls wait for."""
+        task, self._attending = self._attending, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # Positions
+
+    async def seek(self, tp: TopicPartition, offset: int) -> None:
+        if offset < 0:
+            raise ValueError("an offset is not negative")
+        self.subscription.state(tp).move_to(offset)
+        self.fetcher.poke()
+
+    async def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
+        """To the beginning or end, of all that is assigned when none is named."""
+        for tp in list(partitions) or list(self.subscription.states):
+            self.subscription.state(tp).forget_position(where)
+        self.dirty = True
+
+    async def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        for tp in partitions:
+            state = self.subscription.state(tp)
+            state.paused = paused
+            if not paused:
+                self.queue.unpark(state)
+        self.fetcher.poke()
+        self.notify()
+
+    async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
+        """Waits until it is known."""
+        state = self.subscription.state(tp)
+        if timeout_s is None:
+            timeout_s = self.settings.seconds("default.api.timeout.ms")
+        end_s = time.monotonic() + timeout_s
+        while state.position is None:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
+            if self._telling:
+                async with asyncio.timeout(left_s):
+                    await self._locate()
+                continue
+            self.dirty = True
+            await self.attend(left_s)
+            await asyncio.sleep(0.001)
+        return state.position
+
+    async def list_offsets(self, times: Mapping[TopicPartition, int], timeout_s: float | None
+                           ) -> dict[TopicPartition, Any]:
+        self._check_open()
+        return await positions.list_offsets(
+            self.cluster, {TopicPartition.of(tp): time_ms for tp, time_ms in times.items()},
+            self.fetcher.isolation, timeout_s)
+
+    async def ends(self, partitions: Iterable[TopicPartition], which: int,
+                   timeout_s: float | None) -> dict[TopicPartition, int]:
+        """The first or next offsets: EARLIEST or LATEST."""
+        assert which in (EARLIEST, LATEST), which
+        found = await self.list_offsets({tp: which for tp in partitions}, timeout_s)
+        return {tp: result.offset if result else 0 for tp, result in found.items()}
+
+    async def lag(self, partitions: Iterable[TopicPartition], timeout_s: float | None
+                  ) -> dict[TopicPartition, int]:
+        """Records between each position and the end, as of the last fetch where there was one."""
+        made, unknown = {}, []
+        for tp in list(partitions) or list(self.subscription.states):
+            state = self.subscription.state(tp)
+            end = (state.last_stable_offset if self.fetcher.isolation
+                   else state.high_watermark)
+            if state.position is None or end < 0:
+                unknown.append(tp)
+            else:
+                made[tp] = max(0, end - state.position)
+        if unknown:
+            ends = await self.ends(unknown, LATEST, timeout_s)
+            for tp in unknown:
+                made[tp] = max(0, ends[tp] - await self.position(tp, timeout_s))
+        return made
+
+    # Commits
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of what is assigned."""
+        return {tp: OffsetAndMetadata(state.position, "", state.record_epoch)
+                for tp, state in list(self.subscription.states.items())
+                if state.position is not None}
+
+    def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that a transaction has to commit."""
+        states = self.subscription.states
+        return {tp: found for tp, found in self.consumed().items()
+                if found.offset != states[tp].kept}
+
+    def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """They are committed."""
+        for tp, found in offsets.items():
+            state = self.subscription.states.get(tp)
+            if state is not None:
+                state.kept = found.offset
+
+    def rewind(self) -> None:
+        """The next poll goes on at what was committed last, or where this consumer began."""
+        for state in self.subscription.states.values():
+            if state.kept is not None and state.kept != state.position:
+                state.move_to(state.kept)
+        self.fetcher.poke()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group. Raises IllegalStateError without one."""
+        who = self._committer() if self.membership is not None else None
+        if who is None:
+            if self.settings["group.id"] is None:
+                raise IllegalStateError("the consumer has no group.id")
+            return GroupMetadata(self.settings["group.id"])
+        return GroupMetadata(who.group, who.generation, who.member_id, who.instance_id)
+
+    def _committer(self) -> Identity:
+        group = self.settings["group.id"]
+        if group is None:
+            raise IllegalStateError("commits need group.id")
+        if self.membership is None:
+            return Identity(group)
+        if self.membership.generation < 0:
+            raise CommitFailedError(f"the consumer is not a member of group {group!r} now")
+        found: Identity = self.membership.identity
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
+                     timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
+        self._check_open()
+        given = self.consumed() if offsets is None else {
+            TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
+            else OffsetAndMetadata(*value) for tp, value in offsets.items()}
+
+        self._commits = number = self._commits + 1
+
+        async def attempt() -> None:
+            # Keeps (4): one at a time, and a second try leaves alone what a later commit wrote.
+            async with self._commit_turn:
+                left = {tp: one for tp, one in given.items()
+                        if self._committed_by.get(tp, 0) < number}
+                try:
+                    await commits.commit(self.cluster, self._committer(), left)
+                except KafkaError as failure:
+                    if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
+                        raise
+                    self.membership.commit_refused(failure)
+                    raise RetriableError(str(failure)) from failure
+                self._committed_by.update(dict.fromkeys(left, number))
+
+        failure: KafkaError | None = None
+        try:
+            await self.cluster.retry(attempt, timeout_s)
+        except KafkaError as refused:
+            failure = self._commit_failure(refused)
+        for interceptor in self.interceptors:
+            if failure is None and hasattr(interceptor, "on_commit"):
+                interceptor.on_commit(given)
+        if failure is not None:
+            raise failure
+        return given
+
+    def _commit_failure(self, refused: KafkaError) -> KafkaError:
+        if refused.code in _GONE:
+            if self.membership is not None:
+                self.membership.commit_refused(refused)
+            made: KafkaError = CommitFailedError(
+                f"{refused}: the group has gone on without this member")
+        elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
+            made = RebalanceNeededError(f"{refused}: poll, then commit again")
+        else:
+            return refused
+        made.__cause__ = refused
+        return made
+
+    def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
+                             callback: Callable[..., Any] | None = None) -> None:
+        """On the loop. callback(offsets, error or None) runs on the event loop's thread."""
+        async def work() -> None:
+            given, failure = offsets, None
+            try:
+                given = await self.commit(offsets)
+            except KafkaError as refused:
+                failure = refused
+                self.cluster.notices.warn(("commit", type(refused)),
+                                          "offsets were not committed: %s", refused)
+            if callback is not None:
+                callback(given, failure)
+
+        task = asyncio.create_task(work())
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+
+    def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """On the loop. Keeps (2): the caller took them before this poll's records."""
+        def done(_: Any, failure: KafkaError | None) -> None:
+            if failure is None:
+                self._auto_committed = offsets
+
+        # What went away meanwhile belongs to others.
+        mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
+        self.commit_in_background(mine, done)
+
+    async def commit_before_revoke(self) -> None:
+        """Partitions are about to go; what cannot be committed now is read again by others."""
+        if not self._auto:
+            return
+        try:
+            await self.commit(None, COMMIT_BEFORE_REVOKE_S)
+        except KafkaError:
+            pass
+
+    async def committed(self, partitions: Iterable[TopicPartition], timeout_s: float | None
+                        ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """None for a partition without a committed offset."""
+        self._check_open()
+        wanted = [TopicPartition.of(tp) for tp in partitions]
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("committed offsets need group.id")
+        found = await self.cluster.retry(lambda: commits.committed(
+            self.cluster, self._reader(), wanted, True), timeout_s)
+        return {tp: found.get(tp) for tp in wanted}
+
+    # Topics
+
+    async def partitions_for(self, topic: str, timeout_s: float | None) -> list[int]:
+        info = await self.cluster.topic(topic, timeout_s)
+        return list(info.partitions)
+
+    async def list_topics(self, timeout_s: float | None) -> dict[str, list[int]]:
+        """Every topic of the cluster with its partitions."""
+        async def ask() -> Any:
+            wanted, self.cluster.wants_all_topics = self.cluster.wants_all_topics, True
+            try:
+                return await self.cluster.refresh()
+            finally:
+                self.cluster.wants_all_topics = wanted
+
+        metadata = await self.cluster.retry(ask, timeout_s)
+        return {name: list(topic.partitions) for name, topic in metadata.topics.items()
+                if not (topic.is_internal and self.settings["exclude.internal.topics"])}
+
+    # End
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the consumer is closed")
+
+    async def close(self, timeout_s: float) -> None:
+        """Commits automatically where that is set, calls the listener, leaves the group."""
+        if self.closed:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settle()
+                if self._committing:
+                    await asyncio.wait(set(self._committing))
+                if self.membership is not None:
+                    await self.membership.take(self.membership.owned())
+                    await self.membership.leave()
+                else:
+                    await self.commit_before_revoke()
+        except TimeoutError:
+            pass
+        finally:
+            self.closed = True
+            if self.membership is not None:
+                await self.membership.stop()
+            await self.fetcher.close()
+            await self.cluster.close()
+            self.queue.clear()
+            for interceptor in self.interceptors:
+                if hasattr(interceptor, "close"):
+                    interceptor.close()
+            self.notify()

@@ -1,0 +1,204 @@
+"""What becomes of sent records: one Pending per batch, one light Delivery per record.
+
+Owns: the outcome of each batch until the last Delivery of it is gone.
+Called by: client.accumulator, client.sender, client.producer; applications hold Deliveries.
+Invariants: (1) a Pending is completed exactly once; (2) whoever waits is notified after the outcome
+  stands; (3) a Delivery costs no lock and no event until somebody waits for it.
+Source: Kafka's Java client (RecordMetadata, ProducerBatch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from pylog._native.intake import Delivery
+from pylog.client.durations import rounded
+from pylog.client.errors import KafkaTimeoutError
+
+_LOG = logging.getLogger("pylog.client")
+
+__all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record came to lie. offset -1: not known (acks=0, or known from an earlier try)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Pending:
+    """One batch on its way: open, closed, under way, complete."""
+
+    __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
+                 "callbacks", "count", "created_s", "done", "error", "number", "partition",
+                 "parts", "queue", "retry_at_s", "step", "topic", "waiters")
+
+    def __init__(self, topic: str, partition: int, queue: Any, number: float, size: int,
+                 now_s: float):
+        self.topic, self.partition, self.queue, self.number = topic, partition, queue, number
+        self.bytes = size  # What it holds of buffer.memory.
+        self.created_s = now_s
+        self.count = 0
+        self.attempts = 0
+        self.retry_at_s = 0.0
+        self.batch: Any = None
+        self.callbacks: list[tuple[int, int, Callable[..., Any]]] | None = None
+        self.waiters: list[Callable[[], Any]] | None = None
+        self.base_sequence = -1
+        self.base_offset = -1
+        # What the batch was split into: (index of the first record, batch); numbers of those lie
+        # between this one's and the next.
+        self.parts: list[tuple[int, Pending]] | None = None
+        self.step = 1.0
+        self.append_time = -1
+        self.error: BaseException | None = None
+        self.done = False
+
+    def metadata(self, index: int, timestamp: int) -> RecordMetadata:
+        """Of a record that was acknowledged."""
+        part, index = self.part(index)
+        offset = -1 if part.base_offset < 0 else part.base_offset + index
+        return RecordMetadata(self.topic, self.partition, offset,
+                              timestamp if part.append_time < 0 else part.append_time)
+
+    def part(self, index: int) -> tuple[Pending, int]:
+        """The batch that a record was sent in at last, and its index there."""
+        for first, part in reversed(self.parts or ()):
+            if index >= first:
+                return part.part(index - first)
+        return self, index
+
+    def leaves(self) -> list[Pending]:
+        """The batches that were sent at last."""
+        if self.parts is None:
+            return [self]
+        return [leaf for _, part in self.parts for leaf in part.leaves()]
+
+    def complete(self, base_offset: int = -1, append_time: int = -1,
+               error: BaseException | None = None) -> None:
+        """Sets the outcome and notifies all who wait, on this thread."""
+        with self.queue.lock:
+            assert not self.done, "a batch is completed twice"  # Keeps (1).
+            self.base_offset, self.append_time, self.error = base_offset, append_time, error
+            self.done = True
+            if error is not None and self.parts is None:
+                self.queue.lost_count += self.count
+            callbacks, self.callbacks = self.callbacks, None
+            waiters, self.waiters = self.waiters, None
+            self.batch = None
+        for index, timestamp, function in callbacks or ():
+            failure = self.part(index)[0].error
+            found = self.metadata(index, timestamp) if failure is None else None
+            _call(function, found, failure)
+        for waiter in waiters or ():
+            _call(waiter)
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Calls function once the outcome stands: now, or on the thread that completes it."""
+        with self.queue.lock:
+            if not self.done:
+                if self.waiters is None:
+                    self.waiters = []
+                self.waiters.append(function)
+                return
+        function()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks this thread until the outcome stands; False when the time ran out before."""
+        if not self.done:
+            event = threading.Event()
+            self.when_done(event.set)
+            event.wait(timeout_s)
+        return self.done
+
+    def future(self) -> asyncio.Future[None]:
+        """For this thread's event loop: done when the outcome stands."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[None] = loop.create_future()
+
+        def resolve() -> None:
+            if not made.done():
+                made.set_result(None)
+
+        self.when_done(lambda: loop.call_soon_threadsafe(resolve))
+        return made
+
+    # For Delivery.
+
+    def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        failure = self.part(index)[0].error
+        if failure is not None:
+            raise failure
+        return self.metadata(index, timestamp)
+
+    def exception_of(self, index: int, timeout_s: float | None) -> BaseException | None:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        return self.part(index)[0].error
+
+    def await_of(self, index: int, timestamp: int) -> Generator[Any, None, RecordMetadata]:
+        if not self.done:
+            yield from self.future().__await__()
+        return self.result_of(index, timestamp, None)
+
+
+def _call(function: Callable[..., Any], *given: Any) -> None:
+    """An application's function: what it raises is its own affair, and is logged."""
+    try:
+        function(*given)
+    except Exception:
+        _LOG.exception("a delivery callback failed")
+
+
+class TableDelivery:
+    """The outcome of one send_arrow: all its batches."""
+
+    __slots__ = ("_pendings", "row_count")
+
+    def __init__(self, pendings: list[Pending], row_count: int):
+        self._pendings = pendings
+        self.row_count = row_count
+
+    def done(self) -> bool:
+        return all(pending.done for pending in self._pendings)
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Calls function once every batch has its outcome: now, or on the thread that
+        completes the last one."""
+        left = itertools.count(len(self._pendings) - 1, -1)
+        if not self._pendings:
+            function()
+        for pending in self._pendings:
+            pending.when_done(lambda: next(left) or function())
+
+    def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, base offset, record count) of each batch, in order per partition.
+
+        Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
+        for pending in self._pendings:
+            if not pending.wait(timeout_s):
+                raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        return self._outcome()
+
+    def __await__(self) -> Generator[Any, None, list[tuple[str, int, int, int]]]:
+        for pending in self._pendings:
+            if not pending.done:
+                yield from pending.future().__await__()
+        return self._outcome()
+
+    def _outcome(self) -> list[tuple[str, int, int, int]]:
+        for pending in self._pendings:
+            if pending.error is not None:
+                raise pending.error
+        return [(p.topic, p.partition, p.base_offset, p.count)
+                for pending in self._pendings for p in pending.leaves()]

@@ -1,0 +1,210 @@
+"""The admin client's part about groups: what there is, who is in them, their offsets.
+
+Owns: nothing.
+Called by: client.administration, which it is a part of.
+Invariants: (1) each group is asked for at its own coordinator; (2) groups of both protocols come in
+  one shape.
+Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylog.client import commits
+from pylog.client.cluster import GROUP
+from pylog.client.commits import Identity, ask_coordinator, refused
+from pylog.client.descriptions import GroupDescription, GroupListing, MemberDescription
+from pylog.client.errors import KafkaError, UnsupportedByBrokerError, error, raise_for
+from pylog.client.membership import unpack
+from pylog.client.offsets import OffsetAndMetadata, TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+_LIST_STATES_VERSION = 4
+_LIST_TYPES_VERSION = 5
+_MEMBERS_VERSION = 3
+
+
+class Groups:
+    """Methods of Admin; `cluster`, `_each` and `_nodes` are Admin's."""
+
+    cluster: Any
+    _each: Any
+    _nodes: Any
+
+    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = (),
+                          timeout: float | None = None) -> list[GroupListing]:
+        """The groups of every broker, those in some states or of some types where given."""
+        async def ask(left: dict[int, None]) -> dict[int, Any]:
+            return dict(zip(left, await asyncio.gather(*[
+                self._listed(node, list(states), list(types)) for node in left])))
+
+        nodes = await self._nodes(timeout)
+        found = await self._each({node.id: None for node in nodes}, timeout, ask)
+        return [listing for _, listings in sorted(found.items()) for listing in listings]
+
+    async def list_consumer_groups(self, states: Iterable[str] = (),
+                                   timeout: float | None = None) -> list[GroupListing]:
+        """Those whose members consume, of either protocol: no share groups, no Connect."""
+        found = await self.list_groups(states, timeout=timeout)
+        return [row for row in found if row.protocol in ("consumer", "")
+                and row.type.lower() in ("", "classic", "consumer")]
+
+    async def _listed(self, node: int, states: list[str], types: list[str]) -> Any:
+        connection = await self.cluster.connection(node)
+        version = connection.version(messages.ListGroupsRequest)
+        request = messages.ListGroupsRequest()
+        if states and version >= _LIST_STATES_VERSION:
+            request.states_filter = states
+        if types and version >= _LIST_TYPES_VERSION:
+            request.types_filter = types
+        answer = await connection.send(request, version=version)
+        if answer.error_code:
+            return error(answer.error_code)
+        return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
+                for row in answer.groups]
+
+    async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
+                              ) -> dict[str, GroupDescription]:
+        """Of either protocol. Raises GroupIdNotFoundError."""
+        async def ask(left: dict[str, None]) -> dict[str, Any]:
+            return dict(zip(left, await asyncio.gather(*[_caught(self._described(group))
+                                                         for group in left])))
+
+        return await self._each(dict.fromkeys(groups), timeout, ask)
+
+    async def _described(self, group: str) -> GroupDescription:
+        try:
+            request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = answer.groups[0]
+            if not row.error_code:
+                return await self._of_broker(row)
+            if row.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND,
+                                      ErrorCode.UNSUPPORTED_VERSION):
+                raise refused(self.cluster, group, row.error_code)
+        except UnsupportedByBrokerError:
+            pass  # Then it can only be a classic group.
+        older = messages.DescribeGroupsRequest(groups=[group])
+        answer = await ask_coordinator(self.cluster, group, lambda _: (older, None))
+        row = answer.groups[0]
+        if row.error_code:
+            raise refused(self.cluster, group, row.error_code)
+        if row.group_state == "Dead":
+            raise error(ErrorCode.GROUP_ID_NOT_FOUND, context=group)
+        members = [MemberDescription(
+            member.member_id, member.group_instance_id, member.client_id, member.client_host,
+            _assigned(member.member_assignment)) for member in row.members]
+        return GroupDescription(group, row.group_state, "classic", row.protocol_data,
+                                await self.cluster.coordinator(GROUP, group), members)
+
+    async def _of_broker(self, row: Any) -> GroupDescription:
+        members = [MemberDescription(
+            member.member_id, member.instance_id, member.client_id, member.client_host,
+            [TopicPartition(topic.topic_name, number)
+             for topic in member.assignment.topic_partitions for number in topic.partitions])
+            for member in row.members]
+        return GroupDescription(row.group_id, row.group_state, "consumer", row.assignor_name,
+                                await self.cluster.coordinator(GROUP, row.group_id), members)
+
+    async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
+                                     ) -> None:
+        """Of groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        async def delete(group: str) -> Any:
+            request = messages.DeleteGroupsRequest(groups_names=[group])
+            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = answer.results[0]
+            return refused(self.cluster, group, row.error_code) if row.error_code else None
+
+        async def ask(left: dict[str, None]) -> dict[str, Any]:
+            return dict(zip(left, await asyncio.gather(*[_caught(delete(group))
+                                                         for group in left])))
+
+        await self._each(dict.fromkeys(groups), timeout, ask)
+
+    async def remove_members_from_consumer_group(
+            self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),
+            timeout: float | None = None) -> None:
+        """Takes static members (by instance id) or any (by member id) out of a classic group."""
+        request = messages.LeaveGroupRequest
+        members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
+        members += [request.MemberIdentity(member_id=id_) for id_ in member_ids]
+
+        async def attempt() -> None:
+            answer = await ask_coordinator(self.cluster, group, lambda connection: (
+                request(group_id=group, members=members),
+                max(connection.version(request), _MEMBERS_VERSION)))
+            for code in (answer.error_code, *[row.error_code for row in answer.members]):
+                if code:
+                    raise refused(self.cluster, group, code)
+
+        await self.cluster.retry(attempt, timeout)
+
+    async def list_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition] | None = None,
+            require_stable: bool = False, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, in all partitions or (where it has) in these."""
+        wanted = None if partitions is None else [TopicPartition.of(tp) for tp in partitions]
+        found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
+            lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
+            timeout)
+        return found
+
+    async def alter_consumer_group_offsets(
+            self, group: str, offsets: Mapping[TopicPartition, Any], timeout: float | None = None
+    ) -> None:
+        """Commits for a group without members: int or OffsetAndMetadata, the next to read."""
+        given = {TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
+                 else OffsetAndMetadata(*value) for tp, value in offsets.items()}
+        await self.cluster.retry(
+            lambda: commits.commit(self.cluster, Identity(group), given), timeout)
+
+    async def delete_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> None:
+        """Raises GroupSubscribedToTopicError where a member is subscribed."""
+        request = messages.OffsetDeleteRequest
+        topics: dict[str, Any] = {}
+        for topic, number in partitions:
+            row = topics.setdefault(topic, request.OffsetDeleteRequestTopic(name=topic))
+            row.partitions.append(request.OffsetDeleteRequestPartition(partition_index=number))
+
+        async def attempt() -> None:
+            answer = await ask_coordinator(self.cluster, group, lambda _: (
+                request(group_id=group, topics=list(topics.values())), None))
+            if answer.error_code:
+                raise refused(self.cluster, group, answer.error_code)
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    raise_for(row.error_code, context=f"{topic.name}-{row.partition_index}")
+
+        await self.cluster.retry(attempt, timeout)
+
+    delete_share_groups = delete_consumer_groups
+
+    # As they were called before they had Kafka's names.
+    describe_groups = describe_consumer_groups
+    delete_groups = delete_consumer_groups
+    remove_members = remove_members_from_consumer_group
+    list_group_offsets = list_consumer_group_offsets
+    alter_group_offsets = alter_consumer_group_offsets
+    delete_group_offsets = delete_consumer_group_offsets
+
+
+async def _caught(work: Any) -> Any:
+    """The result, or the KafkaError as a value."""
+    try:
+        return await work
+    except KafkaError as failure:
+        return failure
+
+
+def _assigned(data: bytes) -> list[TopicPartition]:
+    try:
+        return unpack(data)
+    except ProtocolError:
+        return []  # A group of another kind: its assignments are its own business.

@@ -1,0 +1,99 @@
+"""What a client counts, by Kafka's names.
+
+Owns: the counters of one client object's connections and of its records.
+Called by: client.cluster, client.connection (traffic), client.sender, client.fetch_collector,
+  client.consuming, client.producing.
+Invariants: (1) nothing is counted for a single record that could be counted for its batch; (2) a
+  total never falls; (3) topics beyond TOPICS_MAX are counted together under "".
+Source: the metrics of Kafka's Java clients (producer-metrics, consumer-fetch-manager-metrics,
+  consumer-coordinator-metrics); rates are for those who read totals twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+TOPICS_MAX = 1000
+_LOG = logging.getLogger("pylog.client")
+
+Metrics = dict[str, dict[str, float]]
+
+
+class Traffic:
+    """Of all connections of a client object."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = self.refused_logins = 0
+        self.requests = self.answers = self.bytes_out = self.bytes_in = 0
+        self.latency_s = self.latency_most_s = 0.0
+        self.opening: Any = None     # The connection that was begun last and is not ready yet.
+
+    def answered(self, latency_s: float, size: int) -> None:
+        self.answers += 1
+        self.bytes_in += size
+        self.latency_s += latency_s
+        self.latency_most_s = max(self.latency_most_s, latency_s)
+
+    def rows(self) -> dict[str, float]:
+        mean_s = self.latency_s / self.answers if self.answers else 0.0
+        return {
+            "connection-count": self.opened - self.closed,
+            "connection-creation-total": self.opened, "connection-close-total": self.closed,
+            "failed-authentication-total": self.refused_logins,
+            "request-total": self.requests, "response-total": self.answers,
+            "outgoing-byte-total": self.bytes_out, "incoming-byte-total": self.bytes_in,
+            "request-latency-avg": mean_s * 1000, "request-latency-max": self.latency_most_s * 1000,
+        }
+
+
+class Records:
+    """What was sent or read, in all and by topic."""
+
+    def __init__(self) -> None:
+        self.batches = self.records = self.bytes = self.errors = self.retries = 0
+        self.topics: dict[str, list[int]] = {}
+
+    def batch(self, topic: str, records: int, size: int) -> None:
+        self.batches += 1
+        self.records += records
+        self.bytes += size
+        row = self._topic(topic)
+        row[0] += records
+        row[1] += size
+
+    def lost(self, topic: str, records: int) -> None:
+        self.errors += records
+        self._topic(topic)[2] += records
+
+    def _topic(self, topic: str) -> list[int]:
+        row = self.topics.get(topic)
+        if row is None:
+            # Keeps (3).
+            name = topic if len(self.topics) < TOPICS_MAX else ""
+            row = self.topics.setdefault(name, [0, 0, 0])
+        return row
+
+    def by_topic(self, group: str, names: tuple[str, str, str]) -> Metrics:
+        """{group.topic: {name: total}}; names: of records, of bytes, of errors."""
+        return {f"{group}.{topic}": dict(zip(names, map(float, row)))
+                for topic, row in sorted(self.topics.items())}
+
+
+async def report(interval_s: float, function: Callable[[Metrics], Any],
+                 metrics: Callable[[], Metrics]) -> None:
+    """Calls function(metrics()) again and again; what it raises is logged."""
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            function(metrics())
+        except Exception:  # The application's own.
+            _LOG.exception("stats_cb failed")
+
+
+def age_s(since_s: float) -> float:
+    """Seconds since a moment of the monotonic clock, -1 when it never was."""
+    return time.monotonic() - since_s if since_s else -1.0

@@ -1,0 +1,172 @@
+"""Offsets by time, the ends of logs, and where a consumer begins.
+
+Owns: nothing.
+Called by: client.consuming, client.administration, client.spark.
+Invariants: (1) a leader is asked once for all its partitions; (2) what failed is asked again, what
+  succeeded is not.
+Source: Kafka's ListOffsets and OffsetForLeaderEpoch; KIP-79, KIP-320 (truncation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pylog.client import durations
+from pylog.client.cluster import Cluster
+from pylog.client.errors import KafkaError, NoOffsetForPartitionError, error
+from pylog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
+from pylog.client.subscription import PartitionState
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+TIMES: dict[Any, Any] = {"earliest": EARLIEST, "latest": LATEST}
+_ISOLATION_VERSION = 2
+
+
+async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
+                    ask: Callable[[int, dict[TopicPartition, Any]], Any],
+                    timeout_s: float | None = None,
+                    found: Callable[[TopicPartition, Any], None] | None = None,
+                    ) -> dict[TopicPartition, Any]:
+    """Runs `ask(leader, part of what)` per leader until every partition has an answer.
+
+    ask gives {partition: result or KafkaError}; retriable ones are asked again. found is
+    called with each result at once: it need not wait for partitions without a leader.
+    Raises KafkaError.
+    """
+    done: dict[TopicPartition, Any] = {}
+
+    async def attempt() -> None:
+        shares: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
+        failures: list[BaseException] = []
+        for tp, value in what.items():
+            if tp not in done:
+                try:
+                    info = await cluster.leader(*tp)
+                    shares[info.leader][tp] = value
+                except KafkaError as failure:
+                    failures.append(failure)
+        answers = await asyncio.gather(*[ask(node, share) for node, share in shares.items()],
+                                       return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+                continue
+            for tp, result in answer.items():
+                if isinstance(result, BaseException):
+                    failures.append(result)
+                    continue
+                done[tp] = result
+                if found is not None:
+                    found(tp, result)
+        if failures:  # Keeps (2): `done` stays. What will not pass comes first.
+            failures.sort(key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
+            raise failures[0]
+
+    await cluster.retry(attempt, timeout_s)
+    return done
+
+
+async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int], isolation: int = 0,
+                       timeout_s: float | None = None,
+                       found: Callable[[TopicPartition, Any], None] | None = None,
+                       ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """The first record at or after each time (ms), EARLIEST or LATEST; None: there is none."""
+    async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        request = messages.ListOffsetsRequest(replica_id=-1, isolation_level=isolation)
+        topics: dict[str, Any] = {}
+        for tp, time_ms in share.items():
+            row = topics.setdefault(tp[0], request.ListOffsetsTopic(name=tp[0]))
+            row.partitions.append(request.ListOffsetsPartition(
+                partition_index=tp[1], timestamp=time_ms))
+        request.topics = list(topics.values())
+        connection = await cluster.connection(node)
+        version = connection.version(messages.ListOffsetsRequest)
+        if version < _ISOLATION_VERSION:
+            request.isolation_level = 0
+        answer = await connection.send(request, version=version)
+        return {TopicPartition(topic.name, row.partition_index): _listed(topic.name, row)
+                for topic in answer.topics for row in topic.partitions}
+
+    return await by_leader(cluster, times, ask, timeout_s, found)
+
+
+def _listed(topic: str, row: Any) -> Any:
+    if row.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+        return None
+    if row.error_code:
+        return error(row.error_code, context=f"{topic}-{row.partition_index}")
+    if row.offset < 0:
+        return None
+    return OffsetAndTimestamp(row.offset, row.timestamp, row.leader_epoch)
+
+
+async def reset(cluster: Cluster, states: list[PartitionState], isolation: int) -> None:
+    """Looks up the positions of states whose `reset` says how. Raises KafkaError."""
+    asked = {state.tp: (state, state.epoch) for state in states}
+    times = {}
+    for state in states:
+        if state.reset in (None, "none"):
+            raise NoOffsetForPartitionError(
+                f"{state.tp} has no committed offset, and auto.offset.reset is none")
+        times[state.tp] = _time_of(state.reset)
+
+    def found(tp: TopicPartition, result: Any) -> None:
+        state, epoch = asked[tp]
+        if state.epoch == epoch and result is not None:  # No seek came between.
+            state.move_to(result.offset, result.leader_epoch)
+
+    listed = await list_offsets(cluster, times, isolation, found=found)
+    # No record is that young: what comes from now on.
+    later = {tp: LATEST for tp, result in listed.items() if result is None}
+    if later:
+        await list_offsets(cluster, later, isolation, found=found)
+
+
+def _time_of(reset: Any) -> Any:
+    """What ListOffsets is asked for: an end, or ms since 1970."""
+    if str(reset).startswith(durations.BY_DURATION):
+        return durations.before(reset, time.time_ns() // 1_000_000)
+    return TIMES.get(reset, reset)
+
+
+async def validate(cluster: Cluster, states: list[PartitionState]) -> list[PartitionState]:
+    """Compares positions with what the new leaders have; those whose log was cut behind them.
+
+    A state's `validate` is the leader epoch to ask in. Raises KafkaError.
+    """
+    asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
+    stood = {state.tp: state.position or 0 for state in states}
+
+    async def ask(node: int, share: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+        request = messages.OffsetForLeaderEpochRequest(replica_id=-1)
+        topics: dict[str, Any] = {}
+        for tp, (_, _, epoch) in share.items():
+            row = topics.setdefault(tp[0], request.OffsetForLeaderTopic(topic=tp[0]))
+            info = cluster.metadata.partition(*tp)
+            row.partitions.append(request.OffsetForLeaderPartition(
+                partition=tp[1], current_leader_epoch=info.leader_epoch if info else -1,
+                leader_epoch=epoch))
+        request.topics = list(topics.values())
+        answer = await cluster.send(node, request)
+        return {
+            TopicPartition(topic.topic, row.partition):
+                error(row.error_code, context=f"{topic.topic}-{row.partition}")
+                if row.error_code else (row.leader_epoch, row.end_offset)
+            for topic in answer.topics for row in topic.partitions
+        }
+
+    found = await by_leader(cluster, asked, ask)
+    cut = []
+    for tp, (_, end) in found.items():
+        state, epoch, record_epoch = asked[tp]
+        state.validate = -1
+        # Records are taken meanwhile. One of a later epoch has come from the new leader itself.
+        if state.epoch == epoch and state.record_epoch == record_epoch and 0 <= end < stood[tp]:
+            state.move_to(end, state.record_epoch)
+            cut.append(state)
+    return cut

@@ -1,0 +1,229 @@
+"""Avro values in Confluent's wire format, one by one or a column at a time.
+
+Owns: the parsed schemas by id.
+Called by: applications.
+Invariants: (1) a value begins with a zero byte and the big-endian id of the schema that it was
+  written with; (2) fastavro is imported when first needed.
+Source: Confluent's wire format; Avro 1.11; fastavro.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pylog.client.errors import SerializationError
+from pylog.client.serialization.flat import flat_column
+from pylog.client.serialization.plain import Format
+from pylog.client.serialization.registry import Schema, SchemaRegistry
+
+MAGIC = 0
+_HEAD = struct.Struct(">bi")
+
+
+def topic_name(topic: str, is_key: bool, record_name: str) -> str:
+    """The subject of a topic's keys or values."""
+    return f"{topic}-{'key' if is_key else 'value'}"
+
+
+def record_name(topic: str, is_key: bool, record_name: str) -> str:
+    """The subject of a record type, in whatever topic."""
+    return record_name
+
+
+def topic_record_name(topic: str, is_key: bool, record_name: str) -> str:
+    """The subject of a record type in one topic."""
+    return f"{topic}-{record_name}"
+
+
+class Avro(Format):
+    """One format for both ways.
+
+    schema: a dict or JSON text, what values are written with, and read as when reader_schema is
+    None; without it a value is read as it was written, and cannot be written. registered: False
+    only looks ids up, and fails when the subject does not have the schema.
+    """
+
+    def __init__(self, registry: SchemaRegistry, schema: Any = None, *, reader_schema: Any = None,
+                 is_key: bool = False, subject: Callable[[str, bool, str], str] = topic_name,
+                 register: bool = True):
+        self.registry, self.is_key, self.subject, self.register = (
+            registry, is_key, subject, register)
+        self._schema = None if schema is None else _parsed(schema)
+        self._text = None if schema is None else json.dumps(_document(schema))
+        self._reader = None if reader_schema is None else _parsed(reader_schema)
+        self._writers: dict[int, Any] = {}
+        self._heads: dict[str, bytes] = {}
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        import fastavro
+
+        if self._schema is None:
+            raise SerializationError("no schema to write with")
+        head = self._heads.get(topic) or self._head(topic)
+        out = io.BytesIO()
+        out.write(head)
+        try:
+            fastavro.schemaless_writer(out, self._schema, value)
+        except (TypeError, ValueError, KeyError, AttributeError, IndexError,
+                OverflowError) as failure:
+            raise SerializationError(f"{topic}: no value of the schema: {failure}") from failure
+        return out.getvalue()
+
+    def _head(self, topic: str) -> bytes:
+        name = self._schema.get("name", "") if isinstance(self._schema, dict) else ""
+        subject = self.subject(topic, self.is_key, name)
+        ask = self.registry.register if self.register else self.registry.lookup
+        assert self._text is not None
+        head = self._heads[topic] = _HEAD.pack(MAGIC, ask(subject, Schema(self._text)))
+        return head
+
+    def deserialize(self, data: bytes) -> Any:
+        import fastavro
+
+        written = self.writer_schema(schema_id(data))
+        stream = io.BytesIO(data)
+        stream.seek(_HEAD.size)
+        try:
+            return fastavro.schemaless_reader(stream, written, self._reader or self._schema)
+        except Exception as failure:  # fastavro raises whatever the damage leads to.
+            raise SerializationError(f"no value of its schema: {failure!r}") from failure
+
+    def writer_schema(self, number: int) -> Any:
+        """The parsed schema of an id."""
+        found = self._writers.get(number)
+        if found is None:
+            found = self._writers[number] = _with_references(
+                self.registry, self.registry.schema(number), {})
+        return found
+
+
+def schema_id(data: bytes) -> int:
+    """Of a value in Confluent's wire format. Raises SerializationError."""
+    if len(data) < _HEAD.size or data[0] != MAGIC:
+        raise SerializationError("not in Confluent's wire format: no zero byte and schema id")
+    number: int = _HEAD.unpack_from(data)[1]
+    return number
+
+
+def _document(schema: Any) -> Any:
+    """A schema given as a document, as JSON text, or as the plain name of a primitive type."""
+    return json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVES else schema
+
+
+def _parsed(schema: Any) -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(_document(schema))
+
+
+def _with_references(registry: SchemaRegistry, schema: Schema, named: dict[str, Any]) -> Any:
+    import fastavro
+
+    if schema.kind != "AVRO":
+        raise SerializationError(f"a schema of kind {schema.kind}, not Avro")
+    for _, subject, version in schema.references:
+        _with_references(registry, registry.version(subject, version)[1], named)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+
+
+def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None,
+                avro: Avro | None = None) -> Any:
+    """A binary Array of values in Confluent's wire format as an Arrow column, records as structs.
+
+    reader_schema: what all values are read as; else avro's own, else the schema of the first one.
+    Null values are null rows. avro: keeps the schemas from call to call. Flat records and plain
+    values are decoded natively, others one by one. Raises SerializationError.
+    """
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    known = avro or Avro(registry)
+    reader_schema = reader_schema if reader_schema is not None else known._reader
+    if reader_schema is None:
+        first = next((row for row in column if row.is_valid), None)
+        if first is None:
+            return pa.nulls(len(column))
+        reader_schema = known.writer_schema(schema_id(first.as_py()))
+    else:
+        reader_schema = _parsed(reader_schema)
+    found = flat_column(column, known.writer_schema, reader_schema, arrow_type(reader_schema))
+    if found is not None:
+        return found
+    reader = known if known._reader is not None else Avro(registry, reader_schema=reader_schema)
+    values = [None if row is None else reader.deserialize(row) for row in column.to_pylist()]
+    try:
+        return pa.array(values, arrow_type(reader_schema))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as failure:
+        raise SerializationError(f"values that do not fit their schema: {failure}") from failure
+
+
+_PRIMITIVES = {"null": "null", "boolean": "bool_", "int": "int32", "long": "int64",
+               "float": "float32", "double": "float64", "bytes": "binary", "string": "utf8"}
+
+
+def arrow_type(schema: Any, named: dict[str, Any] | None = None) -> Any:
+    """The pyarrow type of an Avro schema. Raises SerializationError where Arrow has none."""
+    import pyarrow as pa
+
+    named = {} if named is None else named
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return getattr(pa, _PRIMITIVES[schema])()
+        if schema not in named:
+            try:
+                return arrow_type(json.loads(schema), named)
+            except ValueError:
+                raise SerializationError(
+                    f"a schema that names {schema!r} within itself has no Arrow type") from None
+        return named[schema]
+    if isinstance(schema, list):
+        kinds = [branch for branch in schema if branch != "null"]
+        if len(kinds) != 1:
+            raise SerializationError(f"a union of {len(kinds)} types has no Arrow column")
+        return arrow_type(kinds[0], named)
+    logical = _logical(schema)
+    made = logical if logical is not None else _complex(schema, named)
+    if "name" in schema:
+        named[schema["name"]] = made
+    return made
+
+
+def _complex(schema: dict[str, Any], named: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    kind = schema["type"]
+    if kind == "record":
+        return pa.struct([(field["name"], arrow_type(field["type"], named))
+                          for field in schema["fields"]])
+    if kind == "array":
+        return pa.list_(arrow_type(schema["items"], named))
+    if kind == "map":
+        return pa.map_(pa.utf8(), arrow_type(schema["values"], named))
+    if kind == "fixed":
+        return pa.binary(schema["size"])
+    if kind == "enum":
+        return pa.utf8()
+    return arrow_type(kind, named)
+
+
+def _logical(schema: dict[str, Any]) -> Any:
+    import pyarrow as pa
+
+    kind = schema.get("logicalType")
+    if kind == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    made = {
+        "date": lambda: pa.date32(), "time-millis": lambda: pa.time32("ms"),
+        "time-micros": lambda: pa.time64("us"),
+        "timestamp-millis": lambda: pa.timestamp("ms", tz="UTC"),
+        "timestamp-micros": lambda: pa.timestamp("us", tz="UTC"),
+        "local-timestamp-millis": lambda: pa.timestamp("ms"),
+        "local-timestamp-micros": lambda: pa.timestamp("us"),
+        "uuid": lambda: pa.utf8(),
+    }.get(str(kind))
+    return None if made is None else made()

@@ -1,0 +1,153 @@
+"""Which Avro schemas are flat, and columns of such values decoded natively.
+
+Owns: nothing.
+Called by: client.serialization.avro.
+Invariants: (1) what is decoded here comes out as fastavro and pyarrow would make it; whatever
+  needs more than copying (defaults, aliases, promotions but int to long, decimals, nesting) is
+  left to them.
+Source: Avro 1.11 (schema resolution); Arrow columnar format 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pylog._native import avro as native
+from pylog.client.arrow import buffer, native_column
+from pylog.client.errors import SerializationError
+
+_KINDS = {"null": native.NULL_KIND, "boolean": native.BOOLEAN, "int": native.INT,
+          "long": native.LONG, "float": native.FLOAT, "double": native.DOUBLE,
+          "bytes": native.BYTES, "string": native.BYTES}
+_LOGICAL = {"date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
+            "timestamp-micros": "long", "local-timestamp-millis": "long",
+            "local-timestamp-micros": "long"}
+
+
+class Flat(NamedTuple):
+    """A type that one column holds. logical: what else tells two types apart."""
+
+    kind: int
+    null_branch: int
+    size: int
+    symbols: tuple[str, ...]
+    logical: str
+
+
+def flat_type(schema: Any) -> Flat | None:
+    """Of a schema's type as fastavro has parsed it; None for what is not flat."""
+    null_branch = native.NO_UNION
+    if isinstance(schema, list):
+        if len(schema) != 2 or schema.count("null") != 1:
+            return None
+        null_branch = schema.index("null")
+        schema = schema[1 - null_branch]
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    if not isinstance(schema, dict) or not isinstance(schema["type"], str):
+        return None
+    kind, logical = schema["type"], schema.get("logicalType", "")
+    if kind in _KINDS and (not logical or _LOGICAL.get(logical) == kind):
+        return Flat(_KINDS[kind], null_branch, 0, (), logical or kind)
+    if logical:
+        return None
+    if kind == "fixed":
+        return Flat(native.FIXED, null_branch, schema["size"], (), schema["name"])
+    if kind == "enum":
+        return Flat(native.ENUM, null_branch, 0, tuple(schema["symbols"]), schema["name"])
+    return None
+
+
+def flat_fields(schema: Any) -> dict[str, Flat] | None:
+    """The fields of a flat record by name, in order; a plain type is one field without a name."""
+    if isinstance(schema, dict) and schema["type"] == "record":
+        fields = {field["name"]: flat_type(field["type"]) for field in schema["fields"]}
+        known = {name: found for name, found in fields.items() if found is not None}
+        return known if len(known) == len(fields) else None
+    plain = flat_type(schema)
+    return None if plain is None else {"": plain}
+
+
+def program(written: Any, read: Any) -> native.Program | None:
+    """How values of schema `written` go into the columns of the flat schema `read`, if they do."""
+    columns, fields = flat_fields(read), flat_fields(written)
+    if columns is None or fields is None or not columns.keys() <= fields.keys():
+        return None
+    if _name(written) != _name(read):
+        return None
+    places = {name: place for place, name in enumerate(columns)}
+    rows = []
+    for name, field in fields.items():
+        place = places.get(name, -1)
+        if place >= 0 and not _fits(field, columns[name]):
+            return None
+        rows.append((field.kind, field.null_branch, place, field.size, field.symbols))
+    return native.Program(rows)
+
+
+def _name(schema: Any) -> str:
+    return schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else ""
+
+
+def _fits(written: Flat, read: Flat) -> bool:
+    """Whether a written field is a value of the read one as it is. Keeps (1)."""
+    nullable = (written.null_branch == native.NO_UNION or read.null_branch != native.NO_UNION)
+    same = written._replace(null_branch=0) == read._replace(null_branch=0)
+    return nullable and (same or (written.logical, read.logical) == ("int", "long"))
+
+
+def flat_column(column: Any, schema_of: Callable[[int], Any], read: Any, kind: Any) -> Any:
+    """The decoded column of type `kind`; None when a schema in it is not flat.
+
+    schema_of: schema id -> parsed schema. Raises SerializationError."""
+    columns = flat_fields(read)
+    if columns is None:
+        return None
+    values = native_column(column)
+    assert values is not None, "a column is given"
+    programs: dict[int, native.Program | None] = {}
+    # One column more than the schema has: whether the row itself is there.
+    decoder = native.Decoder(
+        [*((field.kind, field.size) for field in columns.values()), (native.NULL_KIND, 0)],
+        len(column))
+    try:
+        while decoder.row < decoder.rows:
+            number = decoder.schema_id(values)
+            if number is None:
+                decoder.decode(values, None, -1)
+                continue
+            if number not in programs:
+                programs[number] = program(schema_of(number), read)
+            if programs[number] is None:
+                return None
+            decoder.decode(values, programs[number], number)
+    except native.AvroError as failure:
+        raise SerializationError(str(failure)) from failure
+    return _assembled(decoder.finish(), len(column), kind, read)
+
+
+def _assembled(made: list[Any], count: int, kind: Any, read: Any) -> Any:
+    import pyarrow as pa
+
+    *children, (validity, _, _, nulls) = made
+    if not pa.types.is_struct(kind) or _name(read) == "":
+        return _array(kind, count, *children[0])
+    arrays = [_array(field.type, count, *child)
+              for field, child in zip(kind, children, strict=True)]
+    return pa.Array.from_buffers(kind, count, [buffer(validity)], nulls, children=arrays)
+
+
+def _array(kind: Any, count: int, validity: Any, offsets: Any, values: Any, nulls: int) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_null(kind):
+        return pa.nulls(count)
+    buffers = [buffer(validity), *([] if offsets is None else [buffer(offsets)]), buffer(values)]
+    array = pa.Array.from_buffers(kind, count, buffers, nulls)
+    if pa.types.is_string(kind):
+        try:
+            array.validate(full=True)  # The text of every value, at once.
+        except pa.ArrowInvalid as failure:
+            raise SerializationError(f"a text that is no UTF-8: {failure}") from failure
+    return array

@@ -1,0 +1,116 @@
+"""Texts and numbers as Kafka's own serializers write them, one value at a time.
+
+Owns: nothing.
+Called by: applications; the producer calls serialize(topic, value), the consumer format(data).
+Invariants: (1) what serialize makes, deserialize gives back; (2) bytes of another length or coding
+  are a SerializationError.
+Source: Kafka's String, Integer, Long, Float, Double and UUID serializers.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+from pylog.client.errors import SerializationError
+
+
+class Format:
+    """One object for both ways. A subclass has `encode` and `decode`."""
+
+    def encode(self, value: Any) -> bytes:
+        return bytes(value)
+
+    def decode(self, data: bytes) -> Any:
+        return data
+
+    def serialize(self, topic: str, value: Any) -> bytes:
+        try:
+            return self.encode(value)
+        except (TypeError, ValueError, struct.error, AttributeError) as failure:
+            raise SerializationError(
+                f"{topic}: {type(self).__name__} cannot write {value!r:.100}: {failure}"
+            ) from failure
+
+    def deserialize(self, data: bytes) -> Any:
+        try:
+            return self.decode(data)
+        except (TypeError, ValueError, struct.error) as failure:
+            raise SerializationError(
+                f"{type(self).__name__} cannot read {len(data)} bytes: {failure}") from failure
+
+    def __call__(self, data: bytes) -> Any:
+        return self.deserialize(data)
+
+
+class Bytes(Format):
+    """As they are."""
+
+
+class Text(Format):
+    """A str in `encoding`."""
+
+    def __init__(self, encoding: str = "utf-8"):
+        self.encoding = encoding
+
+    def encode(self, value: str) -> bytes:
+        return value.encode(self.encoding)
+
+    def decode(self, data: bytes) -> str:
+        return data.decode(self.encoding)
+
+
+class _Packed(Format):
+    """One number of a fixed width, big-endian."""
+
+    code = ""
+
+    def __init__(self) -> None:
+        self._struct = struct.Struct(f">{self.code}")
+
+    def encode(self, value: Any) -> bytes:
+        return self._struct.pack(value)
+
+    def decode(self, data: bytes) -> Any:
+        return self._struct.unpack(data)[0]
+
+
+class Int16(_Packed):
+    """Kafka's ShortSerializer."""
+
+    code = "h"
+
+
+class Int32(_Packed):
+    """Kafka's IntegerSerializer."""
+
+    code = "i"
+
+
+class Int64(_Packed):
+    """Kafka's LongSerializer."""
+
+    code = "q"
+
+
+class Float32(_Packed):
+    """Kafka's FloatSerializer."""
+
+    code = "f"
+
+
+class Float64(_Packed):
+    """Kafka's DoubleSerializer."""
+
+    code = "d"
+
+
+class Uuid(Format):
+    """Kafka's UUIDSerializer: as text."""
+
+    def encode(self, value: uuid.UUID) -> bytes:
+        return str(value).encode()
+
+    def decode(self, data: bytes) -> uuid.UUID:
+        return uuid.UUID(data.decode())

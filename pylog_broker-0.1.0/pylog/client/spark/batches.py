@@ -1,0 +1,213 @@
+"""A stretch as Arrow batches in the shape that Spark expects of the source.
+
+Owns: nothing beyond the reader of one task.
+Called by: client.spark.source, in Spark's Python workers.
+Invariants: (1) batches have exactly the fields, types and order of the schema that was asked for;
+  (2) when neither keys, values, headers nor timestamps are wanted, only the heads of batches are
+  looked at; (3) rows are those of [start, end), in order.
+Source: the schema of Spark's Kafka connector; SPARK-55583 (types are compared exactly).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pylog._native.columns import ColumnReader, Fetched, RecordsError
+from pylog.client import arrow
+from pylog.client.errors import error
+from pylog.client.spark.decoding import Decoder
+from pylog.client.spark.ranges import Piece, RangeReader, Stretch, lost
+
+RECORDS_MAX = 131_072
+_IN_RECORDS = {"key", "value", "timestamp", "headers"}
+_HEAD = struct.Struct(">qi")
+_ATTRIBUTES = struct.Struct(">hi")
+_ATTRIBUTES_AT = 21
+_COUNT = struct.Struct(">i")
+_COUNT_AT = 57
+_HEAD_BYTES = 61
+_LOG_APPEND, _CONTROL, _TRANSACTIONAL, _CODECS = 0x08, 0x20, 0x10, 0x07
+
+
+class Shape:
+    """The Arrow schema of a Spark schema, and the columns that are the same in every row."""
+
+    def __init__(self, schema: Any, stretch: Stretch):
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self.names = list(self.schema.names)
+        self.wanted = set(self.names)
+        self.native = self.wanted
+        self.decoders: Sequence[Decoder] = ()
+        self._stretch = stretch
+        self._constant: dict[Any, Any] = {}
+
+    def decode_with(self, decoders: Sequence[Decoder]) -> None:
+        """What a decoder fills is not read of the records, but its side is."""
+        self.decoders = decoders
+        self.native = self.wanted.difference(*(decoder.fills for decoder in decoders)) | {
+            decoder.side for decoder in decoders}
+
+    def constant(self, name: str, value: Any, count: int) -> Any:
+        """A column of one value; made once and cut."""
+        import pyarrow as pa
+
+        found = self._constant.get((name, value))
+        if found is None or len(found) < count:
+            size = max(count, RECORDS_MAX)
+            found = pa.repeat(pa.scalar(value, self.schema.field(name).type), size)
+            self._constant[name, value] = found
+        return found.slice(0, count)
+
+    def batch(self, count: int, columns: dict[str, Any]) -> Any:
+        """columns: what is not topic or partition. Keeps (1)."""
+        import pyarrow as pa
+
+        arrays = []
+        for name in self.names:
+            if name == "topic":
+                arrays.append(self.constant(name, self._stretch.topic, count))
+            elif name == "partition":
+                arrays.append(self.constant(name, self._stretch.partition, count))
+            else:
+                arrays.append(columns[name])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:
+    """All rows of the reader's stretch. Raises DataLossError, KafkaError."""
+    if not shape.native & _IN_RECORDS:
+        yield from _from_heads(reader, shape)
+        return
+    columns = ColumnReader(headers="headers" in shape.native)
+    for piece in reader:
+        fetched = Fetched(
+            piece.records, next_offset=piece.position, aborted=piece.aborted,
+            read_committed=reader.committed_only, check_crc=bool(reader.settings["check.crcs"]))
+        while not fetched.exhausted:
+            try:
+                columns.read(fetched, RECORDS_MAX)
+            except RecordsError as broken:
+                raise error(broken.code, str(broken), f"{reader.stretch.topic}-"
+                            f"{reader.stretch.partition} at {broken.offset}") from None
+            if columns.count:
+                made = _columns(columns.finish(), shape, piece, reader.stretch)
+                if made is not None:
+                    yield made
+        del fetched
+
+
+def _columns(native: Any, shape: Shape, piece: Piece, stretch: Stretch) -> Any:
+    """The rows before the stretch's end; None without any."""
+    import numpy as np
+
+    offsets = np.frombuffer(native.offsets, np.int64)
+    count = int(np.searchsorted(offsets, stretch.end))
+    if not count:
+        return None
+    wanted = shape.native & (_IN_RECORDS | {"offset"})
+    found = arrow.record_batch(native, {0: (stretch.topic, stretch.partition)}, wanted)
+    found = found.slice(0, count)
+    columns: dict[str, Any] = {}
+    for decoder in shape.decoders:
+        columns.update(decoder.columns(found.column(decoder.side), lambda row: (
+            f"{stretch.topic}-{stretch.partition} at offset {offsets[row]}")))
+    for name in wanted - columns.keys():
+        if name not in shape.wanted:
+            continue
+        column, kind = found.column(name), shape.schema.field(name).type
+        columns[name] = column if column.type.equals(kind) else column.cast(kind)
+    if "timestampType" in shape.wanted:
+        columns["timestampType"] = _types(piece, offsets[:count], shape)
+    return shape.batch(count, columns)
+
+
+def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
+    """0 for the producer's time, 1 for the broker's; a topic's setting may change in between."""
+    import numpy as np
+    import pyarrow as pa
+
+    bases, kinds = [], []
+    for base, _, attributes, _ in _heads(piece.records):
+        bases.append(base)
+        kinds.append(1 if attributes & _LOG_APPEND else 0)
+    if len(set(kinds)) == 1:
+        return shape.constant("timestampType", kinds[0], len(offsets))
+    places = np.searchsorted(np.array(bases), offsets, side="right") - 1
+    return pa.array(np.array(kinds, np.int32)[places], pa.int32())
+
+
+def _heads(records: memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """(base offset, last offset, attributes, record count) of each whole batch."""
+    at, size = 0, len(records)
+    while at + _HEAD_BYTES <= size:
+        base, length = _HEAD.unpack_from(records, at)
+        if length < _HEAD_BYTES - _HEAD.size or at + _HEAD.size + length > size:
+            return
+        attributes, delta = _ATTRIBUTES.unpack_from(records, at + _ATTRIBUTES_AT)
+        yield base, base + delta, attributes, _COUNT.unpack_from(records, at + _COUNT_AT)[0]
+        at += _HEAD.size + length
+
+
+def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
+    """Keeps (2). A compacted batch lacks some of its offsets: its records are walked after all."""
+    import numpy as np
+    import pyarrow as pa
+
+    stretch = reader.stretch
+    for piece in reader:
+        runs: list[tuple[int, int, int]] = []
+        aborted = sorted(piece.aborted, key=lambda transaction: transaction[1])
+        if reader.committed_only and aborted:
+            runs = list(_walked(reader, piece))
+        else:
+            for base, last, attributes, count in _heads(piece.records):
+                first, end = max(base, piece.position), min(last + 1, stretch.end)
+                if attributes & _CONTROL or first >= end:
+                    continue
+                kind = 1 if attributes & _LOG_APPEND else 0
+                if count != last - base + 1:
+                    runs = list(_walked(reader, piece))
+                    break
+                if runs and runs[-1][1] == first and runs[-1][2] == kind:
+                    runs[-1] = (runs[-1][0], end, kind)
+                else:
+                    runs.append((first, end, kind))
+        for first, end, kind in runs:
+            for start in range(first, end, RECORDS_MAX):
+                rows = min(end - start, RECORDS_MAX)
+                columns: dict[str, Any] = {}
+                if "offset" in shape.wanted:
+                    columns["offset"] = pa.array(np.arange(start, start + rows), pa.int64())
+                if "timestampType" in shape.wanted:
+                    columns["timestampType"] = shape.constant("timestampType", kind, rows)
+                yield shape.batch(rows, columns)
+
+
+def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]:
+    """(first, end, timestamp type) of the runs of offsets that hold records to be read."""
+    import numpy as np
+
+    columns = ColumnReader(headers=False)
+    fetched = Fetched(piece.records, next_offset=piece.position, aborted=piece.aborted,
+                      read_committed=reader.committed_only)
+    heads = [(base, 1 if attributes & _LOG_APPEND else 0)
+             for base, _, attributes, _ in _heads(piece.records)]
+    while not fetched.exhausted:
+        if not columns.read(fetched, RECORDS_MAX):
+            continue
+        offsets = np.frombuffer(memoryview(columns.finish().offsets), np.int64)
+        offsets = offsets[:np.searchsorted(offsets, reader.stretch.end)]
+        kinds = np.array([kind for _, kind in heads])[
+            np.searchsorted(np.array([base for base, _ in heads]), offsets, side="right") - 1]
+        cuts = np.flatnonzero((np.diff(offsets) != 1) | (np.diff(kinds) != 0)) + 1
+        bounds = [0, *cuts.tolist(), len(offsets)]
+        for low, high in zip(bounds, bounds[1:]):
+            if low < high:
+                yield int(offsets[low]), int(offsets[high - 1]) + 1, int(kinds[low])
+
+
+__all__ = ["batches", "lost"]

@@ -1,0 +1,138 @@
+"""Filters that Spark pushes down: which of them a plan fulfils, and what is left to read.
+
+Owns: nothing.
+Called by: client.spark.source, on the driver.
+Invariants: (1) a filter that is not given back to Spark holds for each row that is read, exactly;
+  (2) nothing that fulfils all filters is left out.
+Source: PySpark's DataSourceReader.pushFilters (4.1); KIP-79 (offsets by time).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import datasource as spark
+
+from pylog.client.offsets import TopicPartition
+from pylog.client.spark.planning import Planner
+from pylog.client.spark.ranges import Stretch
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_TEXTS = {spark.StringStartsWith: str.startswith, spark.StringEndsWith: str.endswith,
+          spark.StringContains: str.__contains__}
+_COMPARED = {
+    spark.EqualTo: lambda value, given: value == given,
+    spark.EqualNullSafe: lambda value, given: value == given,
+    spark.GreaterThan: lambda value, given: value > given,
+    spark.GreaterThanOrEqual: lambda value, given: value >= given,
+    spark.LessThan: lambda value, given: value < given,
+    spark.LessThanOrEqual: lambda value, given: value <= given,
+    spark.In: lambda value, given: value in given,
+}
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+
+
+class Pushed:
+    """What a query asks for. Pickles."""
+
+    def __init__(self) -> None:
+        self._places: list[Any] = []  # of topic or partition
+        self._low, self._high = 0, 1 << 63
+        self._since_ms = 0
+
+    def take(self, given: Any) -> bool:
+        """Whether Spark need not look at this filter again. Keeps (1) and (2)."""
+        name = _column(given)
+        if isinstance(given, spark.IsNotNull):
+            return name in _NEVER_NULL
+        if name in ("topic", "partition"):
+            if _is_constant(given, str if name == "topic" else int):
+                self._places.append(given)
+                return True
+        elif name == "offset" and _is_constant(given, int):
+            return self._take_offset(given)
+        elif name == "timestamp":
+            self._take_time(given)
+        return False
+
+    def _take_offset(self, given: Any) -> bool:
+        low, high, exact = self._low, self._high, True
+        if isinstance(given, (spark.EqualTo, spark.EqualNullSafe)):
+            low, high = given.value, given.value + 1
+        elif isinstance(given, spark.GreaterThan):
+            low = given.value + 1
+        elif isinstance(given, spark.GreaterThanOrEqual):
+            low = given.value
+        elif isinstance(given, spark.LessThan):
+            high = given.value
+        elif isinstance(given, spark.LessThanOrEqual):
+            high = given.value + 1
+        elif isinstance(given, spark.In) and given.value:
+            low, high = min(given.value), max(given.value) + 1
+            exact = high - low == len(set(given.value))
+        else:
+            return False
+        self._low, self._high = max(self._low, low), min(self._high, high)
+        return exact
+
+    def _take_time(self, given: Any) -> None:
+        """Lower bounds only: a later record may be older, since producers set the time."""
+        if not isinstance(given, (spark.EqualTo, spark.EqualNullSafe, spark.GreaterThan,
+                                  spark.GreaterThanOrEqual)):
+            return
+        if isinstance(given.value, datetime.datetime) and given.value.tzinfo is not None:
+            micros = (given.value - _EPOCH) // datetime.timedelta(microseconds=1)
+            # Records have whole ms: the first one at or after the bound.
+            after = isinstance(given, spark.GreaterThan)
+            since = micros // 1000 + 1 if after else -(-micros // 1000)
+            self._since_ms = max(self._since_ms, since)
+
+    def cut(self, stretches: Iterable[Stretch], planner: Planner) -> list[Stretch]:
+        """What is left of the stretches."""
+        left = []
+        for stretch in stretches:
+            stretch = stretch._replace(start=max(stretch.start, self._low),
+                                       end=min(stretch.end, self._high))
+            if stretch.start < stretch.end and all(
+                    holds(each, getattr(stretch, _column(each))) for each in self._places):
+                left.append(stretch)
+        if not self._since_ms or not left:
+            return left
+        # Before the first record that is as young there is none that is.
+        found = planner.consumer.offsets_for_times({
+            TopicPartition(stretch.topic, stretch.partition): self._since_ms for stretch in left})
+        began = [(stretch, found[TopicPartition(stretch.topic, stretch.partition)])
+                 for stretch in left]
+        left = [stretch._replace(start=max(stretch.start, at.offset))
+                for stretch, at in began if at]
+        return [stretch for stretch in left if stretch.start < stretch.end]
+
+
+def holds(given: Any, value: Any) -> bool:
+    """Whether a filter that `_is_constant` took is true of a value."""
+    if isinstance(given, spark.Not):
+        return not holds(given.child, value)
+    if type(given) in _TEXTS:
+        return bool(_TEXTS[type(given)](value, given.value))
+    return bool(_COMPARED[type(given)](value, given.value))
+
+
+def _column(given: Any) -> str:
+    while isinstance(given, spark.Not):
+        given = given.child
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
+    return attribute[0] if len(attribute) == 1 else ""
+
+
+def _is_constant(given: Any, kind: type) -> bool:
+    """Whether the filter compares with values of this type and nothing else."""
+    while isinstance(given, spark.Not):
+        given = given.child
+    if type(given) in _TEXTS:
+        return kind is str and type(given.value) is str
+    if type(given) not in _COMPARED:
+        return False
+    values = given.value if isinstance(given, spark.In) else (given.value,)
+    return all(type(value) is kind for value in values)

@@ -1,0 +1,157 @@
+"""What a reader covers: topics to partitions, options to offsets, stretches to tasks.
+
+Owns: the consumer that asks the cluster, while it plans.
+Called by: client.spark.source, on the driver.
+Invariants: (1) splits of a partition are disjoint and together its stretch; (2) a stretch never
+  begins before the log does unless data loss is an error, which the task then raises.
+Source: KIP-79 (offsets by time), KIP-113 (sizes of logs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pylog.client.admin import Admin
+from pylog.client.consumer import Consumer
+from pylog.client.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
+from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+from pylog.client.spark.options import Bound, ReadOptions
+from pylog.client.spark.ranges import Stretch
+
+Offsets = dict[TopicPartition, int]
+_ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms",
+          "default.api.timeout.ms")
+
+
+class Planner:
+    """Looks up offsets: `with Planner(options) as planner: planner.stretches()`."""
+
+    def __init__(self, options: ReadOptions):
+        self.options = options
+        self.consumer = Consumer({"allow.auto.create.topics": False, **options.settings})
+
+    def __enter__(self) -> Planner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.consumer.close()
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those that the options name, as they are now. Raises UnknownTopicOrPartitionError."""
+        options = self.options
+        if options.assigned:
+            known = self._known({partition.topic for partition in options.assigned})
+            missing = [partition for partition in options.assigned if partition not in known]
+            if missing:
+                raise UnknownTopicOrPartitionError(f"no such partition: {missing[0]}")
+            return list(options.assigned)
+        if options.pattern:
+            wanted = re.compile(options.pattern)
+            return [TopicPartition(topic, number)
+                    for topic, numbers in sorted(self.consumer.list_topics().items())
+                    if wanted.fullmatch(topic) for number in numbers]
+        return self._known(options.topics)
+
+    def _known(self, topics: Iterable[str]) -> list[TopicPartition]:
+        listed = self.consumer.list_topics()
+        for topic in topics:
+            if topic not in listed:
+                raise UnknownTopicOrPartitionError(f"no such topic: {topic!r}")
+        return [TopicPartition(topic, number) for topic in topics for number in listed[topic]]
+
+    def starts(self, partitions: list[TopicPartition]) -> Offsets:
+        return self._at(self.options.starting, partitions)
+
+    def ends(self, partitions: list[TopicPartition]) -> Offsets:
+        return self._at(self.options.ending, partitions)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self.consumer.beginning_offsets(list(partitions))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self.consumer.end_offsets(list(partitions))
+
+    def _at(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
+        if bound.kind == "earliest":
+            return self.earliest(partitions)
+        if bound.kind == "latest":
+            return self.latest(partitions)
+        if bound.kind == "times":
+            return self._at_times(bound, partitions)
+        if set(bound.given) != set(partitions):
+            raise ConfigError(
+                "offsets are needed for exactly the partitions read: given for "
+                f"{_listed(bound.given)}, read are {_listed(partitions)}")
+        earliest = self.earliest([tp for tp, at in bound.given.items() if at == EARLIEST])
+        latest = self.latest([tp for tp, at in bound.given.items() if at == LATEST])
+        return {**bound.given, **earliest, **latest}
+
+    def _at_times(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
+        times = dict.fromkeys(partitions, bound.time_ms) if bound.time_ms >= 0 else bound.given
+        if set(times) != set(partitions):
+            raise ConfigError(f"times are needed for exactly the partitions read: given for "
+                              f"{_listed(times)}, read are {_listed(partitions)}")
+        found = self.consumer.offsets_for_times(times)
+        later = [partition for partition, at in found.items() if at is None]
+        if (later and bound is self.options.starting and self.options.none_at_time == "error"
+                and bound.given):
+            raise ConfigError(
+                f"no record of {later[0]} is as young as {times[later[0]]}; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end then")
+        ends = self.latest(later)
+        return {partition: ends[partition] if at is None else at.offset
+                for partition, at in found.items()}
+
+    def stretches(self) -> list[Stretch]:
+        """For a batch query."""
+        partitions = self.partitions()
+        starts, ends = self.starts(partitions), self.ends(partitions)
+        return [Stretch(*partition, starts[partition], ends[partition]) for partition in partitions
+                if starts[partition] < ends[partition]]
+
+    def split(self, stretches: list[Stretch]) -> list[Stretch]:
+        """Cuts stretches by splitBytes, minPartitions and maxRecordsPerPartition. Keeps (1)."""
+        options = self.options
+        total = sum(stretch.end - stretch.start for stretch in stretches)
+        weights = self._record_bytes(stretches) if total else {}
+        made = []
+        for stretch in stretches:
+            count = stretch.end - stretch.start
+            parts = max(1, -(-count * weights.get((stretch.topic, stretch.partition), 0)
+                             // options.split_bytes))
+            if options.partition_records_max:
+                parts = max(parts, -(-count // options.partition_records_max))
+            if options.partitions_min > len(stretches):
+                parts = max(parts, round(options.partitions_min * count / total))
+            parts = min(int(parts), count)
+            size = int(count * weights.get((stretch.topic, stretch.partition), 0))
+            made += [stretch._replace(start=stretch.start + count * part // parts,
+                                  end=stretch.start + count * (part + 1) // parts,
+                                  size=size // parts)
+                     for part in range(parts)]
+        return made
+
+    def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
+        """On disk per offset, as the leaders report it; {} when they do not."""
+        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches]
+        sizes: dict[tuple[str, int], int] = {}
+        try:
+            with Admin({name: value for name, value in self.options.settings.items()
+                        if name in _ADMIN or name.startswith(("ssl.", "sasl."))}) as admin:
+                for directories in admin.describe_log_dirs().values():
+                    for directory in directories.values():
+                        for partition, replica in directory.replicas.items():
+                            sizes[partition] = max(sizes.get(partition, 0), replica.size)
+        except KafkaError:
+            return {}
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {partition: sizes[partition] / max(1, latest[partition] - earliest[partition])
+                for partition in partitions if partition in sizes}
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(partition) for partition in sorted(partitions)[:10]) or "none"

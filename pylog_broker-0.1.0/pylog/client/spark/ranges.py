@@ -1,0 +1,177 @@
+"""Fetches one stretch of one partition: whole batches, one fetch ahead of the reader.
+
+Owns: the connection of one task.
+Called by: client.spark.batches, in Spark's Python workers.
+Invariants: (1) nothing at or behind `end` is asked for, so that a task costs the broker its own
+  stretch and at most one fetch more; (2) while an answer is read the next one is under way.
+Source: KIP-74, KIP-98 (aborted transactions), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pylog.client import fetch_answer
+from pylog.client.cluster import Cluster
+from pylog.client.driver import Driver
+from pylog.client.errors import FatalError, KafkaTimeoutError, UnsupportedByBrokerError, raise_for
+from pylog.client.fetch_answer import TOPIC_IDS, FetchedPartition
+from pylog.client.settings import CONSUMER, Settings
+from pylog.protocol import messages
+from pylog.protocol.codec import ZERO_UUID
+from pylog.protocol.errors import ErrorCode
+
+_SLACK_S = 5.0
+_SPARE_BYTES = 1 << 16
+
+
+class Stretch(NamedTuple):
+    """Offsets [start, end) of one partition. size: in bytes, as well as it is known; 0: not."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    size: int = 0
+
+
+class DataLossError(FatalError):
+    """Records that were to be read are gone from the log; one line that names failOnDataLoss."""
+
+
+def lost(stretch: Stretch, offset: int, what: str) -> DataLossError:
+    return DataLossError(
+        f"{stretch.topic}-{stretch.partition}: data may have been lost: offset {offset} was to be "
+        f"read next, but {what}. Set failOnDataLoss to false to go on with what is there.")
+
+
+class Piece(NamedTuple):
+    """What one fetch brought. position: the first offset wanted of it."""
+
+    position: int
+    records: memoryview
+    aborted: list[tuple[int, int]]
+    frame: Any
+
+
+class RangeReader:
+    """Iterates over the pieces of a stretch; each must be done with when the next is taken."""
+
+    def __init__(self, settings: Mapping[str, Any], stretch: Stretch, fail_on_data_loss: bool):
+        self.settings = Settings(CONSUMER, settings)
+        self.stretch = stretch
+        self.fail_on_data_loss = fail_on_data_loss
+        self.committed_only = self.settings["isolation.level"] == "read_committed"
+        self._driver = Driver.shared()
+        self._cluster: Any = None
+        self._fetch_bytes = self.settings["max.partition.fetch.bytes"]
+        self._spare = _SPARE_BYTES // 2
+        self._patience_s = self.settings.seconds("default.api.timeout.ms")
+
+    def __iter__(self) -> Iterator[Piece]:
+        position, end = self.stretch.start, self.stretch.end
+        self._cluster = self._driver.run(self._open())
+        ahead = None
+        try:
+            ahead = self._driver.submit(self._fetch(position))
+            last_s = time.monotonic()
+            while position < end:
+                assert ahead is not None, position
+                position, row, frame = ahead.result()
+                ahead = None
+                following = fetch_answer.end_of(row.records) if len(row.records) else None
+                if following is None:
+                    frame.release()
+                    position = self._past(position, row, last_s)
+                    if position < end:
+                        ahead = self._driver.submit(self._fetch(position))
+                    continue
+                last_s = time.monotonic()
+                if following < end:
+                    ahead = self._driver.submit(self._fetch(following))  # Keeps (2).
+                yield Piece(position, row.records, row.aborted, frame)
+                frame.release()
+                position = following
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+            self._driver.run(self._cluster.close())
+
+    def _past(self, position: int, row: FetchedPartition, last_s: float) -> int:
+        """Where to go on when nothing came. Raises once that has lasted too long."""
+        if position < row.log_start_offset:
+            return row.log_start_offset
+        if time.monotonic() - last_s > self._patience_s:
+            raise KafkaTimeoutError(
+                f"{self.stretch.topic}-{self.stretch.partition}: nothing at offset {position} "
+                f"after {self._patience_s} s; {self.stretch.end} was to be reached")
+        return position
+
+    def _bytes_from(self, position: int) -> int:
+        """What to ask for: no more than is left, so that a short stretch costs little."""
+        stretch = self.stretch
+        if not stretch.size:
+            return self._fetch_bytes
+        left = stretch.size * (stretch.end - position) // (stretch.end - stretch.start)
+        if left < self._fetch_bytes:
+            # Where sizes vary the guess may be too low: twice as much each time.
+            self._spare *= 2
+        return min(self._fetch_bytes, left + self._spare)
+
+    async def _open(self) -> Cluster:
+        cluster = await Cluster(self.settings).start()
+        await cluster.topic(self.stretch.topic)
+        return cluster
+
+    async def _fetch(self, position: int) -> tuple[int, FetchedPartition, Any]:
+        """(position, the partition's row, its frame to be released)."""
+        answer: tuple[int, FetchedPartition, Any] = await self._cluster.retry(
+            lambda: self._try(position))
+        return answer
+
+    async def _try(self, position: int) -> tuple[int, FetchedPartition, Any]:
+        cluster, topic, number = self._cluster, self.stretch.topic, self.stretch.partition
+        info = await cluster.leader(topic, number)
+        connection = await cluster.connection(info.leader)
+        topic_id = cluster.metadata.topic_id(topic)
+        version = connection.version(messages.FetchRequest)
+        if topic_id == ZERO_UUID:
+            version = min(version, TOPIC_IDS - 1)
+        wait_ms, most = self.settings["fetch.max.wait.ms"], self._bytes_from(position)
+        shape = messages.FetchRequest
+        request = shape(
+            replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=most,
+            isolation_level=int(self.committed_only), session_id=0, session_epoch=-1,
+            topics=[shape.FetchTopic(topic=topic, topic_id=topic_id, partitions=[
+                shape.FetchPartition(
+                    partition=number, current_leader_epoch=-1, fetch_offset=position,
+                    partition_max_bytes=most)])],
+            forgotten_topics_data=[], rack_id=self.settings["client.rack"])
+        timeout_s = max(self.settings.seconds("request.timeout.ms"), wait_ms / 1000 + _SLACK_S)
+        frame = await connection.send(request, version=version, raw=True, timeout_s=timeout_s)
+        answer = fetch_answer.read(frame)
+        raise_for(answer.error_code, context=f"fetch of {topic}-{number}")
+        row = answer.partitions[0]
+        if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return await self._out_of_range(position), row, frame
+        raise_for(row.error_code, context=f"{topic}-{number} at {position}")
+        return position, row, frame
+
+    async def _out_of_range(self, position: int) -> int:
+        """Where the log begins now, or the stretch's end when it lies outside it."""
+        from pylog.client import positions
+        from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+
+        tp = TopicPartition(self.stretch.topic, self.stretch.partition)
+        begins = (await positions.list_offsets(self._cluster, {tp: EARLIEST}, 0))[tp]
+        ends = (await positions.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
+        if begins is None or ends is None:
+            raise UnsupportedByBrokerError(f"{tp}: the broker lists no offsets for it")
+        what = f"the log holds [{begins.offset}, {ends.offset})"
+        if self.fail_on_data_loss:
+            raise lost(self.stretch, position, what)
+        if position < begins.offset:
+            return int(begins.offset)
+        return self.stretch.end

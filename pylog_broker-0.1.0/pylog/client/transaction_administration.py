@@ -1,0 +1,142 @@
+"""The admin client's part about transactions: what is open, whose it is, and its end by force.
+
+Owns: nothing.
+Called by: client.administration, which it is a part of.
+Invariants: (1) a transactional id is asked for at its own coordinator, a partition's producers at
+  the partition's leader.
+Source: Kafka's Admin client (KIP-664, KIP-994).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from pylog.client.cluster import TRANSACTION
+from pylog.client.descriptions import (
+    ProducerDescription, TransactionDescription, TransactionListing,
+)
+from pylog.client.errors import KafkaError, error, raise_for
+from pylog.client.offsets import TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+FENCE_TIMEOUT_MS = 1
+INIT_VERSION_MAX = 5     # Later versions are for two phases.
+_DURATIONS_VERSION = 1
+
+
+class TransactionAdministration:
+    """Methods of Admin; `cluster`, `_each` and `_nodes` are Admin's."""
+
+    cluster: Any
+    _each: Any
+    _nodes: Any
+
+    async def list_transactions(self, states: Iterable[str] = (), duration_ms: int = -1,
+                                timeout: float | None = None) -> list[TransactionListing]:
+        """The transactional ids of every broker: in some states, open for longer than that."""
+        async def listed(node: int) -> Any:
+            connection = await self.cluster.connection(node)
+            request = messages.ListTransactionsRequest(state_filters=list(states))
+            version = connection.version(messages.ListTransactionsRequest)
+            if version >= _DURATIONS_VERSION:
+                request.duration_filter = duration_ms
+            answer = await connection.send(request, version=version)
+            if answer.error_code:
+                return error(answer.error_code)
+            return [TransactionListing(row.transactional_id, row.producer_id,
+                                       row.transaction_state, node)
+                    for row in answer.transaction_states]
+
+        async def ask(left: dict[int, None]) -> dict[int, Any]:
+            return dict(zip(left, await asyncio.gather(*map(listed, left))))
+
+        nodes = await self._nodes(timeout)
+        found = await self._each({node.id: None for node in nodes}, timeout, ask)
+        return [row for _, rows in sorted(found.items()) for row in rows]
+
+    async def describe_transactions(self, ids: Iterable[str], timeout: float | None = None
+                                    ) -> dict[str, TransactionDescription]:
+        """By transactional id. Raises TransactionalIdNotFoundError."""
+        async def described(id_: str) -> TransactionDescription:
+            node, answer = await self._ask_coordinator(
+                id_, messages.DescribeTransactionsRequest(transactional_ids=[id_]))
+            row = answer.transaction_states[0]
+            self._check(id_, row.error_code)
+            return TransactionDescription(
+                id_, row.transaction_state, row.producer_id, row.producer_epoch,
+                row.transaction_timeout_ms, row.transaction_start_time_ms, tuple(
+                    TopicPartition(topic.topic, number)
+                    for topic in row.topics for number in topic.partitions), node)
+
+        return {id_: await self.cluster.retry(lambda id_=id_: described(id_), timeout)
+                for id_ in dict.fromkeys(ids)}
+
+    async def describe_producers(self, partition: TopicPartition, timeout: float | None = None
+                                 ) -> list[ProducerDescription]:
+        """What the partition's leader knows of its producers."""
+        new = messages.DescribeProducersRequest
+
+        async def attempt() -> list[ProducerDescription]:
+            leader = await self.cluster.leader(partition.topic, partition.partition)
+            answer = await self.cluster.send(leader.leader, new(topics=[new.TopicRequest(
+                name=partition.topic, partition_indexes=[partition.partition])]))
+            row = answer.topics[0].partitions[0]
+            raise_for(row.error_code, context=str(partition))
+            return [ProducerDescription(
+                one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp,
+                one.coordinator_epoch, one.current_txn_start_offset)
+                for one in row.active_producers]
+
+        found: list[ProducerDescription] = await self.cluster.retry(attempt, timeout)
+        return found
+
+    async def abort_transaction(self, partition: TopicPartition, producer_id: int,
+                                producer_epoch: int, coordinator_epoch: int,
+                                timeout: float | None = None) -> None:
+        """An abort marker in one partition: ends what no coordinator knows of any more."""
+        new = messages.WriteTxnMarkersRequest
+
+        async def attempt() -> None:
+            leader = await self.cluster.leader(partition.topic, partition.partition)
+            answer = await self.cluster.send(leader.leader, new(markers=[new.WritableTxnMarker(
+                producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
+                coordinator_epoch=max(coordinator_epoch, 0), topics=[
+                    new.WritableTxnMarkerTopic(name=partition.topic,
+                                               partition_indexes=[partition.partition])])]))
+            raise_for(answer.markers[0].topics[0].partitions[0].error_code,
+                      context=str(partition))
+
+        await self.cluster.retry(attempt, timeout)
+
+    async def fence_producers(self, ids: Iterable[str], timeout: float | None = None
+                              ) -> dict[str, tuple[int, int]]:
+        """Ends what producers of these ids have open, and fences them: (producer id, epoch)."""
+        async def fenced(id_: str) -> tuple[int, int]:
+            _, answer = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
+                transactional_id=id_, transaction_timeout_ms=FENCE_TIMEOUT_MS))
+            if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, context=id_)
+            self._check(id_, answer.error_code)
+            return answer.producer_id, answer.producer_epoch
+
+        return {id_: await self.cluster.retry(lambda id_=id_: fenced(id_), timeout)
+                for id_ in dict.fromkeys(ids)}
+
+    async def _ask_coordinator(self, id_: str, request: Any) -> tuple[int, Any]:
+        node = await self.cluster.coordinator(TRANSACTION, id_)
+        try:
+            connection = await self.cluster.connection(node)
+            version = connection.version(type(request), INIT_VERSION_MAX)
+            return node, await connection.send(request, version=version)
+        except KafkaError as failure:
+            if failure.stale_metadata:
+                self.cluster.forget_coordinator(TRANSACTION, id_)
+            raise
+
+    def _check(self, id_: str, code: int) -> None:
+        if code == ErrorCode.NOT_COORDINATOR:
+            self.cluster.forget_coordinator(TRANSACTION, id_)
+        raise_for(code, context=id_)

@@ -1,0 +1,122 @@
+"""Settings of a cluster's machine: what `brokerd --cluster` stands for, and where controllers are.
+
+Owns: nothing.
+Called by: cli (derived), metadata.controller_member, metadata.etcd_member.
+Invariants: (1) machines that are told the same hosts derive settings that agree; (2) what is set by
+  name takes precedence over what is derived, and is asked for where a host alone does not say it.
+Source: KIP-631 (process.roles, controller.quorum.voters).
+"""
+
+from collections import namedtuple
+
+from .errors import ConfigError
+from .listeners import PROTOCOLS, SASL_PROTOCOLS
+
+CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+VOTERS = 3      # The first hosts, so that more can be added behind them.
+
+Voter = namedtuple("Voter", ("node_id", "host", "port"))
+
+
+def derived(text: str, given: dict, is_here) -> dict[str, str]:
+    """The settings of this machine in the cluster of `text`, hosts between commas.
+
+    given: what is set by name. is_here: host -> whether that is this machine. Raises ConfigError.
+    """
+    hosts = [host.strip() for host in text.split(",")]
+    if not all(hosts) or any(hosts.count(host) > 1 for host in hosts):
+        raise ConfigError(f"--cluster {text}: expected different hosts between commas")
+    if any(" " in host or "/" in host or host.count(":") == 1 for host in hosts):
+        raise ConfigError(f"--cluster {text}: expected names or addresses without ports; "
+                          "controller.quorum.voters and listeners take others")
+    if len(hosts) == 2:
+        raise ConfigError("--cluster: two hosts are no majority when one of them dies; name three, "
+                          "of which the third may be a small one, or one")
+    number = _number(hosts, given, is_here)
+    voting = hosts[:VOTERS]
+    voters = ",".join(f"{index}@{_shown(host)}:{CONTROLLER_PORT}"
+                      for index, host in enumerate(voting, 1))
+    own = hosts[number - 1]
+    bind = _shown(own) if is_address(own) else ""
+    protocol = _protocol(given)
+    listeners = f"{protocol}://{bind}:{CLIENT_PORT}"
+    is_controller = number <= len(voting)
+    if is_controller:
+        listeners += f",CONTROLLER://{bind}:{CONTROLLER_PORT}"
+    replicas = min(len(hosts), 3)
+    return _secured(protocol, given) | {
+        "node.id": str(number), "process.roles": "broker" + ",controller" * is_controller,
+        "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
+        "listeners": listeners,
+        "advertised.listeners": f"{protocol}://{_shown(own)}:{CLIENT_PORT}",
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(min(replicas, 2)),
+        "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500",
+    }
+
+
+def _protocol(given: dict) -> str:
+    """Of all listeners of a cluster's machines: as the brokers are told to reach each other."""
+    named = str(given.get("security.inter.broker.protocol", "")).strip().upper()
+    return named if named in PROTOCOLS else PROTOCOLS[0]
+
+
+def _secured(protocol: str, given: dict) -> dict[str, str]:
+    """What controllers need to be reached as brokers are."""
+    if protocol == PROTOCOLS[0]:
+        return {}
+    found = {"listener.security.protocol.map": ",".join(
+        [f"{name}:{name}" for name in PROTOCOLS] + [f"CONTROLLER:{protocol}"])}
+    mechanism = "sasl.mechanism.inter.broker.protocol"
+    if protocol in SASL_PROTOCOLS and mechanism in given:
+        found["sasl.mechanism.controller.protocol"] = given[mechanism]
+    return found
+
+
+def _number(hosts: list, given: dict, is_here) -> int:
+    """Which of the hosts this machine is, from 1. Keeps (2)."""
+    if "node.id" in given:
+        number = str(given["node.id"]).strip()
+        if not number.isdigit() or not 1 <= int(number) <= len(hosts):
+            raise ConfigError(f"node.id={number}: --cluster numbers its hosts from 1 to "
+                              f"{len(hosts)}")
+        return int(number)
+    here = [number for number, host in enumerate(hosts, 1) if is_here(host)]
+    if not here:
+        raise ConfigError(f"--cluster: none of {', '.join(hosts)} is this machine: add its name "
+                          "at the end, on every machine")
+    if len(here) > 1:
+        names = ", ".join(hosts[number - 1] for number in here)
+        raise ConfigError(f"--cluster: {names} are all this machine: say which one this broker is "
+                          "by --override node.id=NUMBER")
+    return here[0]
+
+
+def voters(settings) -> list[Voter]:
+    """The nodes with the controller role, as `controller.quorum.voters` names them."""
+    found = []
+    for entry in settings["controller.quorum.voters"]:
+        number, _, address = entry.partition("@")
+        host, _, port = address.rpartition(":")
+        found.append(Voter(int(number), host.strip("[]"), int(port)))
+    return found
+
+
+def has_quorum(settings) -> bool:
+    """Whether this node is one of several controllers, whose log is kept by a quorum."""
+    return "controller" in settings["process.roles"] and (
+        len(settings["controller.quorum.voters"]) > 1 or has_outer_quorum(settings))
+
+
+def has_outer_quorum(settings) -> bool:
+    """Whether the quorum is an etcd or a ZooKeeper that others run."""
+    return bool(settings["quorum.etcd.endpoints"] or settings["quorum.zookeeper.connect"])
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address rather than a name."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,151 @@
+"""Broker settings that change while the broker runs: which may, and how layers of them add up.
+
+Owns: nothing; config.settings holds the layers in force.
+Called by: config.settings, config.entries, metadata.configs.
+Invariants: (1) this broker's own settings take precedence over the cluster's, those over the
+  file's; (2) a layer that sets one name of a family hides the whole family in the layers below it.
+Source: KIP-226; the families and checks as observed on Kafka 4.3.
+"""
+
+import re
+
+from . import catalogue, values
+from .errors import ConfigError
+
+FAMILIES = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
+# What must fit together for the broker to be reached.
+LISTENING = ("listeners", "listener.security.protocol.map", "max.connections.per.ip",
+             "max.connections.per.ip.overrides")
+# Numbers of threads: at most halved or doubled by one change.
+THREADS = frozenset(("background.threads", "log.cleaner.threads",
+                     "num.io.threads",
+                     "num.network.threads", "num.recovery.threads.per.data.dir",
+                     "num.replica.fetchers", "remote.log.manager.copier.thread.pool.size",
+                     "remote.log.manager.expiration.thread.pool.size",
+                     "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads"))
+# A limit of 0 would lock out everybody who could raise it again.
+AT_LEAST_ONE = ("max.connection.creation.rate", "max.connections")
+# Lower than the least that a row allows: Kafka refuses them later. No stored one is in force.
+LEAST = {**dict.fromkeys(AT_LEAST_ONE, 1), "log.cleaner.threads": 1, "log.roll.jitter.ms": 0,
+         "log.roll.ms": 1}
+# Of one listener, yet for all brokers too.
+CLUSTER_LEVEL_LISTENER = frozenset((*AT_LEAST_ONE, "num.network.threads"))
+# Only for one listener, by the name listener.name.<listener>.<setting>.
+LISTENER_ONLY = frozenset((
+    "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
+    "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type",
+    "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password",
+    "ssl.truststore.type"))
+
+_PREFIX = re.compile(r"listener\.name\.([^.]*)\.(.+)")
+_OF_MECHANISM = ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.login.class",
+                 "sasl.server.callback.handler.class", "connections.max.reauth.ms")
+
+
+def family(name: str) -> tuple[str, ...]:
+    """The settings that mean the same as `name`, highest precedence first, itself among them."""
+    for members in FAMILIES:
+        if name in members:
+            return members
+    if name == FLUSH[0]:
+        return FLUSH
+    base = base_name(name)
+    return (name,) if base == name else (name, base)
+
+
+def base_name(name: str) -> str:
+    """`name` without a listener's prefix, and without a SASL mechanism's."""
+    found = _PREFIX.fullmatch(name)
+    if found is None:
+        return name
+    return next((base for base in _OF_MECHANISM if found[2].endswith(base)), found[2])
+
+
+def listener_of(name: str) -> str | None:
+    """The listener whose prefix `name` has, or None."""
+    found = _PREFIX.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def setting(name: str):
+    """The broker setting of that name, with a listener's prefix or not, or None."""
+    base = base_name(name)
+    if catalogue.is_rate(base):
+        return catalogue.rate(base)
+    return catalogue.broker(base) if catalogue.is_broker(base) else None
+
+
+def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
+    """Typed values by name: `static` ones under layers of texts, the last takes precedence."""
+    merged = dict(static)
+    for layer in layers:
+        for name, text in layer.items():
+            for member in family(name):
+                if member == name or not name.startswith("listener.name."):
+                    merged.pop(member, None)
+            known = setting(name)
+            merged[name] = text if known is None else values.parse(known, text)
+    return merged
+
+
+def check(texts: dict[str, str], per_broker: bool, settings) -> None:
+    """Raises ConfigError when one of these settings cannot be changed while the broker runs."""
+    # Kafka writes a listener's name small in a prefix, and knows no other.
+    served = {listener.name.lower() for listener in settings.listeners}
+    for name, value in check_layer(texts, per_broker).items():
+        listener, base = listener_of(name), base_name(name)
+        if listener is not None and listener not in served:
+            continue
+        if base in THREADS and (listener is None or base == "num.network.threads"):
+            current = settings.value(name) if listener is None or settings.value(name) \
+                else settings[base]
+            _check_threads(name, value, current)
+        if base in AT_LEAST_ONE:
+            check_least(base, value)
+
+
+def check_least(name: str, value: int | None) -> None:
+    """Raises ConfigError for a setting of LEAST with a lower value than that."""
+    if value is not None and value < LEAST[name]:
+        what = f"Invalid {name} {value}: it" if name in AT_LEAST_ONE else name
+        raise ConfigError(f"{what} must be greater than or equal to {LEAST[name]}")
+
+
+def _check_threads(name: str, value: int, current: int) -> None:
+    refused = f"Dynamic thread count update validation failed for {name}={value}, value should "
+    if value < current // 2:
+        raise ConfigError(f"{refused}be at least half the current value {current}")
+    if value > current * 2:
+        raise ConfigError(f"{refused}not be greater than double the current value {current}")
+
+
+def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Value]:
+    """The typed values of a layer, whatever is in force; raises ConfigError."""
+    fixed = sorted(name for name in texts
+                   if catalogue.is_broker(name) and not catalogue.broker(name).dynamic)
+    if fixed:
+        raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
+    prefixed = sorted(name for name in texts if name in LISTENER_ONLY)
+    if prefixed:
+        raise ConfigError("These security configs can be dynamically updated only per-listener "
+                          f"using the listener prefix: [{', '.join(prefixed)}]")
+    own = [] if per_broker else sorted(filter(_is_per_broker, texts))
+    if own:
+        raise ConfigError("Cannot update these configs at default cluster level, broker id must "
+                          f"be specified: [{', '.join(own)}]")
+    typed = {name: values.parse(setting(name), text) for name, text in texts.items()
+             if setting(name) is not None}
+    for name in typed.keys() & LEAST:
+        check_least(name, typed[name])
+    return typed
+
+
+def _is_per_broker(name: str) -> bool:
+    if listener_of(name) is not None:
+        return base_name(name) not in CLUSTER_LEVEL_LISTENER
+    return catalogue.is_broker(name) and catalogue.broker(name).dynamic == "broker"

@@ -1,0 +1,180 @@
+"""Settings of groups and of client metrics subscriptions: rows and checks.
+
+Owns: the names, and for those without a broker setting behind them the facts.
+Called by: config.entries (what is shown), metadata.configs (what is asked for).
+Invariants: (1) a group setting takes its facts from its broker setting where it has one; (2) a
+  value lies within the bounds that the broker's settings give.
+Source: KIP-848, KIP-932, KIP-1071 (groups), KIP-714 (subscriptions); Kafka's checks, as observed.
+"""
+
+import re
+
+from . import catalogue, values
+from .errors import ConfigError, nearest
+
+# Group setting -> the broker setting that gives its default.
+SYNONYMS = {
+    "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+    "share.assignment.interval.ms": "group.share.assignment.interval.ms",
+    "share.delivery.count.limit": "group.share.delivery.count.limit",
+    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
+    "share.partition.max.record.locks": "group.share.partition.max.record.locks",
+    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
+    "share.session.timeout.ms": "group.share.session.timeout.ms",
+    "streams.assignment.interval.ms": "group.streams.assignment.interval.ms",
+    "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
+    "streams.initial.rebalance.delay.ms": "group.streams.initial.rebalance.delay.ms",
+    "streams.num.standby.replicas": "group.streams.num.standby.replicas",
+    "streams.session.timeout.ms": "group.streams.session.timeout.ms",
+}
+OWN = (
+    ("errors.deadletterqueue.copy.record.enable", "boolean", False, "", "medium", "", "live",
+     "Dead letters of a share group carry the record's key, value and headers."),
+    ("errors.deadletterqueue.topic.name", "string", "", "", "medium", "", "live",
+     "Topic that a share group's rejected and undeliverable records go to; empty: none."),
+    ("share.auto.offset.reset", "string", "latest", "", "medium", "", "live",
+     "Where a share group begins: latest, earliest or by_duration:PnDTnHnMn.nS."),
+    ("share.isolation.level", "string", "read_uncommitted", "read_committed|read_uncommitted",
+     "medium", "", "live", "Whether records of open and aborted transactions are delivered."),
+    ("share.renew.acknowledge.enable", "boolean", True, "", "medium", "", "live",
+     "Consumers of a share group may renew their hold on a record."),
+)
+SUBSCRIPTION = (
+    ("interval.ms", "int", 300000, "", "medium", "", "inert", "Pause between a client's pushes."),
+    ("match", "list", (), "", "medium", "", "inert", "Clients that are meant, name=pattern each."),
+    ("metrics", "list", (), "", "medium", "", "inert", "Prefixes of the metrics that are wanted."),
+)
+# Broker settings that bound a group setting: low, high; "" where there is no bound.
+BOUNDS = {
+    "consumer.assignment.interval.ms": ("group.consumer.min.assignment.interval.ms",
+                                        "group.consumer.max.assignment.interval.ms"),
+    "consumer.heartbeat.interval.ms": ("group.consumer.min.heartbeat.interval.ms",
+                                       "group.consumer.max.heartbeat.interval.ms"),
+    "consumer.session.timeout.ms": ("group.consumer.min.session.timeout.ms",
+                                    "group.consumer.max.session.timeout.ms"),
+    "share.assignment.interval.ms": ("group.share.min.assignment.interval.ms",
+                                     "group.share.max.assignment.interval.ms"),
+    "share.delivery.count.limit": ("group.share.min.delivery.count.limit",
+                                   "group.share.max.delivery.count.limit"),
+    "share.heartbeat.interval.ms": ("group.share.min.heartbeat.interval.ms",
+                                    "group.share.max.heartbeat.interval.ms"),
+    "share.partition.max.record.locks": ("group.share.min.partition.max.record.locks",
+                                         "group.share.max.partition.max.record.locks"),
+    "share.record.lock.duration.ms": ("group.share.min.record.lock.duration.ms",
+                                      "group.share.max.record.lock.duration.ms"),
+    "share.session.timeout.ms": ("group.share.min.session.timeout.ms",
+                                 "group.share.max.session.timeout.ms"),
+    "streams.assignment.interval.ms": ("group.streams.min.assignment.interval.ms",
+                                       "group.streams.max.assignment.interval.ms"),
+    "streams.heartbeat.interval.ms": ("group.streams.min.heartbeat.interval.ms",
+                                      "group.streams.max.heartbeat.interval.ms"),
+    "streams.num.standby.replicas": ("", "group.streams.max.standby.replicas"),
+    "streams.session.timeout.ms": ("group.streams.min.session.timeout.ms",
+                                   "group.streams.max.session.timeout.ms"),
+}
+# An assignment interval that nobody set for the group is not held against the bounds.
+BOUND_WHEN_SET = frozenset(name for name in SYNONYMS if name.endswith(".assignment.interval.ms"))
+KINDS = ("consumer", "share", "streams")
+PUSH_MS_MIN, PUSH_MS_MAX = 100, 3_600_000
+MATCHED_BY = frozenset(("client_instance_id", "client_id", "client_software_name",
+                        "client_software_version", "client_source_address",
+                        "client_source_port"))
+
+_OWN = {row[0]: row for row in OWN}
+_SUBSCRIPTION = {row[0]: row for row in SUBSCRIPTION}
+_DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.I)
+
+
+def names() -> list[str]:
+    """All group settings, sorted."""
+    return sorted([*SYNONYMS, *_OWN])
+
+
+def subscription_names() -> list[str]:
+    """All settings of a client metrics subscription, sorted."""
+    return sorted(_SUBSCRIPTION)
+
+
+def group(name: str):
+    """The group setting called `name`; raises KeyError."""
+    if name in _OWN:
+        return catalogue.Setting(_OWN[name])
+    row = catalogue.broker(SYNONYMS[name])
+    return catalogue.Setting((name, row.type, row.default, row.limits, row.importance, "",
+                              row.effect, row.doc), (row.name,))
+
+
+def subscription(name: str):
+    """The subscription setting called `name`; raises KeyError."""
+    return catalogue.Setting(_SUBSCRIPTION[name])
+
+
+def group_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
+    """All settings in effect for a group whose own are `configs` (names and texts)."""
+    effective = {name: settings[SYNONYMS[name]] if name in SYNONYMS else group(name).default
+                 for name in names()}
+    for name, text in configs.items():
+        effective[name] = values.parse(group(name), text)
+    return effective
+
+
+def validate_group_configs(configs: dict[str, str], settings) -> None:
+    """Raises ConfigError when a group cannot have these own settings."""
+    for name in configs:
+        if name not in SYNONYMS and name not in _OWN:
+            raise _unknown("group config", name, names())
+    effective = group_config(configs, settings)
+    for name, (low, high) in BOUNDS.items():
+        if name in BOUND_WHEN_SET and name not in configs:
+            continue
+        if low and effective[name] < settings[low]:
+            raise ConfigError(f"{name} must be greater than or equal to {low}")
+        if high and effective[name] > settings[high]:
+            raise ConfigError(f"{name} must be less than or equal to {high}")
+    for kind in KINDS:
+        beat, session = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
+        if effective[session] <= effective[beat]:
+            raise ConfigError(f"{session} must be greater than {beat}")
+    reset = effective["share.auto.offset.reset"]
+    if reset not in ("latest", "earliest") and not _DURATION.fullmatch(reset):
+        name = "share.auto.offset.reset"
+        raise ConfigError(f"Invalid value {reset} for configuration {name}: Invalid value "
+                          f"`{reset}` for configuration {name}. The value must be either "
+                          "'earliest', 'latest' or of the format "
+                          "'by_duration:<PnDTnHnMn.nS>'.")
+
+
+def validate_subscription(configs: dict[str, str]) -> None:
+    """Raises ConfigError when a subscription cannot have these settings, all known ones."""
+    typed = {name: values.parse(subscription(name), text) for name, text in configs.items()}
+    for pattern in typed.get("match", ()):
+        name, equals, regex = pattern.partition("=")
+        if not equals or "=" in regex or name.strip() not in MATCHED_BY:
+            raise ConfigError(f"Illegal client matching pattern: {pattern}")
+        try:
+            re.compile(regex.strip())
+        except re.error:
+            raise ConfigError(f"Illegal client matching pattern: {pattern}") from None
+
+
+def subscription_interval_fault(configs: dict[str, str]) -> str | None:
+    """Why the push interval among `configs`, which are valid else, is refused, or None."""
+    if "interval.ms" not in configs:
+        return None
+    interval = values.parse(subscription("interval.ms"), configs["interval.ms"])
+    if PUSH_MS_MIN <= interval <= PUSH_MS_MAX:
+        return None
+    return (f"Invalid value {interval} for interval.ms, interval must be between "
+            f"{PUSH_MS_MIN} and {PUSH_MS_MAX} (1 hour)")
+
+
+def is_subscription(name: str) -> bool:
+    return name in _SUBSCRIPTION
+
+
+def _unknown(what: str, name: str, known) -> ConfigError:
+    near = nearest(name, known)
+    return ConfigError(f"Unknown {what} name: {name}"
+                       + (f" (nearest valid name: {near})" if near else ""))

@@ -1,0 +1,217 @@
+"""What broker settings allow each other: pairs of bounds, and checks that look at several.
+
+Owns: nothing.
+Called by: config.settings, for a start and for each change while the broker runs.
+Invariants: (1) settings that Kafka refuses together are refused here, with its words.
+Source: the checks between settings of Kafka 4.3, as observed.
+"""
+
+import operator
+import re
+
+from . import catalogue, clusters
+from .errors import ConfigError
+from .values import format_value
+
+_WORDS = {
+    "<=": (operator.le, "less than or equal to"), ">=": (operator.ge, "greater than or equal to"),
+    "<": (operator.lt, "less than"), ">": (operator.gt, "greater than"),
+}
+_GROUP_TIMES = ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
+_SHARE = ("delivery.count.limit", "partition.max.record.locks", "record.lock.duration.ms")
+ALL_DIRECTORIES = "*"
+COMPRESSION_IDS = range(5)
+_VOTER = re.compile(r"(\d+)@(\S+):(\d+)")
+_ENDPOINT = re.compile(r"(\S+):(\d+)")
+_LOGIN = re.compile(r"[^:]+:.+")
+
+
+def _within(kind: str, limit: str) -> tuple:
+    """A setting of groups of one kind lies between its own minimum and maximum."""
+    value, low, high = (f"group.{kind}.{part}{limit}" for part in ("", "min.", "max."))
+    return (high, ">=", low), (value, ">=", low), (value, "<=", high)
+
+
+# The first must be ... the second.
+RELATIONS = (
+    *(row for kind in ("consumer", "share", "streams") for limit in _GROUP_TIMES
+      for row in _within(kind, limit)),
+    *(row for limit in _SHARE for row in _within("share", limit)),
+    *((f"group.{kind}.heartbeat.interval.ms", "<", f"group.{kind}.session.timeout.ms")
+      for kind in ("consumer", "share", "streams")),
+    ("group.share.max.share.sessions", ">=", "group.share.max.size"),
+    ("group.streams.num.standby.replicas", "<=", "group.streams.max.standby.replicas"),
+    ("replica.fetch.wait.max.ms", "<=", "replica.socket.timeout.ms"),
+    ("replica.fetch.wait.max.ms", "<=", "replica.lag.time.max.ms"),
+)
+
+
+def check(settings) -> None:
+    """Raises ConfigError when settings contradict each other, at the start or later."""
+    for name, word, other in RELATIONS:
+        holds, words = _WORDS[word]
+        if not holds(settings[name], settings[other]):
+            raise ConfigError(f"{name} must be {words} {other}")
+    _check_times(settings)
+    _check_connections(settings)
+    _check_directories(settings)
+    _check_coordinators(settings)
+    _check_quorum(settings)
+    if settings.is_member and "broker" in settings["process.roles"]:
+        _check_between(settings)
+
+
+def check_reachable(settings) -> None:
+    """Raises ConfigError when no address could connect."""
+    own, hosts = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    if settings[own] == 0 and not settings.connection_limits:
+        raise ConfigError(f"{own} can be set to zero only if {hosts} property is set.")
+
+
+def check_change(settings) -> None:
+    """Raises ConfigError for what Kafka refuses only as a change: the settings as they would be."""
+    for local, limit, whole in (
+            ("log.local.retention.ms", settings.topic_defaults()["retention.ms"],
+             "log.retention.ms"),
+            ("log.local.retention.bytes", settings["log.retention.bytes"], "log.retention.bytes")):
+        value = settings[local]
+        if value == -2 or limit == -1:
+            continue
+        if value == -1:
+            raise ConfigError(f"Invalid value -1 for configuration {local}: Value must not be -1 "
+                              f"as {whole} value is set as {limit}.")
+        if value > limit:
+            raise ConfigError(f"Invalid value {value} for configuration {local}: Value must not "
+                              f"be more than {whole} property value: {limit}")
+
+
+def _check_times(settings) -> None:
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        if settings[name] == 0:
+            raise ConfigError(f"{name} must be unlimited (-1) or, greater than or equal to 1")
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    if 0 <= settings[idle] <= settings[delay]:
+        raise ConfigError(f"{delay}={settings[delay]} should always be less than {idle}="
+                          f"{settings[idle]} to prevent failed authentication responses from "
+                          "timing out")
+
+
+def _check_connections(settings) -> None:
+    queued, longest = settings["queued.max.request.bytes"], settings["socket.request.max.bytes"]
+    if 0 < queued < longest:
+        raise ConfigError(f"queued.max.request.bytes={queued}: expected at least "
+                          f"socket.request.max.bytes, {longest}")
+    known = {listener.name for listener in settings.listeners} \
+        | {name.upper() for name in settings["controller.listener.names"]}
+    for name in settings["early.start.listeners"] or ():
+        if name.upper() not in known:
+            raise ConfigError(f"early.start.listeners contains listener {name}, but this is not "
+                              "contained in listeners or controller.listener.names")
+
+
+def _check_directories(settings) -> None:
+    if not settings.log_dirs:
+        raise ConfigError("log.dirs: at least one directory is needed; left out, it is "
+                          + format_value(catalogue.broker("log.dir").default))
+    for path in settings.log_dirs:
+        if settings.log_dirs.count(path) > 1:
+            raise ConfigError(f"log.dirs: {path} appears twice, and each directory may once")
+    cordoned = settings["cordoned.log.dirs"]
+    if ALL_DIRECTORIES in cordoned:
+        if len(cordoned) > 1:
+            raise ConfigError("When cordoned.log.dirs is set to *, it must not contain other "
+                              "values")
+        return
+    known = settings["log.dirs"] or settings["log.dir"]
+    missing = [path for path in cordoned if path not in known]
+    if missing:
+        raise ConfigError("All entries in cordoned.log.dirs must be present in log.dirs or "
+                          f"log.dir. Missing entries : {', '.join(missing)}")
+
+
+def _check_coordinators(settings) -> None:
+    threads, size = settings["log.cleaner.threads"], settings["log.cleaner.dedupe.buffer.size"]
+    if size // threads <= 1 << 20:
+        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner "
+                          f"thread. It is {size} bytes for {threads}, and must be more.")
+    for name in ("offsets.topic.compression.codec",
+                 "share.coordinator.state.topic.compression.codec"):
+        if settings[name] not in COMPRESSION_IDS:
+            raise ConfigError(f"Invalid value {settings[name]} for configuration {name}: "
+                              f"Unknown compression type id: {settings[name]}")
+    if "classic" not in settings["group.coordinator.rebalance.protocols"]:
+        raise ConfigError("group.coordinator.rebalance.protocols: Disabling the 'classic' "
+                          "protocol is not supported.")
+
+
+def _check_quorum(settings) -> None:
+    for entry in settings["controller.quorum.bootstrap.servers"]:
+        if _ENDPOINT.fullmatch(entry) is None:
+            raise ConfigError(f"Failed to parse host name from {entry} for the configuration "
+                              "controller.quorum.bootstrap.servers. Each entry should be in the "
+                              'form "{host}:{port}"')
+    name = "controller.quorum.voters"
+    voters = [_VOTER.fullmatch(entry) for entry in settings[name]]
+    if None in voters:
+        raise ConfigError(f"Invalid configuration value for {name}. Each entry should be in the "
+                          "form `{id}@{host}:{port}`.")
+    ids = {int(voter[1]) for voter in voters if voter}
+    if "controller" not in settings["process.roles"]:
+        _check_member(settings, ids)
+    elif (voters or settings.is_member) and settings["node.id"] not in ids:
+        raise ConfigError(f"the node id {settings['node.id']} must be included in the set of "
+                          f"voters {name}={format_value(settings[name])}")
+    elif settings.is_member:
+        _check_controllers(settings, len(ids))
+
+
+def _check_controllers(settings, count: int) -> None:
+    """One of several controllers: they must be enough for a majority, and reachable."""
+    for entry in settings["quorum.zookeeper.connect"]:
+        if _ENDPOINT.fullmatch(entry) is None:
+            raise ConfigError(f"quorum.zookeeper.connect: {entry} is not host:port; what keys "
+                              "begin with is quorum.zookeeper.prefix")
+    if settings["quorum.etcd.endpoints"] and settings["quorum.zookeeper.connect"]:
+        raise ConfigError("quorum.etcd.endpoints, quorum.zookeeper.connect: a cluster has one "
+                          "quorum: name one of the two")
+    login = settings["quorum.zookeeper.digest"]
+    if login and _LOGIN.fullmatch(login) is None:
+        raise ConfigError("quorum.zookeeper.digest: expected user:password")
+    if count == 2 and not clusters.has_outer_quorum(settings):
+        raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
+                          "name three, or one")
+    if not settings.controller_listeners:
+        raise ConfigError("controller.listener.names: one of several controllers needs a listener "
+                          "of such a name in listeners, which the others reach it by")
+
+
+def _check_between(settings) -> None:
+    """The other brokers dial this one at the listener by which it dials them."""
+    name, protocol = "inter.broker.listener.name", "security.inter.broker.protocol"
+    if settings[name] is not None and settings.origin(protocol) != "default":
+        raise ConfigError(f"Only one of {name} and {protocol} should be set.")
+    known = [listener.name for listener in settings.listeners]
+    if settings.between_brokers not in known:
+        raise ConfigError(f"{name} must be a listener name defined in advertised.listeners. The "
+                          "valid options based on currently configured listeners are "
+                          f"{','.join(known)}")
+
+
+def _check_member(settings, voter_ids: set) -> None:
+    """A broker without the controller's role: the controllers must be named, and be others."""
+    if not voter_ids:
+        raise ConfigError("If using process.roles, controller.quorum.voters must contain a "
+                          "parseable set of controllers.")
+    if settings["node.id"] in voter_ids:
+        raise ConfigError("If process.roles contains just the 'broker' role, the node id "
+                          f"{settings['node.id']} must not be included in the set of voters "
+                          "controller.quorum.voters=Set("
+                          f"{', '.join(map(str, sorted(voter_ids)))})")
+    names = settings["controller.listener.names"]
+    if not names:
+        raise ConfigError("controller.listener.names must contain at least one value when running "
+                          "KRaft with just the broker role")
+    own = {listener.name for listener in settings.listeners}
+    if len(own) < len(settings["listeners"]):
+        raise ConfigError("controller.listener.names must not contain a value appearing in the "
+                          "'listeners' configuration when running KRaft with just the broker role")

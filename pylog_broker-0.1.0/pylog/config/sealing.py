@@ -1,0 +1,129 @@
+"""Sensitive settings at rest: what is set while the cluster runs is encrypted in the metadata.
+
+Owns: the keys derived so far.
+Called by: config.settings, which metadata.configs has the sealer of.
+Invariants: (1) a sealed text opens only as the setting that it was sealed as; (2) neither a secret
+  nor a value stands in the text of an error.
+Source: AES-GCM (NIST SP 800-38D), scrypt (RFC 7914); Kafka 3's PasswordEncoder, for the settings.
+"""
+
+import os
+
+from . import dynamic
+from .errors import ConfigError
+
+SECRET, OLD_SECRET, SECRET_FILE = (
+    "password.encoder.secret", "password.encoder.old.secret", "password.encoder.secret.file")
+PREFIX = "pylog:sealed:1:"
+SALT_BYTES, NONCE_BYTES, KEY_BYTES = 16, 12, 32
+# 16 MiB and some 40 ms for each salt, of which a process that seals makes one.
+SCRYPT = {"n": 2**14, "r": 8, "p": 1}
+KEYS_MAX = 64
+MISSING = f"{SECRET} needs cryptography: pip install 'pylog-broker[secrets]'"
+
+
+def is_sensitive(name: str) -> bool:
+    """Whether a broker setting's value is nobody's to see: passwords, and what nobody knows."""
+    setting = dynamic.setting(name)
+    return setting is None or setting.type == "password"
+
+
+def is_sealed(text: str) -> bool:
+    return text.startswith(PREFIX)
+
+
+class Sealer:
+    """secret: None leaves everything as it is. old: the secret before, to open by only."""
+
+    def __init__(self, secret: str | None, old: str | None):
+        self._secrets = [given for given in (secret, old) if given]
+        self._seals = bool(secret)
+        self._salt = b""
+        self._keys: dict[tuple[str, bytes], bytes] = {}
+
+    def sealed(self, name: str, text: str) -> str:
+        """What is kept of a setting's text. Raises ConfigError."""
+        if not self._seals or not is_sensitive(name):
+            return text
+        self._salt = self._salt or os.urandom(SALT_BYTES)
+        nonce = os.urandom(NONCE_BYTES)
+        from base64 import b64encode
+
+        # Keeps (1).
+        data = self._cipher(self._secrets[0], self._salt).encrypt(
+            nonce, text.encode(), name.encode())
+        return PREFIX + b64encode(self._salt + nonce + data).decode()
+
+    def opened(self, name: str, kept: str) -> str:
+        """The text of a setting. Raises ConfigError."""
+        if not is_sealed(kept):
+            return kept
+        for secret in self._secrets:
+            found = self._opened_by(secret, name, kept)
+            if found is not None:
+                return found
+        raise ConfigError(f"{name} is sealed, and {SECRET} does not open it" if self._secrets else
+                          f"{name} is sealed, and {SECRET} is not set")
+
+    def is_current(self, name: str, kept: str) -> bool:
+        """Whether sealed() would keep it no better. Raises ConfigError."""
+        if not self._seals or not is_sensitive(name):
+            return True
+        return is_sealed(kept) and self._opened_by(self._secrets[0], name, kept) is not None
+
+    def _opened_by(self, secret: str, name: str, kept: str) -> str | None:
+        # Imported here, as hashlib below: few brokers have anything sealed.
+        from base64 import b64decode
+
+        try:
+            data = b64decode(kept[len(PREFIX):], validate=True)
+        except ValueError:
+            return None
+        salt, nonce = data[:SALT_BYTES], data[SALT_BYTES:SALT_BYTES + NONCE_BYTES]
+        if len(nonce) < NONCE_BYTES:
+            return None
+        cipher = self._cipher(secret, salt)
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            text: str = cipher.decrypt(
+                nonce, data[SALT_BYTES + NONCE_BYTES:], name.encode()).decode()
+        except InvalidTag:
+            return None
+        # One more key need not be derived to seal in this process.
+        self._salt = self._salt or (salt if secret == self._secrets[0] else b"")
+        return text
+
+    def _cipher(self, secret: str, salt: bytes):
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError as error:
+            raise ConfigError(f"{MISSING} ({error})") from error
+        key = self._keys.get((secret, salt))
+        if key is None:
+            from hashlib import scrypt
+
+            if len(self._keys) >= KEYS_MAX:
+                self._keys.clear()
+            key = self._keys[secret, salt] = scrypt(
+                secret.encode(), salt=salt, dklen=KEY_BYTES, **SCRYPT)
+        return AESGCM(key)
+
+
+def with_file(texts: dict, origins: dict) -> None:
+    """Puts what stands in SECRET_FILE in the place of SECRET. Raises ConfigError."""
+    path = texts.get(SECRET_FILE)
+    if not path:
+        return
+    if SECRET in texts:
+        raise ConfigError(f"{SECRET} and {SECRET_FILE} exclude each other")
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        # Keeps (2): a text that does not decode is not shown.
+        reason = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
+        raise ConfigError(f"{SECRET_FILE}={path}: {reason}") from None
+    if not text:
+        raise ConfigError(f"{SECRET_FILE}={path}: the file is empty")
+    texts[SECRET], origins[SECRET] = text, path

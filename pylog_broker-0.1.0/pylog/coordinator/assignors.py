@@ -1,0 +1,280 @@
+"""Assignments that the coordinator makes: who of a group's members gets which partition.
+
+Owns: the assignors that settings name, by name.
+Called by: coordinator.targets and its like; coordinator.limits (loads them).
+Invariants: (1) each partition of a subscribed topic that exists goes to exactly one subscriber; (2)
+  the same input gives the same assignment; (3) what a member has and may keep, it keeps, as far as
+  a fair share allows (uniform).
+Source: KIP-848 (uniform, range); KIP-1101 (racks are an input; Kafka's own assignors leave them
+  out).
+
+An assignor is a function of ([Subscriber], {topic id: TopicShape}) -> {member id: Assignment}.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from importlib import import_module
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pylog.config.errors import ConfigError
+
+Assignment = Mapping[bytes, frozenset[int]]    # Topic id -> partitions.
+UNIFORM, RANGE = "uniform", "range"
+ROUNDS_MAX = 16     # Of balancing members with different subscriptions.
+NOTHING: frozenset[int] = frozenset()
+
+
+class Subscriber(NamedTuple):
+    """A member as assignors see it. topics: ids of topics that exist; assigned: what it has."""
+
+    id: str
+    instance_id: str | None
+    rack_id: str | None
+    topics: frozenset[bytes]
+    assigned: Assignment
+
+
+class TopicShape(NamedTuple):
+    """racks: of each partition, those of its replicas' brokers, as far as they are known."""
+
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+
+
+Assignor = Callable[[list[Subscriber], Mapping[bytes, TopicShape]], dict[str, Assignment]]
+
+
+def assign_range(members: list[Subscriber],
+                 topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
+    """Neighbouring partitions of each topic, in the order of instance ids, then of member ids; the
+    first members have one more where the shares are not even."""
+    ordered = sorted(members, key=lambda member: (
+        member.instance_id is None, member.instance_id or member.id))
+    left = dict.fromkeys(topics, 0)     # Subscribers that have no share yet,
+    begin = dict.fromkeys(topics, 0)    # and where the next share begins.
+    for member in ordered:
+        for topic in member.topics:
+            left[topic] += 1
+    found: dict[str, Assignment] = {}
+    for member in ordered:
+        mine: dict[bytes, frozenset[int]] = {}
+        for topic in member.topics:
+            first = begin[topic]
+            count = -(-(topics[topic].partitions - first) // left[topic])
+            begin[topic] = first + count
+            left[topic] -= 1
+            if count:
+                mine[topic] = frozenset(range(first, first + count))
+        found[member.id] = mine
+    return found
+
+
+def assign_uniform(members: list[Subscriber],
+                   topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
+    """As many partitions for each member as for the others, give or take one, with as few moves as
+    that takes. Members with different subscriptions are balanced as far as those allow."""
+    if not members or not topics:
+        return {member.id: {} for member in members}
+    first = members[0].topics
+    if all(member.topics == first for member in members):
+        return _Shares(members, topics).assign()
+    return _Balance(members, topics).assign()
+
+
+class _Shares:
+    """All subscribe to the same topics: who has more than a fair share gives, the others take."""
+
+    def __init__(self, members: list[Subscriber], topics: Mapping[bytes, TopicShape]):
+        self._members = sorted(members, key=lambda member: member.id)
+        self._topics = {topic: topics[topic].partitions for topic in sorted(members[0].topics)}
+        total = sum(self._topics.values())
+        self._quota, self._extra = divmod(total, len(members))
+
+    def assign(self) -> dict[str, Assignment]:
+        held = {member.id: _kept(member, self._topics) for member in self._members}
+        counts = {id_: sum(map(len, mine.values())) for id_, mine in held.items()}
+        # The extra ones stay with those who have them already.
+        rich = sorted(self._members, key=lambda member: -counts[member.id])
+        wanted = {member.id: self._quota + (place < self._extra)
+                  for place, member in enumerate(rich)}
+        free = self._free(held)
+        for member in self._members:
+            over = counts[member.id] - wanted[member.id]
+            if over > 0:
+                free += _give(held[member.id], over)
+        spare = iter(free)
+        for member in self._members:
+            missing = wanted[member.id] - counts[member.id]
+            for topic, partition in islice(spare, max(0, missing)):
+                held[member.id].setdefault(topic, set()).add(partition)
+        # Keeps (1).
+        assert next(spare, None) is None, len(free)
+        return _frozen(held)
+
+    def _free(self, held: dict[str, dict[bytes, set[int]]]) -> list[tuple[bytes, int]]:
+        taken: dict[bytes, set[int]] = {topic: set() for topic in self._topics}
+        for mine in held.values():
+            for topic, partitions in mine.items():
+                taken[topic] |= partitions
+        return [(topic, partition) for topic, count in self._topics.items()
+                for partition in range(count) if partition not in taken[topic]]
+
+
+class _Balance:
+    """Subscriptions differ: what is free goes to whoever has least, then those who have most give
+    to those who have least, topic by topic, until nothing is gained."""
+
+    def __init__(self, members: list[Subscriber], topics: Mapping[bytes, TopicShape]):
+        self._subscribers: dict[bytes, list[str]] = {}
+        ordered = sorted(members, key=lambda member: member.id)
+        for member in ordered:
+            for topic in member.topics:
+                self._subscribers.setdefault(topic, []).append(member.id)
+        self._topics = {topic: topics[topic].partitions for topic in self._subscribers}
+        self._held = {member.id: _kept(member, self._topics) for member in ordered}
+        self._counts = {id_: sum(map(len, mine.values())) for id_, mine in self._held.items()}
+
+    def assign(self) -> dict[str, Assignment]:
+        # Topics with the fewest choices first: the others make up for them.
+        order = sorted(self._subscribers, key=lambda topic: (
+            -self._topics[topic] / len(self._subscribers[topic]),
+            len(self._subscribers[topic]), topic))
+        for topic in order:
+            self._fill(topic)
+        for _ in range(ROUNDS_MAX):
+            if not any([self._level(topic) for topic in order]):
+                break
+        return _frozen(self._held)
+
+    def _fill(self, topic: bytes) -> None:
+        who = self._subscribers[topic]
+        taken = set().union(*(self._held[id_].get(topic, NOTHING) for id_ in who))
+        free = [index for index in range(self._topics[topic]) if index not in taken]
+        for id_, count in _poured([self._counts[id_] for id_ in who], who, len(free)):
+            for partition in free[:count]:
+                self._held[id_].setdefault(topic, set()).add(partition)
+            self._counts[id_] += count
+            free = free[count:]
+        assert not free, (topic, len(free))
+
+    def _level(self, topic: bytes) -> bool:
+        """Whether a partition of the topic moved: from who has most to who has least."""
+        counts = self._counts
+        takers = [(counts[id_], id_) for id_ in self._subscribers[topic]]
+        givers = [(-count, id_) for count, id_ in takers if self._held[id_].get(topic)]
+        heapify(takers)
+        heapify(givers)
+        moved = False
+        while givers:
+            most, giver = heappop(givers)
+            if -most != counts[giver]:
+                continue    # It changed since.
+            while takers[0][0] != counts[takers[0][1]]:
+                heappop(takers)
+            least, taker = takers[0]
+            if -most - least < 2:
+                break
+            (_, partition), = _give(self._held[giver], 1, topic)
+            self._held[taker].setdefault(topic, set()).add(partition)
+            counts[giver] -= 1
+            counts[taker] += 1
+            for id_ in (giver, taker):
+                heappush(takers, (counts[id_], id_))
+                if self._held[id_].get(topic):
+                    heappush(givers, (-counts[id_], id_))
+            moved = True
+        return moved
+
+
+def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, int]]:
+    """[(member, how many it gets)] so that `count` more fill the lowest levels up evenly."""
+    order = sorted(range(len(who)), key=lambda place: (levels[place], place))
+    filled, cost = 0, 0
+    # How many members reach a common level with what there is.
+    while filled < len(order):
+        step = levels[order[filled]]
+        need = step * filled - cost
+        if need > count:
+            break
+        cost += step
+        filled += 1
+    level, extra = divmod(count + cost, filled)
+    return [(who[place], level - levels[place] + (index < extra))
+            for index, place in enumerate(order[:filled])]
+
+
+def _kept(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[int]]:
+    """What a member has of topics that it still subscribes to, and that still have it."""
+    return {topic: mine for topic, partitions in member.assigned.items()
+            if topic in topics and topic in member.topics
+            and (mine := {index for index in partitions if index < topics[topic]})}
+
+
+def _give(mine: dict[bytes, set[int]], count: int,
+          only: bytes | None = None) -> list[tuple[bytes, int]]:
+    """Takes `count` partitions out of what a member has, the last ones first."""
+    found: list[tuple[bytes, int]] = []
+    for topic in sorted(mine, reverse=True) if only is None else [only]:
+        for partition in sorted(mine[topic], reverse=True)[:count - len(found)]:
+            mine[topic].discard(partition)
+            found.append((topic, partition))
+        if not mine[topic]:
+            del mine[topic]
+        if len(found) == count:
+            break
+    assert len(found) == count, (len(found), count)
+    return found
+
+
+def _frozen(held: dict[str, dict[bytes, set[int]]]) -> dict[str, Assignment]:
+    return {id_: {topic: frozenset(partitions) for topic, partitions in mine.items()}
+            for id_, mine in held.items()}
+
+
+# ---- by name ------------------------------------------------------------------------------------
+
+BUILT_IN: dict[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}
+
+
+def load(names: Iterable[str]) -> dict[str, Assignor]:
+    """Name -> assignor, in order. A name with a colon is module:function, and members ask for it by
+    the function's name. Raises ConfigError."""
+    found: dict[str, Assignor] = {}
+    for name in names:
+        module, colon, function = name.partition(":")
+        if not colon:
+            if name not in BUILT_IN:
+                raise ConfigError(f"group.consumer.assignors: {name} is neither of "
+                                  f"{', '.join(BUILT_IN)} nor module:function")
+            found[name] = BUILT_IN[name]
+            continue
+        try:
+            assignor: Any = getattr(import_module(module), function)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"group.consumer.assignors: {name}: {error}") from error
+        if not callable(assignor):
+            raise ConfigError(f"group.consumer.assignors: {name} is not a function")
+        found[function] = assignor
+    return found
+
+
+def checked(assigned: Mapping[str, Mapping[bytes, Iterable[int]]], members: list[Subscriber],
+            topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
+    """What an assignor gave, in our types. Raises ValueError where it gave a partition twice, or
+    what there is not, or to somebody who did not ask for it."""
+    taken: set[tuple[bytes, int]] = set()
+    known = {member.id: member for member in members}
+    if not known.keys() >= assigned.keys():
+        raise ValueError("an assignor named somebody who is no member")
+    for id_, mine in assigned.items():
+        for topic, partitions in mine.items():
+            if topic not in known[id_].topics:
+                raise ValueError(f"{id_} does not subscribe to a topic that it was given")
+            for index in partitions:
+                if not 0 <= index < topics[topic].partitions or (topic, index) in taken:
+                    raise ValueError(f"partition {index} is not there, or was given twice")
+                taken.add((topic, index))
+    return {member.id: {topic: frozenset(mine)
+                        for topic, mine in assigned.get(member.id, {}).items() if mine}
+            for member in members}

@@ -1,0 +1,99 @@
+"""What changed in a coordinator's machines on its way to their snapshots.
+
+Owns: the threads that write.
+Called by: coordinator.runtime, on the event loop.
+Invariants: (1) an applied offset is written after all rows below it, and after the log is on disk
+  up to there; (2) a snapshot holds nothing that the log did not take, and no step in pieces by
+  half; (3) what goes wrong costs the next load time, and nothing else; (4) a snapshot is begun
+  when every in-sync replica has the log, and its offset is below what open transactions hold.
+Source: none; the log is the truth, LMDB is the map.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pylog._native.log import LogError
+from pylog.coordinator.shard import Machine, Shard, Snapshot
+from pylog.metadata.store import StoreError
+
+THREADS = 4
+SAVE_ROWS = 2000       # In one transaction.
+
+log = logging.getLogger("pylog.coordinator")
+
+
+class Saver:
+    """One for a coordinator, between start and close."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "offsets")
+
+    async def close(self) -> None:
+        """Waits for what is being written."""
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    async def save(self, shard: Shard[Any]) -> None:
+        """Brings a shard's snapshot up to date. Keeps (3)."""
+        if shard.snapshot is None:
+            return
+        try:
+            async with shard.saving:
+                await self._save(shard, shard.snapshot)
+        except Exception as error:
+            if not isinstance(error, (StoreError, LogError)):
+                log.exception("state.lmdb is behind")
+            log.error("state.lmdb could not be brought up to date", extra={
+                "topic": shard.journal.log.topic, "partition": shard.index, "reason": str(error)})
+
+    async def _save(self, shard: Shard[Any], snapshot: Snapshot[Any]) -> None:
+        machine, journal = shard.machine, shard.journal
+        journal.append_now()
+        if journal.failed or not shard.ready or not machine.changed or shard.halfway:
+            return   # Keeps (2).
+        assert not machine.records, (shard.index, len(machine.records))
+        changed, machine.changed = machine.changed, set()
+        try:
+            await self._save_changed(shard, snapshot, machine, changed)
+        except BaseException:
+            # Also when it is cancelled: without its rows no later applied offset would be true.
+            machine.changed |= changed
+            raise
+
+    async def _save_changed(self, shard: Shard[Any], snapshot: Snapshot[Any], machine: Machine,
+                            changed: set[Any]) -> None:
+        journal = shard.journal
+        journal.written = 0
+        # What is open is in no row: a load must find it in the log. Keeps (4).
+        offset = journal.log.last_stable_offset - 1
+        if journal.log.high_watermark < journal.log.end_offset or offset < 0:
+            machine.changed |= changed
+            return
+        applied = offset, journal.log.epoch_of(offset)
+        rows: list[Any] = []
+        for some in snapshot.rows(machine, changed):
+            rows += some
+            if len(rows) >= SAVE_ROWS:
+                await self._write(shard, snapshot, rows, None)
+                rows = []
+                # Keeps (2).
+                journal.append_now()
+                if journal.failed:
+                    return
+        await self._write(shard, snapshot, rows, applied)
+        machine.saved(changed)
+
+    async def _write(self, shard: Shard[Any], snapshot: Snapshot[Any], rows: list[Any],
+                     applied: tuple[int, int] | None) -> None:
+        def write() -> None:
+            # Keeps (1).
+            shard.journal.log.flush()
+            snapshot.write(rows, applied)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, write)
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            # What is written next must not be overtaken by this.
+            await asyncio.wait([done])
+            raise

@@ -1,0 +1,237 @@
+"""What the members of a consumer group subscribe to, and the target assignment that follows.
+
+Owns: nothing; all of it is the group's.
+Called by: coordinator.consumer_groups, coordinator.classic_members, coordinator.service (topics).
+Invariants: (1) the group's epoch rises whenever what it subscribes to changes, or the topics behind
+  it; (2) a target is made in the group's epoch, at most one in an assignment interval; (3) an
+  expression matches topics in steps of MATCHES_STEP, however many there are of both.
+Source: KIP-848, KIP-1101 (metadata hash), KIP-1263 (assignment interval); Kafka's
+  TargetAssignmentBuilder and TopicRegexResolver.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from pylog.coordinator import assignors, consumer_records, expressions, rebalances, subscriptions
+from pylog.coordinator.assigned_group import retarget
+from pylog.coordinator.assignors import Assignment, Subscriber
+from pylog.coordinator.consumer_group import (
+    LEAVE_STATIC,
+    NOTHING,
+    ConsumerGroup,
+    ConsumerMember,
+    Resolved,
+)
+from pylog.coordinator.group import CONSUMER, STREAMS
+from pylog.coordinator.limits import GROUP_RESOURCE
+from pylog.metadata.refusal import Refusal
+from pylog.protocol.errors import ErrorCode
+
+RESOLVE = "expressions"     # The timer that resolves them.
+NEVER_MS = 2**31 - 1        # Kafka's pause between refreshes that nothing asked for,
+PAUSE_MS = 10_000           # and between matches.
+MATCHES_STEP = 5000
+NEVER = -(1 << 63)
+
+Sees = Callable[[str], bool] | None
+
+log = logging.getLogger("pylog.coordinator")
+
+
+# ---- subscriptions ------------------------------------------------------------------------------
+
+def check_expression(group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember) -> None:
+    """Raises Refusal for an expression that is new to the group and not valid."""
+    text = member.regex
+    if text and text != before.regex and text not in group.regexes:
+        fault = expressions.fault(text)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, fault)
+
+
+def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember,
+              sees: Sees) -> bool:
+    """Puts the member into its group as it now is. Returns whether it subscribes to something else
+    than before. Keeps (1)."""
+    known = before.regex in group.regexes
+    is_new = member.id not in group.members
+    is_new_expression = bool(member.regex) and member.regex != before.regex \
+        and member.regex not in group.regexes
+    if before.subscription() != member.subscription() or is_new:
+        if is_new:
+            groups.events["member_joined"] += 1
+            groups.rebalances.because(group, rebalances.JOINED, member)
+        groups.records.append(consumer_records.member_record(group, member))
+        groups.changed.add((group.id, (member.id,)))
+    group.put(member)
+    if known and before.regex not in group.regexes:
+        forget_expressions(groups, group)
+    other_expression = before.regex != member.regex
+    bump = before.topics != member.topics or other_expression and (
+        member.regex in group.resolved if member.regex else bool(before.regex))
+    if bump and not is_new:
+        groups.rebalances.because(group, rebalances.SUBSCRIBED, member)
+    _resolve_if_due(groups, group, is_new_expression, sees)
+    if bump or groups.clock.now_ms() >= group.refresh_ms:
+        _refresh(groups, group, bump)
+    return before.topics != member.topics or other_expression
+
+
+def _refresh(groups: Any, group: ConsumerGroup, bump: bool) -> None:
+    found = subscriptions.metadata_hash(groups.image(), group.topics())
+    group.refresh_ms = groups.clock.now_ms() + NEVER_MS
+    if group.had_old_metadata:
+        group.had_old_metadata = False
+        groups.records.append(consumer_records.old_metadata_gone(group.id))
+    if bump or found != group.hash:
+        if not bump:
+            groups.rebalances.because(group, rebalances.TOPICS)
+        _move_to_epoch(groups, group, found)
+
+
+def next_epoch(groups: Any, group: ConsumerGroup) -> None:
+    """The members are others than before."""
+    _move_to_epoch(groups, group, subscriptions.metadata_hash(groups.image(), group.topics()))
+
+
+def _move_to_epoch(groups: Any, group: ConsumerGroup, hash_: int) -> None:
+    group.epoch += 1
+    group.hash = hash_
+    groups.events["rebalance"] += 1
+    groups.records.append(consumer_records.group_record(group))
+    groups.changed.add((group.id, None))
+    # An instance that is away for a while does not move.
+    groups.rebalances.waits_for(group, [
+        member.id for member in group.members.values() if member.epoch != LEAVE_STATIC])
+
+
+def topics_changed(groups: Any, names: set[str]) -> None:
+    """Topics are new, gone or have other partitions: whoever subscribes to them looks again."""
+    groups.topics_version = max(groups.topics_version, groups.image().offset)
+    for group in groups.groups.values():
+        if group.kind == STREAMS and group.needs(names) or group.kind == CONSUMER \
+                and not names.isdisjoint(group.topics()):
+            group.refresh_ms = 0
+
+
+def topic_ids_of(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:
+    return subscriptions.topic_ids(groups.image(), group.subscribed_by(member))
+
+
+# ---- expressions --------------------------------------------------------------------------------
+
+def _resolve_if_due(groups: Any, group: ConsumerGroup, is_new: bool, sees: Sees) -> None:
+    """All of a group's expressions at a time, so that one rebalance follows."""
+    if not group.regexes or group.resolving is not None:
+        return
+    last = next(iter(group.resolved.values()), None)
+    now_ms = groups.clock.wall_ms()
+    last_ms = NEVER if last is None else last.ms
+    if now_ms <= last_ms + PAUSE_MS:
+        return
+    if is_new or len(group.regexes) != len(group.resolved) or (
+            last is not None and last.version < groups.topics_version) \
+            or now_ms > last_ms + groups.limits.consumer.refresh_ms:
+        group.resolving = _resolving(groups, group, sees)
+        groups.timers.set((RESOLVE, group.id), groups.clock.now_ms())
+
+
+def resolve_some(groups: Any, group: ConsumerGroup) -> None:
+    """The next step of what was begun. Keeps (3)."""
+    if group.resolving is None:
+        return
+    found = next(group.resolving)
+    if found is None:
+        groups.timers.set((RESOLVE, group.id), groups.clock.now_ms())
+        return
+    group.resolving = None
+    bump = False
+    for text, resolved in found.items():
+        if text not in group.regexes:
+            continue    # Nobody has it any more.
+        before = group.resolved.get(text)
+        if resolved.topics != (frozenset() if before is None else before.topics):
+            bump = True
+            groups.rebalances.because(group, rebalances.TOPICS)
+        group.resolved[text] = resolved
+        groups.records.append(consumer_records.expression_record(group, text))
+        groups.changed.add((group.id, None))
+    if group.members:
+        # Whose new expression matches nothing: Kafka leaves it the target that it had.
+        _refresh(groups, group, bump or any(
+            not group.targets.get(member.id, NOTHING).keys() <= topic_ids_of(groups, group, member)
+            for member in group.members.values() if member.regex in found))
+
+
+def _resolving(groups: Any, group: ConsumerGroup,
+               sees: Sees) -> Iterator[dict[str, Resolved] | None]:
+    """Yields None for each step, then what the expressions of this moment match."""
+    image, now_ms = groups.image(), groups.clock.wall_ms()
+    found: dict[str, Resolved] = {}
+    for text in list(group.regexes):
+        matched: set[str] = set()
+        names = iter(image.topics)
+        while some := list(islice(names, MATCHES_STEP)):
+            matched.update(name for name in expressions.matches(text, some)
+                           if sees is None or sees(name))
+            if len(some) == MATCHES_STEP or len(group.regexes) > 1:
+                yield None
+        found[text] = Resolved(frozenset(matched), image.offset, now_ms)
+    yield found
+
+
+def forget_expressions(groups: Any, group: ConsumerGroup) -> None:
+    """Those that no member has any more."""
+    for text in group.resolved.keys() - group.regexes.keys():
+        del group.resolved[text]
+        groups.records.append(consumer_records.expression_gone(group.id, text))
+        groups.changed.add((group.id, None))
+
+
+# ---- targets ------------------------------------------------------------------------------------
+
+def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
+    """Makes the target of the group's epoch, unless it has one or must wait. False: the assignor
+    failed. Keeps (2)."""
+    if group.assignment_epoch >= group.epoch:
+        return True
+    interval_ms = groups.limits.consumer.of_group(
+        groups.image().configs.get((GROUP_RESOURCE, group.id)), "consumer.assignment.interval.ms")
+    now_ms = groups.clock.wall_ms()
+    if group.assignment_ms and interval_ms and now_ms < group.assignment_ms + interval_ms:
+        return True
+    made = _made(groups, group)
+    if made is None:
+        group.assignment_ms = now_ms    # It is tried again after the interval.
+        return False
+    retarget(groups, group, made, NOTHING, consumer_records.target_record,
+             consumer_records.target_epoch_record, now_ms)
+    return True
+
+
+def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
+    """A new target, by the assignor that most members ask for; None when it failed."""
+    image, known = groups.image(), groups.limits.consumer.assignors
+    ids: dict[frozenset[str], frozenset[bytes]] = {}
+    members = []
+    for member in group.members.values():
+        names = group.subscribed_by(member)
+        if names not in ids:
+            ids[names] = subscriptions.topic_ids(image, names)
+        members.append(Subscriber(member.id, member.instance_id, member.rack_id, ids[names],
+                                  group.targets.get(member.id, NOTHING)))
+    topics = subscriptions.shapes(image, frozenset().union(*ids.values()))
+    name = group.preferred_assignor()
+    assignor = known.get(name) if name is not None else None
+    if assignor is None:
+        assignor = next(iter(known.values()))
+    if assignor in assignors.BUILT_IN.values():
+        return assignor(members, topics)
+    try:
+        return assignors.checked(assignor(members, topics), members, topics)
+    except Exception as error:
+        # It is somebody else's code: the group keeps the target that it has.
+        log.exception("an assignor failed", extra={"group": group.id, "reason": repr(error)})
+        return None

@@ -1,0 +1,130 @@
+"""One transactional id: its producer, its state, and both as a record of `__transaction_state`.
+
+Owns: the state of the transactional id.
+Called by: coordinator.transactions.
+Invariants: (1) what decode gives for an encoded transaction is equal to it, but for what value
+  version 0 has no field for; (2) partitions are in Ongoing and Prepare states only; (3) an epoch
+  rises with the producer id unchanged, and a new producer id begins at 0.
+Source: KIP-98, KIP-360 (the last epoch), KIP-890 (epoch bump per transaction, next producer id).
+"""
+
+from pylog.protocol import messages, records
+from pylog.protocol.errors import ProtocolError, UnsupportedVersion
+
+EMPTY = "Empty"
+ONGOING = "Ongoing"
+PREPARE_COMMIT = "PrepareCommit"
+PREPARE_ABORT = "PrepareAbort"
+COMPLETE_COMMIT = "CompleteCommit"
+COMPLETE_ABORT = "CompleteAbort"
+DEAD = "Dead"
+PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+# By the number that a record has.
+STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD,
+          PREPARE_EPOCH_FENCE)
+PREPARED = frozenset((PREPARE_COMMIT, PREPARE_ABORT))
+AT_REST = frozenset((EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT))
+NONE = -1
+EPOCH_MAX = 2**15 - 1
+TIMEOUT_NEVER = 2**31 - 1    # Of a two-phase transaction: its outer coordinator ends it (KIP-939).
+EPOCH_BUMP_SINCE = 2         # The transaction.version that bumps an epoch with every transaction.
+FLEXIBLE_VALUES_SINCE = 1    # The transaction.version whose records have value version 1.
+STEM = "records_transaction"
+
+
+class Transaction:
+    """See the module's head. version: the transaction.version that its client speaks."""
+
+    __slots__ = ("epoch", "id", "last_epoch", "next_producer_id", "partitions",
+                 "previous_producer_id", "producer_id", "start_ms", "state", "timeout_ms",
+                 "update_ms", "version")
+
+    def __init__(self, id_: str, producer_id: int, timeout_ms: int, now_ms: int):
+        self.id = id_
+        self.producer_id = producer_id
+        self.previous_producer_id = self.next_producer_id = NONE
+        self.epoch = self.last_epoch = NONE
+        self.timeout_ms = timeout_ms
+        self.state = EMPTY
+        self.partitions: set[tuple[str, int]] = set()
+        self.start_ms = NONE
+        self.update_ms = now_ms
+        self.version = 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the next epoch but one would not exist: fencing always needs one more."""
+        return self.epoch >= EPOCH_MAX - 1
+
+    def move(self, state: str, now_ms: int) -> None:
+        """The next state; who the producer is may change after this."""
+        # Keeps (2).
+        assert not self.partitions or state not in AT_REST, vars_of(self)
+        self.previous_producer_id = self.producer_id
+        self.state = state
+        self.update_ms = now_ms
+
+    def topics(self) -> list[tuple[str, list[int]]]:
+        """[(topic, [partition])], sorted."""
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            found.setdefault(topic, []).append(partition)
+        return list(found.items())
+
+
+def key_of(id_: str) -> bytes:
+    return records.encode_key(messages.TransactionLogKey(transactional_id=id_))
+
+
+def value_of(transaction: Transaction, feature_level: int) -> bytes:
+    """The record's value. feature_level: of transaction.version, which names the value's own."""
+    new = messages.TransactionLogValue
+    assert transaction.state in STATES and transaction.epoch >= 0, vars_of(transaction)
+    assert not transaction.partitions or transaction.state not in AT_REST, vars_of(transaction)
+    row = new(
+        producer_id=transaction.producer_id, producer_epoch=transaction.epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=STATES.index(transaction.state),
+        transaction_partitions=None if transaction.state == EMPTY else [
+            new.PartitionsSchema(topic=topic, partition_ids=partitions)
+            for topic, partitions in transaction.topics()],
+        transaction_last_update_timestamp_ms=transaction.update_ms,
+        transaction_start_timestamp_ms=transaction.start_ms)
+    if feature_level < FLEXIBLE_VALUES_SINCE:
+        return records.encode_value(0, row)
+    row.previous_producer_id = transaction.previous_producer_id
+    row.next_producer_id = transaction.next_producer_id
+    row.client_transaction_version = transaction.version
+    return records.encode_value(1, row)
+
+
+def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
+    """(transactional id, Transaction or None), or None for a record of another kind. Raises
+    ProtocolError."""
+    try:
+        row = records.decode_key(STEM, key)
+    except UnsupportedVersion:
+        return None
+    if value is None:
+        return row.transactional_id, None
+    found = records.decode_value(row, value)[1]
+    made = Transaction(row.transactional_id, found.producer_id, found.transaction_timeout_ms,
+                       found.transaction_last_update_timestamp_ms)
+    made.previous_producer_id = found.previous_producer_id
+    made.next_producer_id = found.next_producer_id
+    made.epoch = found.producer_epoch
+    if not 0 <= found.transaction_status < len(STATES):
+        raise ProtocolError(f"transaction status {found.transaction_status}")
+    made.state = STATES[found.transaction_status]
+    made.version = found.client_transaction_version
+    made.start_ms = found.transaction_start_timestamp_ms
+    if made.state != EMPTY:
+        made.partitions = {(topic.topic, partition)
+                           for topic in found.transaction_partitions or ()
+                           for partition in topic.partition_ids}
+    return made.id, made
+
+
+def vars_of(transaction: Transaction) -> dict[str, object]:
+    """For an assertion's message."""
+    return {name: getattr(transaction, name) for name in Transaction.__slots__}

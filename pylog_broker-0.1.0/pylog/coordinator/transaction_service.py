@@ -1,0 +1,228 @@
+"""The transaction coordinator: what transactions add to the runtime of coordinators.
+
+Owns: the runtime over `__transaction_state`; the endings under way.
+Called by: broker (start, stop), server.publisher (through broker: topic_changed, topic_deleted),
+  api.transactions, coordinator.verification; on the event loop.
+Invariants: (1) a transaction that is prepared gets its markers until every partition has them, or
+  has gone, and then its last record; (2) a marker carries the leader epoch of the term that
+  decided, so that what an older coordinator sends is refused; (3) one ending of a transactional id
+  is under way at a time.
+Source: Kafka's transaction coordinator and marker channel.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+from pylog._native.log import LogError
+from pylog.coordinator.batches import Marker
+from pylog.coordinator.internal_topic import Node, TopicSpec
+from pylog.coordinator.markers import Partition
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
+from pylog.coordinator.timers import Clock
+from pylog.coordinator.transactions import (
+    Ending,
+    Limits,
+    NeedProducerId,
+    Overdue,
+    Transactions,
+    init_fault,
+)
+from pylog.metadata.image import Topic
+from pylog.protocol.errors import Error, ErrorCode
+
+TOPIC = "__transaction_state"
+FEATURE = "transaction.version"
+RETRY_SECONDS = 0.02, 1.0     # Between tries of an ending: at first, at last.
+# A partition that answers so has no part in the transaction any more.
+SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
+
+log = logging.getLogger("pylog.coordinator")
+WriteMarkers = Callable[[Marker, tuple[Partition, ...]], Awaitable[dict[Partition, Error]]]
+
+
+class TransactionCoordinator:
+    """broker: see internal_topic.Node. write: brings a marker to the leaders of partitions."""
+
+    is_request = False     # To the journal, whose token it is.
+
+    def __init__(self, broker: Node, write: WriteMarkers):
+        settings = self._settings = broker.settings
+        self._broker = broker
+        self._write = write
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Transactional id -> who waits for the end of its ending.
+        self._ending: dict[str, list[asyncio.Future[None]]] = {}
+        self.runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(Coordination(
+            TopicSpec(
+                TOPIC, settings["transaction.state.log.num.partitions"],
+                settings["transaction.state.log.replication.factor"],
+                {"cleanup.policy": "compact", "compression.type": "uncompressed",
+                 "unclean.leader.election.enable": "false",
+                 "segment.bytes": str(settings["transaction.state.log.segment.bytes"])},
+                settings["transaction.state.log.min.isr"]),
+            self._open, expire=_expiry,
+            expiry_ms=settings[
+                "transaction.remove.expired.transaction.cleanup.interval.ms"]), broker)
+        self.look = self.runtime.look
+        self.leader_of = self.runtime.leader_of
+        self.shards = self.runtime.shards
+
+    def start(self) -> None:
+        """Begins to load what there is; returns at once. On the event loop."""
+        self.runtime.start()
+
+    async def stop(self) -> None:
+        """Takes no more requests; endings under way go on at the next start."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.runtime.stop()
+
+    async def ensure_topic(self) -> Error:
+        """Creates the internal topic unless it is there. Returns an error code."""
+        return await self.runtime.topic.ensure()
+
+    def topic_changed(self, topic: Topic) -> None:
+        """The topic, as it now is, has other partitions or leaders, or is new."""
+        if topic.name == TOPIC:
+            self.runtime.topic_changed(topic)
+
+    def topic_deleted(self, name: str) -> None:
+        if name == TOPIC:
+            self.runtime.topic_deleted()
+
+    @property
+    def feature_level(self) -> int:
+        """Of transaction.version, as finalized."""
+        return self._broker.image.features.get(FEATURE, 0)
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def run(self, key: str, pending: Pending, step: Callable[..., Any],
+            *arguments: Any) -> Pending:
+        """As runtime.run(), of a step that may need a producer id, its last argument."""
+        first = Pending(lambda error: error)
+
+        def answered(message: Any) -> None:
+            if message is NeedProducerId:
+                self._spawn(self._run_with_id(key, pending, step, arguments))
+            elif isinstance(message, Error):
+                pending.refuse(message)
+            else:
+                pending.answer(message)
+
+        self.runtime.run(key, first, step, *arguments).then(answered)
+        return pending
+
+    async def _run_with_id(self, key: str, pending: Pending, step: Callable[..., Any],
+                           arguments: tuple[Any, ...]) -> None:
+        try:
+            new_id = await self._broker.controller.next_producer_id()
+        except LogError as error:
+            pending.refuse(ErrorCode.of(error.code))
+            return
+        self.runtime.run(key, pending, step, *arguments, new_id)
+
+    async def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
+                  version: int) -> Error:
+        """Makes partitions part of a transaction. An ending that is under way is waited for a
+        little: the client would ask again."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + self._settings["add.partitions.to.txn.retry.backoff.max.ms"] / 1000
+        while True:
+            error: Error = await self.runtime.run(
+                id_, Pending(lambda error: error), Transactions.add, id_, producer_id, epoch,
+                partitions, version)
+            left_s = until_s - clock()
+            if error != ErrorCode.CONCURRENT_TRANSACTIONS or left_s <= 0 \
+                    or not await self._ended(id_, left_s):
+                return error
+
+    async def _ended(self, id_: str, wait_s: float) -> bool:
+        """Whether the ending that is under way is over in time."""
+        waiting = self._ending.get(id_)
+        if waiting is None:
+            return False
+        over = asyncio.get_running_loop().create_future()
+        waiting.append(over)
+        return bool((await asyncio.wait([over], timeout=wait_s))[0])
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- machines and what they send ------------------------------------------------------------
+
+    def _open(self, topic_id: bytes, index: int,
+              clock: Clock) -> tuple[Callable[[], Transactions], None]:
+        limits = self._limits()
+        return lambda: Transactions(limits, clock, self, lambda: self.feature_level), None
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(settings["transaction.max.timeout.ms"],
+                      settings["transactional.id.expiration.ms"],
+                      settings["transaction.two.phase.commit.enable"])
+
+    def init_fault(self, request: Any) -> Error:
+        """What is wrong with an InitProducerId, whoever its coordinator is."""
+        return init_fault(request, self._limits())
+
+    def answer(self, message: Ending | Overdue) -> None:
+        """What a machine sends when its records are durable: it is the outbox."""
+        if isinstance(message, Overdue):
+            pending = Pending(lambda error: error)
+            self._spawn(self._run_with_id(
+                message.transactional_id, pending, Transactions.abort_overdue, (message,)))
+        elif message.transactional_id not in self._ending:
+            # Keeps (3): a load may ask for what is under way.
+            self._ending[message.transactional_id] = []
+            self._spawn(self._end(message))
+
+    def refuse(self, error: Error) -> None:
+        """It was not written, or may not have been: whoever loads the log knows."""
+
+    async def _end(self, ending: Ending) -> None:
+        """Keeps (1)."""
+        try:
+            if await self._mark(ending):
+                self.runtime.run(ending.transactional_id, Pending(lambda error: error),
+                                 Transactions.complete, ending)
+        except Exception:
+            log.exception("a transaction could not be ended", extra={
+                "transactional_id": ending.transactional_id})
+        finally:
+            for over in self._ending.pop(ending.transactional_id):
+                if not over.done():
+                    over.set_result(None)
+
+    async def _mark(self, ending: Ending) -> bool:
+        """Whether every partition has the marker; False when another coordinator cares."""
+        left = ending.partitions
+        pause_s, pause_s_max = RETRY_SECONDS
+        while left:
+            epoch = self.runtime.epoch_of(ending.transactional_id)
+            if epoch < 0:
+                return False
+            # Keeps (2).
+            results = await self._write(Marker(
+                ending.producer_id, ending.epoch, epoch, ending.committed, ending.version), left)
+            if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():
+                return False
+            left = tuple(partition for partition, error in results.items()
+                         if error not in SETTLED and not self._has_gone(partition))
+            if left:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, pause_s_max)
+        return self.runtime.epoch_of(ending.transactional_id) >= 0
+
+    def _has_gone(self, partition: Partition) -> bool:
+        return self._broker.image.partition(*partition) is None
+
+
+def _expiry(machine: Transactions) -> Iterator[None]:
+    return machine.expire()

@@ -1,0 +1,284 @@
+"""A branch: a topic whose partitions begin as hard links to another's segments.
+
+Owns: directories `<topic>-<partition>.<topic id>-stray` with a file `branch` in them, until they
+  are published.
+Called by: log.manager, under the controller's lock (one branch at a time).
+Invariants: (1) a branch is prepared whole under names that belong to no topic, and published after
+  its topic is in the metadata log: a start finishes one of the two (take_left_over); (2) a linked
+  file is never written or cut in place, by neither side (csrc: segment_is_shared); (3) a branch
+  ends before the offset asked for, to the record; (4) a transaction that is open there is aborted
+  in the branch, where nobody could end it.
+Source: none; Kafka has no such thing. The name is one that Kafka leaves alone.
+"""
+
+import logging
+import os
+import re
+import struct
+from collections import namedtuple
+
+from pylog._native import batch, moves
+from pylog._native.log import CorruptLog, Log, LogError
+from pylog.log import partitions
+from pylog.log.checkpoints import sync_directory
+from pylog.log.directories import remove_tree
+
+MARK = "branch"
+STRAY = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-stray")
+NAME_BYTES_MAX = 255
+# The cleaner or retention may change the list of segments meanwhile.
+ATTEMPTS = 16
+NEVER = 2**63 - 1
+CONTROL, TRANSACTIONAL, CODEC_MASK = 32, 16, 7
+READ_BYTES = 1 << 20
+
+log = logging.getLogger("pylog.log.branches")
+
+Cut = namedtuple("Cut", ("offset", "time_ms"), defaults=(None, None))
+Cut.__doc__ = "Where a branch ends: before an offset, before a time, or nowhere (both None)."
+
+Part = namedtuple("Part", ("place", "path", "checkpoint"))
+Part.__doc__ = "One prepared partition. place: number of its log directory."
+
+_SEGMENT = struct.Struct("=qqq")
+_ABORTED = struct.Struct(">hqqqq")
+_PRODUCER = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_HEAD_BYTES = 10
+
+
+def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
+            now_ms: int) -> list:
+    """The Parts of a branch, on disk. Raises LogError, OSError, and leaves nothing then.
+
+    sources: [(Log or None, number of its log directory)] by partition.
+    """
+    parts: list = []
+    try:
+        for index, (source, place) in enumerate(sources):
+            if source is None:
+                raise OSError(f"partition {index} of the source is not open")
+            path = os.path.join(source.log_dir.path, _directory(name, index, topic_id))
+            try:
+                checkpoint = _prepare_one(source, path, name, index, topic_id, cut, config, now_ms)
+            except (LogError, OSError):
+                remove_tree(_doomed(path))
+                raise
+            parts.append(Part(place, path, checkpoint))
+        for root in {os.path.dirname(part.path) for part in parts}:
+            sync_directory(root)
+    except (LogError, OSError):
+        discard(parts)
+        raise
+    return parts
+
+
+def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes, cut: Cut,
+                 config: dict, now_ms: int) -> partitions.Checkpoint:
+    """Links one partition's segments into a directory of its own."""
+    root = os.path.dirname(path)
+    moves.seal(source, now_ms)
+    source.flush()
+    start, whole = source.start_offset, source.flushed_offset
+    end = max(start, whole if cut == Cut() else min(whole, _offset_of(source, cut)))
+    for _ in range(ATTEMPTS):
+        remove_tree(path)
+        os.mkdir(path)
+        with open(os.path.join(path, MARK), "xb"):
+            pass
+        if _link(source, os.path.join(root, f"{source.topic}-{source.partition}"), path, end):
+            break
+    else:
+        raise OSError(f"the segments of {source.topic}-{source.partition} change all the time")
+    partition_log = Log.open(
+        source.log_dir, name, index, topic_id, config, now_ms=now_ms, recovery_point=whole,
+        log_start_offset=start, high_watermark=end, directory=os.path.basename(path))
+    try:
+        _end_before(partition_log, source, end, now_ms)
+        _abort_open(partition_log, source.leader_epoch, now_ms)
+        partition_log.advance_high_watermark(partition_log.end_offset)
+        if partition_log.start_offset < start:
+            partition_log.move_start(start, now_ms)
+        # A Kafka that takes the directory over appends to the last segment, shared or not.
+        moves.seal(partition_log, now_ms)
+        partition_log.settle(now_ms)
+        checkpoint = partitions.flushed(partition_log)
+    finally:
+        partition_log.release()
+    sync_directory(path)
+    return checkpoint
+
+
+def publish(name: str, parts: list) -> None:
+    """Gives prepared partitions their names; their topic is in the metadata log (1)."""
+    for index, part in enumerate(parts):
+        os.unlink(os.path.join(part.path, MARK))
+        os.rename(part.path, os.path.join(os.path.dirname(part.path), f"{name}-{index}"))
+    for root in {os.path.dirname(part.path) for part in parts}:
+        sync_directory(root)
+
+
+def discard(parts: list) -> None:
+    for part in parts:
+        remove_tree(_doomed(part.path))
+
+
+def take_left_over(disks, names: dict, places: dict) -> list:
+    """After a crash: publishes what belongs to a topic (1). Returns paths that are to be removed.
+
+    disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
+    number of its log directory; grows. Raises StartError.
+    """
+    unwanted = []
+    for number, listing in enumerate(disks.listings):
+        for found in filter(None, map(STRAY.fullmatch, listing)):
+            path = os.path.join(disks.paths[number], found[0])
+            if not found[0].isascii() or not os.path.isdir(path):
+                continue
+            name = names.get(bytes.fromhex(found[3]))
+            directory = f"{name}-{int(found[2])}"
+            mark = os.path.join(path, MARK)
+            is_marked = os.path.exists(mark)
+            if name is not None and directory not in places:
+                if is_marked:
+                    os.unlink(mark)
+                # The name is on disk before the partition serves.
+                if disks.rename_only_copy(number, found[0], directory):
+                    places[directory] = number
+                    log.info("a branch was finished", extra={"directory": directory})
+            # The mark is the first file of a branch: a kill may come before it.
+            elif is_marked or not os.listdir(path):
+                unwanted.append(_doomed(path))
+    return unwanted
+
+
+def _doomed(path: str) -> str:
+    """Renames a directory to what every start removes: a kill may leave half of it, unmarked."""
+    doomed = path.removesuffix("stray") + "delete"
+    try:
+        os.rename(path, doomed)
+    except OSError:
+        return path
+    return doomed
+
+
+def _directory(name: str, index: int, topic_id: bytes) -> str:
+    tail = f"-{index}.{topic_id.hex()}-stray"
+    return name[:NAME_BYTES_MAX - len(tail)] + tail
+
+
+def _offset_of(source: Log, cut: Cut) -> int:
+    if cut.offset is not None:
+        return cut.offset
+    found = source.offset_for_time(cut.time_ms)
+    return NEVER if found is None else found[0]
+
+
+# ---- files ----------------------------------------------------------------------------------
+
+
+def _sealed(source: Log, end: int) -> list:
+    """(base offset, bytes) of the sealed segments that hold records below `end`."""
+    rows = [row[:2] for row in _SEGMENT.iter_unpack(source.segments())]
+    return [(base, size) for base, size in rows[:-1] if size and base < end]
+
+
+def _link(source: Log, folder: str, path: str, end: int) -> bool:
+    """Links or copies a partition's files. False: its segments changed meanwhile."""
+    # Imported here: it costs a start 3 ms.
+    import shutil
+
+    wanted = _sealed(source, end)
+    try:
+        for base, size in wanted:
+            os.link(os.path.join(folder, f"{base:020d}.log"),
+                    os.path.join(path, f"{base:020d}.log"))
+            if os.stat(os.path.join(path, f"{base:020d}.log")).st_size != size:
+                return False
+            for extension in ("index", "timeindex"):
+                name = f"{base:020d}.{extension}"
+                # A missing index is rebuilt from the batches.
+                if os.path.exists(os.path.join(folder, name)):
+                    os.link(os.path.join(folder, name), os.path.join(path, name))
+            _copy_aborted(os.path.join(folder, f"{base:020d}.txnindex"), path, end)
+    except FileNotFoundError:
+        return False
+    for name in os.listdir(folder):
+        # Small files, and written in place.
+        if name == "leader-epoch-checkpoint" or name.endswith(".snapshot") \
+                and name[:20].isdigit() and int(name[:20]) <= source.end_offset:
+            shutil.copyfile(os.path.join(folder, name), os.path.join(path, name))
+    return _sealed(source, end) == wanted
+
+
+def _copy_aborted(file: str, path: str, end: int) -> None:
+    """Aborted transactions, but for those that end beyond the branch."""
+    if not os.path.exists(file):
+        return
+    with open(file, "rb") as read:
+        data = read.read()
+    whole = data[:len(data) // _ABORTED.size * _ABORTED.size]
+    with open(os.path.join(path, os.path.basename(file)), "wb") as written:
+        for entry in _ABORTED.iter_unpack(whole):
+            if entry[3] < end:
+                written.write(_ABORTED.pack(*entry))
+
+
+# ---- the end --------------------------------------------------------------------------------
+
+
+def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
+    """Keeps (3): whole batches are cut off, and of the last the records below `end` come back."""
+    if partition_log.end_offset <= end:
+        return
+    partition_log.truncate(end)
+    at = partition_log.end_offset
+    if at >= end:
+        return
+    # The batch may begin below the log's start, where nothing can be asked for.
+    try:
+        data = source.read(max(at, source.start_offset), 1, at_least_one=True)
+    except CorruptLog:
+        data = b""
+    # Damage took what is left below the end: the branch ends before it.
+    if not data or not batch.crc_ok(data):
+        return
+    _, head = next(iter(batch.walk(data)))
+    kept = [row for row in batch.records(data) if at <= row[0] < end]
+    for run in _runs(kept):
+        first = run[0][0]
+        sequence = head.base_sequence
+        if sequence >= 0:
+            sequence = (sequence + first - head.base_offset) % 2**31
+        data = batch.build(
+            [(key, value, timestamp, headers) for _, timestamp, key, value, headers in run],
+            base_offset=first, codec=head.attributes & CODEC_MASK, producer_id=head.producer_id,
+            producer_epoch=head.producer_epoch, base_sequence=sequence,
+            attributes=head.attributes & ~CODEC_MASK, leader_epoch=head.leader_epoch)
+        partition_log.append_as_follower(data, now_ms)
+
+
+def _runs(rows: list):
+    """Stretches without gaps: compaction leaves some, and a batch that is built has none."""
+    run: list = []
+    for row in rows:
+        if run and row[0] != run[-1][0] + 1:
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run
+
+
+def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
+    """Keeps (4)."""
+    state = partition_log.producers(now_ms)
+    rows = [row for row in _PRODUCER.iter_unpack(state[_SNAPSHOT_HEAD_BYTES:]) if row[7] >= 0]
+    for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
+            rows, key=lambda row: row[7]):
+        end = partition_log.end_offset
+        # The key of a marker: version, type 0 for an abort; its value: version, epoch.
+        marker = batch.build(
+            [(struct.pack(">hh", 0, 0), struct.pack(">hi", 0, max(0, coordinator_epoch)), now_ms,
+              ())], base_offset=end, producer_id=producer_id, producer_epoch=epoch,
+            attributes=CONTROL | TRANSACTIONAL, leader_epoch=leader_epoch)
+        partition_log.append_as_follower(marker, now_ms)

@@ -1,0 +1,113 @@
+"""Kafka's small text files in a log directory: offset checkpoints and the clean-shutdown mark.
+
+Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
+  .kafka_cleanshutdown.
+Called by: log, metadata, tools.adopt, tools.repair; Kafka's tools read these files too.
+Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
+Source: Kafka's files as seen on disk: version, count, then a line per partition.
+"""
+
+import errno
+import json
+import os
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_VERSION = "0"
+
+
+def write_offsets(path: str, offsets) -> None:
+    """Writes [(topic, partition, offset)] as a checkpoint file."""
+    lines = [f"{topic} {partition} {offset}\n" for topic, partition, offset in offsets]
+    write_whole(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}")
+
+
+def read_offsets(path: str) -> dict:
+    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint.
+
+    Raises OSError for one that cannot be read: its rows must not be taken for gone."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        if lines[0] != _VERSION or int(lines[1]) != len(lines) - 2:
+            return {}
+        offsets = {}
+        for line in lines[2:]:
+            topic, partition, offset = line.split(" ")
+            offsets[(topic, int(partition))] = int(offset)
+        return offsets
+    except (FileNotFoundError, ValueError, IndexError):
+        return {}
+
+
+def write_clean_mark(directory: str, broker_epoch: int) -> tuple:
+    """Marks the directory as cleanly stopped. Returns what identifies this mark."""
+    path = os.path.join(directory, CLEAN_SHUTDOWN)
+    write_whole(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}))
+    return clean_mark(directory)
+
+
+def clean_mark(directory: str) -> tuple:
+    """(inode, modification time in ns) of the directory's mark; () when there is none."""
+    try:
+        state = os.stat(os.path.join(directory, CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return ()
+    return state.st_ino, state.st_mtime_ns
+
+
+def clean_epoch(directory: str) -> int:
+    """The broker epoch in the directory's mark; -1 when there is none."""
+    try:
+        with open(os.path.join(directory, CLEAN_SHUTDOWN), encoding="utf-8") as file:
+            return int(json.load(file)["brokerEpoch"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return -1
+
+
+def remove_clean_mark(directory: str) -> None:
+    """Must be on disk before anything is appended: else a crash would look like a clean stop."""
+    try:
+        os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return
+    sync_directory(directory)
+
+
+def write_whole(path: str, text: str) -> None:
+    """Writes a small text file atomically: complete or absent."""
+    scratch = path + ".tmp"
+    with open(scratch, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+    sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Brings a directory's entries to disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory where there is none, and brings its name to disk, and the names of those it
+    lies in: a start before this one may have made them, and been killed."""
+    os.makedirs(path, exist_ok=True)
+    child = os.path.realpath(path)
+    while (parent := os.path.dirname(child)) != child:
+        try:
+            if os.stat(parent).st_dev != os.stat(child).st_dev:
+                return
+            sync_directory(parent)
+        except OSError as error:
+            # Not ours to read, or on a file system that syncs no directories.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+                raise
+        child = parent

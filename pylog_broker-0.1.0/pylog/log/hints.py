@@ -1,0 +1,183 @@
+"""What Kafka's checkpoint files say of partitions: they name them by directory and topic only.
+
+Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
+Called by: log.manager.
+Invariants: (1) a row is of the topic whose partition lies in that directory under that name; when
+  the partition goes, it goes too, on disk, before another topic may have the name there; (2) the
+  log start that DeleteRecords answered is in the file of the partition's directory: state.lmdb may
+  be lost; (3) a file is written with `lock` held, from what is there then.
+Source: Kafka's files; Kafka's log manager writes them anew when it deletes logs.
+"""
+
+import errno
+import logging
+import os
+import threading
+
+from pylog._native.log import StorageError
+from pylog.log import checkpoints as files
+from pylog.log import partitions
+from pylog.log.cleaner import CHECKPOINT as CLEANER
+from pylog.log.errors import StartError
+from pylog.log.partitions import NOTHING_KNOWN, Checkpoint
+from pylog.protocol.errors import ErrorCode
+
+FILES = (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What the process lacks, not what the disk refuses.
+SHORTAGES = (*NO_ROOM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+log = logging.getLogger("pylog.log")
+
+
+class Hints:
+    """disks: Directories. Keys are (topic, partition)."""
+
+    def __init__(self, disks):
+        self.lock = threading.RLock()
+        self._disks = disks
+        self._stale = {}         # directory number -> keys whose rows are to be removed
+        self._unread = {}        # (directory number, key) -> Checkpoint of one that has no Log now
+
+    def take(self, number: int, here: set) -> dict:
+        """key -> Checkpoint of the partitions that lie in a directory; at a start, when nobody else
+        uses the files. Other rows go (1). Raises StartError.
+
+        Kafka may have run there meanwhile.
+        """
+        try:
+            points, starts, watermarks, _ = rows = [
+                files.read_offsets(self._path(number, name)) for name in (*FILES, CLEANER)]
+            listed = points.keys() | starts.keys() | watermarks.keys()
+            self._remove(number, set().union(*rows) - here, (*FILES, CLEANER))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if number == 0 or error.errno in SHORTAGES:
+                raise StartError(
+                    f"the checkpoints in {self._disks.paths[number]}: {reason}") from error
+            self._disks.fail(number, error)
+            return {}
+        return {key: NOTHING_KNOWN._replace(
+            recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
+            high_watermark=watermarks.get(key, -1)) for key in listed & here}
+
+    def set_unread(self, number: int, key: tuple, checkpoint: Checkpoint) -> None:
+        """A log could not be opened: its rows stay in the files."""
+        with self.lock:
+            self._unread[number, key] = checkpoint
+
+    def set_read(self, number: int, key: tuple) -> None:
+        """It has a Log now, which gives its rows from here on."""
+        with self.lock:
+            self._unread.pop((number, key), None)
+
+    def unread(self, number: int) -> list:
+        """[(topic, partition, Checkpoint)] of a directory's logs that could not be opened."""
+        with self.lock:
+            return [(*key, checkpoint) for (place, key), checkpoint in self._unread.items()
+                    if place == number]
+
+    def forget(self, rows) -> None:
+        """The rows of partitions go with the next tend(), or before another partition has
+        the name (1). rows: (directory number, key)."""
+        with self.lock:
+            for number, key in rows:
+                self._unread.pop((number, key), None)
+                self._stale.setdefault(number, set()).add(key)
+
+    def forget_topic(self, name: str, places) -> None:
+        """The same for a deleted topic. places: (directory number, partition) of its Logs."""
+        with self.lock:
+            rows = {(number, (name, index)) for number, index in places}
+            self.forget(rows | {row for row in self._unread if row[1][0] == name})
+
+    def tend(self) -> None:
+        """Removes what is to be forgotten."""
+        with self.lock:
+            for number in list(self._stale):
+                if not self._disks.online(number):
+                    del self._stale[number]      # The next start removes rows without a partition.
+                    continue
+                try:
+                    self._remove(number, self._stale[number])
+                    del self._stale[number]
+                except OSError as error:
+                    if error.errno not in SHORTAGES:
+                        self._disks.fail(number, error)
+                    log.error("checkpoints of deleted partitions could not be removed", extra={
+                        "directory": self._disks.paths[number],
+                        "reason": error.strerror or str(error)})
+
+    def is_free(self, number: int, key: tuple) -> bool:
+        """Whether another topic may have the name in that directory (1)."""
+        with self.lock:
+            if key in self._stale.get(number, ()):
+                self.tend()
+            return key not in self._stale.get(number, ())
+
+    def write(self, number: int, entries: dict) -> None:
+        """Puts Checkpoints by key into a directory's files, on disk. Raises OSError.
+
+        A recovery point goes in only where none is: one that is there is lower, never higher.
+        """
+        with self.lock:
+            if not all(self.is_free(number, key) for key in entries):
+                raise OSError(errno.EAGAIN, "rows of a deleted topic have the name")
+            starts = {key: entry.log_start_offset for key, entry in entries.items()}
+            path = self._path(number, files.RECOVERY_POINT)
+            points = files.read_offsets(path)
+            missing = {key: entry.recovery_point for key, entry in entries.items()
+                       if key not in points}
+            if missing:
+                _write(path, points | missing)
+            path = self._path(number, files.LOG_START)
+            before = files.read_offsets(path)
+            if any(before.get(key, 0) != start for key, start in starts.items()):
+                _write(path, before | starts)
+
+    def write_start(self, number: int, key: tuple, partition_log, copy=None) -> None:
+        """Puts a Log's start into the files of a directory, on disk (2). Raises StorageError.
+
+        copy: the Log that lies there, when it is not that one.
+        """
+        try:
+            self.write(number, {key: partitions.flushed(partition_log)._replace(
+                recovery_point=(copy or partition_log).recovery_point)})
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                self._disks.fail(number, error)
+            raise StorageError(error.errno or errno.EIO, ErrorCode.KAFKA_STORAGE_ERROR,
+                               f"{key[0]}-{key[1]}: {error.strerror or error}") from error
+
+    def write_branch(self, name: str, parts) -> None:
+        """A branch is not recovered from its beginning when state.lmdb is lost, either."""
+        for place in {part.place for part in parts}:
+            try:
+                self.write(place, {(name, index): part.checkpoint
+                                  for index, part in enumerate(parts) if part.place == place})
+            except OSError as error:
+                log.warning("a branch's checkpoints could not be written", extra={
+                    "topic": name, "reason": error.strerror or str(error)})
+
+    def _remove(self, number: int, keys: set, names=FILES) -> None:
+        for name in names:
+            path = self._path(number, name)
+            rows = files.read_offsets(path)
+            left = {key: offset for key, offset in rows.items() if key not in keys}
+            if len(left) == len(rows):
+                continue
+            try:
+                _write(path, left)
+            except OSError as error:
+                if error.errno not in NO_ROOM or name == files.LOG_START:
+                    raise       # Keeps (2).
+                # Removal needs no room. The next checkpoint writes the other rows again.
+                os.unlink(path)
+                files.sync_directory(self._disks.paths[number])
+
+    def _path(self, number: int, name: str) -> str:
+        return os.path.join(self._disks.paths[number], name)
+
+
+def _write(path: str, rows: dict) -> None:
+    files.write_offsets(path, [(*key, offset) for key, offset in rows.items()])

@@ -1,0 +1,600 @@
+"""All partition logs of this node: opened at the start, kept in order, closed at the stop.
+
+Owns: every Log, the checkpoint files; the log directories are log.directories'.
+Called by: broker, server.publisher (through broker), api (look-ups), monitor.
+Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
+  partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
+  trusts only what the last clean stop of ours wrote: a directory's mark and the one in state.lmdb
+  must agree, for Kafka may have run in between; each directory is trusted by itself.
+Source: Kafka's log directory layout; KIP-858 (several directories).
+"""
+
+import logging
+import os
+import threading
+from itertools import chain
+
+from pylog._native.log import Log, LogError, Shortage
+from pylog.log import branches, hints, partition_directories, partitions, recovery
+from pylog.log.checkpointer import Checkpointer
+from pylog.log.cleaner import Candidate, Cleaner
+from pylog.log.directories import Directories, remove_tree
+from pylog.log.moves import RATE, Move, Moves, directory_name, finish
+
+CHECKPOINT_MS = 60_000
+
+log = logging.getLogger("pylog.log")
+
+
+class LogManager:
+    """The logs of one node. `paths`: its log directories; `stopped`: numbers of those that may be
+    marked as cleanly stopped."""
+
+    def __init__(self, settings, io_pool, now_ms):
+        self.paths = settings.log_dirs
+        self.disks = Directories(self.paths, settings, io_pool)
+        self.stopped: frozenset[int] = frozenset()
+        self._settings = settings
+        self._now_ms = now_ms
+        self._offline = set()    # (name, index) of partitions in a directory that failed
+        self._lost = []          # those of them that take_failed() has not returned yet
+        self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
+        self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
+        self._place_of = {}      # Log -> number of its directory, when it is not the first
+        self._default_config = None
+        self._hints = hints.Hints(self.disks)
+        self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
+        self._upkeep_lock = threading.Lock()
+        self._closing = False
+        self._due: list[int] = []   # when retention, checkpoints are next looked at, in ms
+        self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
+        self._left_over = []     # paths of deleted partitions, from before the start
+        self.moves = Moves(now_ms, lambda: settings.value(RATE))
+        self._recovery = None    # recovery.Recovery, after an unclean stop
+        self._lists_lock = threading.Lock()   # An entry of _topics is changed with it held.
+        self._moved = []         # Logs of before, which some may still read
+        self._branches = {}      # topic id -> what prepare_branch() made, until create()
+        self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Takes the log directories. Raises StartError as Directories.open."""
+        self.disks.open()
+
+    @property
+    def directories(self) -> list:
+        """The LogDirs by number; None where the start could not use one."""
+        return self.disks.natives
+
+    def holds_partitions(self) -> bool:
+        """Whether the directories held partitions of topics at the start."""
+        return any(map(partition_directories.is_partition,
+                       chain.from_iterable(self.disks.listings)))
+
+    def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
+        """Opens every partition of this node, and sets aside directories that belong to none.
+
+        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition)
+        -> Checkpoint, from `store`. clean: numbers of the directories where they are trusted and no
+        file is looked at. Raises StartError.
+        """
+        self._store = self.checkpointer.store = store
+        now_ms = self._now_ms()
+        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
+        where, self._left_over = partition_directories.find(
+            self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
+        self._left_over += branches.take_left_over(
+            self.disks, {id_: name for name, id_, _, _ in topics}, where)
+        plan, anew = [], []
+        for name, topic_id, roles, overrides in topics:
+            logs = [None] * len(roles)
+            self._topics[name] = (topic_id, logs, overrides)
+            config = self._config(overrides)
+            for index, role in enumerate(roles):
+                if role is not None:
+                    place = where.pop(f"{name}-{index}", None)
+                    checkpoint = checkpoints.pop((topic_id, index), None)
+                    if place is None and len(self.disks.usable()) < len(self.paths):
+                        # Keeps (1).
+                        self._lose(name, index)
+                        continue
+                    if place is None and checkpoint is not None and checkpoint.recovery_point:
+                        checkpoint = partitions.without_files(checkpoint)
+                        anew.append(((topic_id, index), checkpoint))
+                    plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
+        self.checkpointer.gone += checkpoints
+        if anew:
+            store.save(None, anew)
+        hinted = {number: self._hints.take(number, {
+            (entry[1], entry[3]) for entry in plan if entry[6] == number})
+            for number, _ in self.disks.usable()}
+        self._set_aside(where)
+        self.disks.listings.clear()
+        self.disks.look_at_space()
+        self._open_all(plan, clean, hinted)
+
+    def move(self, name: str, index: int, place: int) -> None:
+        """Begins to move a partition to log directory number `place`. Raises LogError.
+
+        It is finished by finish_moves(); a start before that begins anew from where it was.
+        """
+        partition_log, before = self.get(name, index), self.moves.find(name, index)
+        if before is not None and before.place == place:
+            return
+        self.moves.cancel(name, index)
+        if self.place(name, index) == place:
+            return
+        topic_id, _, overrides = self._topics[name]
+        target = Log.open(
+            self.directories[place], name, index, topic_id, self._config(overrides),
+            now_ms=self._now_ms(), log_start_offset=partition_log.start_offset,
+            directory=directory_name(name, index, "future"))
+        self.moves.begin(Move(name, index, place, partition_log, target))
+
+    def finish_moves(self) -> list[str]:
+        """Topics of which a partition was moved, or opened at last. Blocks."""
+        changed = self._open_late()
+        while self._moved:
+            try:
+                self._moved.pop().delete(self._now_ms())
+            except LogError as error:
+                log.error("a moved log could not be removed", extra={"reason": str(error)})
+        return changed + [move.topic for move in self.moves.finish_ready(self._finish)]
+
+    def _finish(self, move: Move) -> bool:
+        name, index, partition_log = move.topic, move.partition, move.target
+        if self.get(name, index) is not move.source:
+            # Its topic was deleted; another may have the name.
+            self.moves.give_up(move)
+            return False
+        if move.damaged_bytes:
+            self.write_checkpoints()
+        self._hints.write_start(move.place, (name, index), move.source, partition_log)
+        finish(move, self._now_ms())
+        before = self._place_of.get(move.source, 0)
+        self.disks.loads[before] -= 1
+        self.disks.loads[move.place] += 1
+        self._place_of[partition_log] = move.place
+        self._timed.discard(move.source)
+        self._list(name, index, partition_log, None)
+        # Afterwards, so that no checkpoint being written has its row again.
+        self._hints.forget([(before, (name, index))])
+        self._place_of.pop(move.source, None)
+        self._moved.append(move.source)
+        return True
+
+    def write_checkpoints(self) -> None:
+        """Recovery points above all on disk: a start after a crash cuts no copy at its damage."""
+        with self._upkeep_lock:
+            if not self.recovering:
+                self.checkpointer.write(self._store)
+
+    def leave_moved(self) -> None:
+        """No request gets the source logs any more: those that wait there ask again."""
+        for partition_log in self._moved:
+            partition_log.become_follower(partition_log.leader_epoch)
+
+    def _open_all(self, plan, clean: frozenset, hinted: dict) -> None:
+        begin_ms, all_clean = self._now_ms(), len(clean) == len(self.paths)
+
+        def is_clean(entry):
+            return all_clean if entry[6] is None else entry[6] in clean
+
+        def open_one(entry):
+            _, name, topic_id, index, role, config, place, checkpoint = entry
+            trusted = is_clean(entry) and checkpoint is not None and (
+                checkpoint.log_end_offset >= 0) and (place is not None or not checkpoint.segments)
+            if not trusted:
+                checkpoint = partitions.after_crash(
+                    checkpoint, hinted.get(place, {}).get((name, index)))
+            if place is None:
+                place = self.disks.least_loaded()
+            if not self._open(place, name, topic_id, index, role, config, checkpoint, trusted) \
+                    and checkpoint is not partitions.NOTHING_KNOWN:
+                self._hints.set_unread(place, (name, index), checkpoint)
+
+        unclean = []
+        for entry in plan:
+            unclean.append(entry) if not is_clean(entry) else open_one(entry)
+        if unclean:
+            self._recovery = recovery.Recovery(
+                [(entry[1], entry[6] or 0, entry) for entry in unclean],
+                [native for native in self.directories if native is not None],
+                self._settings["num.recovery.threads.per.data.dir"], open_one)
+            self._recovery.begin()
+            recovery.report(self.directories, self.paths)
+        if plan:
+            log.info("partitions opened", extra={
+                "count": len(plan) - self.recovering, "left": self.recovering,
+                "clean": len(plan) - len(unclean), "ms": self._now_ms() - begin_ms})
+
+    def _list(self, name: str, index: int, partition_log, config) -> None:
+        """Puts an opened Log where the others find it; its topic's settings may have changed."""
+        with self._lists_lock:
+            _, logs, overrides = self._topics[name]
+            newest = self._config(overrides)
+            if newest is not config:
+                partition_log.set_config(newest)
+            self._watch(partition_log, newest)
+            logs[index] = partition_log
+
+    @property
+    def recovering(self) -> int:
+        """Partitions that are not ready since an unclean stop."""
+        return self._recovery.left if self._recovery is not None else 0
+
+    def take_recovered(self) -> set:
+        """Topics of which a partition became ready since the last call."""
+        return self._recovery.take_ready() if self._recovery is not None else set()
+
+    def close_partitions(self) -> list:
+        """Brings all to disk. Returns [((topic id, partition), Checkpoint)], those of `stopped`."""
+        self._closing = True
+        # What was not looked at is not known to be whole: no mark of a clean stop.
+        known = self._recovery is None or self._recovery.stop()
+        self.cleaner.stop()
+        self.moves.stop()
+        with self._upkeep_lock:
+            failed = set()
+            for number, _ in self.disks.usable():
+                try:
+                    self.directories[number].settle()
+                except LogError as error:
+                    failed.add(number)
+                    log.error("a log directory could not be flushed", extra={"reason": str(error)})
+            entries = self._prepare_close(failed)
+            recovery.report(self.directories, self.paths)
+            if known:
+                self.checkpointer.write_files()
+            self.stopped = frozenset(
+                number for number, _ in self.disks.usable() if known and number not in failed)
+            return [entry for place, entry in entries if place in self.stopped]
+
+    def _prepare_close(self, failed: set) -> list:
+        """[(directory's number, (key, Checkpoint))] of all logs at rest; adds to `failed`."""
+        entries, now_ms = [], self._now_ms()
+        for name, topic_id, index, partition_log in self._all():
+            place = self._place_of.get(partition_log, 0)
+            if self.is_offline(name, index) or not self.disks.online(place):
+                continue
+            try:
+                partition_log.settle(now_ms)
+                entries.append((place, ((topic_id, index), partitions.at_rest(partition_log))))
+            except LogError as error:
+                failed.add(place)
+                log.error("a log could not be closed", extra={"reason": str(error)})
+        return entries
+
+    def close(self) -> None:
+        """Releases the logs and the directories."""
+        for logs in (self._topics, self._place_of, self._timed):
+            logs.clear()
+        self.disks.close()
+
+    # ---- partitions -----------------------------------------------------------------------------
+
+    def get(self, name: str, index: int):
+        """The Log of a partition, or None when this node holds none."""
+        entry = self._topics.get(name)
+        if entry is None or not 0 <= index < len(entry[1]):
+            return None
+        return entry[1][index]
+
+    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
+        """Has create() make `name`, of that id, a branch of `source`. Raises LogError, OSError."""
+        parts = branches.prepare(
+            [(partition_log, self.place(source, index))
+             for index, partition_log in enumerate(self._topics[source][1])],
+            name, topic_id, cut, self._config(overrides), self._now_ms())
+        # Before the topic exists: recovery must never walk a branch from its beginning and cut it.
+        try:
+            self._store.save(None, [((topic_id, index), part.checkpoint)
+                                    for index, part in enumerate(parts)])
+        except BaseException:
+            branches.discard(parts)
+            raise
+        self._branches[topic_id] = parts
+
+    def discard_branch(self, topic_id: bytes) -> None:
+        """The topic that a branch was prepared for does not come."""
+        parts = self._branches.pop(topic_id, None)
+        if parts is not None:
+            branches.discard(parts)
+
+    def is_offline(self, name: str, index: int) -> bool:
+        """Whether the partition is in a failed directory, as of the last take_failed()."""
+        return (name, index) in self._offline
+
+    def any_offline(self, name: str) -> bool:
+        return any(topic == name for topic, _ in list(self._offline))
+
+    @property
+    def offline(self) -> list:
+        """(name, index) of the partitions in failed directories, as of the last take_failed()."""
+        return list(self._offline)
+
+    def take_failed(self) -> list:
+        """(name, index) of the partitions whose directories failed since the last call."""
+        failed = set(self.disks.newly_failed())
+        for name, _, index, partition_log in self._all() if failed else ():
+            if self._place_of.get(partition_log, 0) in failed:
+                self._timed.discard(partition_log)
+                self._lose(name, index)
+        found, self._lost = self._lost, []
+        return found
+
+    def _lose(self, name: str, index: int) -> None:
+        self._offline.add((name, index))
+        self._lost.append((name, index))
+
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+        """Opens the partitions of a new topic; those of a branch are what prepare_branch() made.
+
+        roles: a partitions.Role per partition, None where this node holds no replica. A partition
+        that cannot be opened is offline until the next start.
+        """
+        config = self._config(overrides)
+        branch = self._branches.pop(topic_id, None)
+        # First, so that the topic can be deleted even when its logs cannot be opened.
+        self._topics[name] = topic_id, [None] * len(roles), overrides
+        if branch is not None:
+            self._hints.write_branch(name, branch)
+            try:
+                branches.publish(name, branch)
+            except OSError as error:
+                log.error("a branch could not be published: the next start does", extra={
+                    "topic": name, "reason": error.strerror or str(error)})
+                return
+        for index, role in enumerate(roles):
+            if role is not None:
+                place = self.disks.least_loaded() if branch is None else branch[index].place
+                known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
+                self._open(place, name, topic_id, index, role, config, known, False)
+
+    def delete(self, name: str) -> None:
+        """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
+        self._wait_ready(name)
+        # What is about to be moved or opened is, before the name goes.
+        with self.moves.lock:
+            for index in range(len(self._topics[name][1])):
+                self.moves.cancel(name, index)
+            topic_id, logs, _ = self._topics.pop(name)
+        self.cleaner.forget(name)
+        for index in range(len(logs)):
+            self._offline.discard((name, index))
+            self._unopened.pop((name, index), None)
+        self._delete(name, topic_id, [
+            (index, partition_log) for index, partition_log in enumerate(logs)
+            if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
+
+    def _delete(self, name: str, topic_id: bytes, doomed: list, forget) -> None:
+        """Renames [(index, Log)] away. forget: takes [(directory's number, index)]."""
+        held = []
+        for index, partition_log in doomed:
+            self.checkpointer.forget((topic_id, index))
+            self._timed.discard(partition_log)
+            place = self._place_of.get(partition_log, 0)
+            self.disks.loads[place] -= 1
+            held.append((place, index))
+            partitions.delete(partition_log, self._now_ms())
+        forget(held)
+        for _, partition_log in doomed:
+            # Not before: a checkpoint that is being written would take it for the first's.
+            self._place_of.pop(partition_log, None)
+
+    def _wait_ready(self, name: str) -> None:
+        if self._recovery is not None:
+            self._recovery.wait(name)
+
+    def configure(self, name: str, overrides: dict) -> None:
+        """Puts changed topic settings into force."""
+        with self._lists_lock:
+            topic_id, logs, _ = self._topics[name]
+            self._topics[name] = (topic_id, logs, overrides)
+            config = self._config(overrides)
+            for partition_log in logs:
+                if partition_log is not None:
+                    partition_log.set_config(config)
+                    self._watch(partition_log, config)
+
+    def reconfigure(self) -> None:
+        """Puts changed settings of the broker into force for every topic."""
+        self._default_config = None
+        for name, (_, _, overrides) in list(self._topics.items()):
+            self.configure(name, overrides)
+
+    def assume(self, name: str, roles: list, added=()) -> None:
+        """Puts a topic's logs into their roles, opens new partitions; roles as in create(). added:
+        indexes of older partitions that this node has a replica of from now on."""
+        self._wait_ready(name)
+        topic_id, logs, overrides = self._topics[name]
+        config, known = self._config(overrides), len(logs)
+        with self._lists_lock:
+            logs += [None] * (len(roles) - known)
+        for index, role in enumerate(roles):
+            # One of the older ones that is not open could not be opened: it stays as it is.
+            if role is not None and logs[index] is not None:
+                partitions.assume(logs[index], role)
+            elif role is not None and (index >= known or index in added):
+                self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
+                           partitions.NOTHING_KNOWN, False)
+
+    def drop(self, name: str, indexes) -> None:
+        """Deletes partitions of which this node has a replica no more; their topic stays."""
+        self._wait_ready(name)
+        topic_id, logs, _ = self._topics[name]
+        with self.moves.lock, self._lists_lock:
+            dropped = [(index, logs[index]) for index in indexes if logs[index] is not None]
+            for index in indexes:
+                self.moves.cancel(name, index)
+                self._offline.discard((name, index))
+                self._unopened.pop((name, index), None)
+                logs[index] = None
+        self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
+            [(place, (name, index)) for place, index in held]))
+
+    def by_topic(self) -> list:
+        """[(topic, its Logs, None where there is none)], in no order; on any thread."""
+        return [(name, entry[1]) for name, entry in list(self._topics.items())]
+
+    def place(self, name: str, index: int) -> int:
+        """The number of the log directory that holds a partition of this node."""
+        return self._place_of.get(self.get(name, index), 0)
+
+    def move_start(self, name: str, index: int, offset: int) -> int:
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError, and
+        KeyError when the topic goes meanwhile."""
+        # A move that were finished now would undo it.
+        with self.moves.lock:
+            partition_log = self._topics[name][1][index]
+            start = partition_log.move_start(offset, self._now_ms())
+            with self._hints.lock:
+                # A row that came after the deletion would be taken for the next topic's.
+                if self.get(name, index) is not partition_log:
+                    raise KeyError(name)
+                # After a crash the records must not come back.
+                place = self._place_of.get(partition_log, 0)
+                self._hints.write_start(place, (name, index), partition_log)
+            return start
+
+    def describe(self) -> list:
+        """Per log directory (path, offline, [(topic, partition, Log)])."""
+        rows: list[tuple[str, bool, list]] = [
+            (path, not self.disks.online(number), [])
+            for number, path in enumerate(self.paths)]
+        for name, _, index, partition_log in self._all():
+            rows[self._place_of.get(partition_log, 0)][2].append((name, index, partition_log))
+        return rows
+
+    def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
+              trusted: bool) -> bool:
+        """Opens a partition's Log in its role, and lists it. False: it cannot be opened."""
+        assert self.get(name, index) is None, (name, index)      # Keeps (2).
+        self.disks.loads[place] += 1
+        where = (self.directories[place], name, index, topic_id, config)
+        try:
+            if not trusted:
+                partition_directories.make_way(self.disks, place, f"{name}-{index}", topic_id)
+            if not self._hints.is_free(place, (name, index)):
+                raise OSError("checkpoints of a deleted topic have its name")
+            partition_log = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
+        except (LogError, OSError) as error:
+            log.error("a partition is offline", extra={
+                "topic": name, "partition": index, "reason": str(error)})
+            if not self.disks.online(place):
+                self._lose(name, index)
+            elif isinstance(error, (Shortage, OSError)) or (
+                    checkpoint is partitions.NOTHING_KNOWN and not trusted):
+                # There may be room, memory, descriptors or the name for it later.
+                self._unopened[name, index] = place, role, checkpoint, trusted
+            return False
+        if place:
+            self._place_of[partition_log] = place
+        partitions.assume(partition_log, role)
+        self._list(name, index, partition_log, config)
+        return True
+
+    def _open_late(self) -> list:
+        """Opens what found no room when it was made. Returns the topics."""
+        changed = []
+        for (name, index), how in list(self._unopened.items()):
+            place, role, checkpoint, trusted = how
+            if self.directories[place].short_of_space:
+                continue
+            # Its topic stays, or is gone already.
+            with self.moves.lock:
+                if name not in self._topics or self._unopened.get((name, index)) is not how:
+                    continue
+                topic_id, _, overrides = self._topics[name]
+                del self._unopened[name, index]
+                self.disks.loads[place] -= 1
+                if self._open(place, name, topic_id, index, role, self._config(overrides),
+                              checkpoint, trusted):
+                    self._hints.set_read(place, (name, index))
+                    changed.append(name)
+        return changed
+
+    def _watch(self, partition_log, config) -> None:
+        if config["flush.ms"] < partitions.NEVER:
+            self._timed.add(partition_log)
+        else:
+            self._timed.discard(partition_log)
+
+    def _config(self, overrides: dict):
+        """The native settings of a topic; topics without overrides share one object."""
+        if overrides:
+            return partitions.native_config(
+                self._settings.topic_config(partitions.usable(overrides)), self._settings)
+        if self._default_config is None:
+            self._default_config = partitions.native_config(
+                self._settings.topic_config({}), self._settings)
+        return self._default_config
+
+    def _compacted(self):
+        """Candidates of the cleaner."""
+        default = "compact" in self._settings.topic_defaults()["cleanup.policy"]
+        for name, (_, logs, overrides) in list(self._topics.items()):
+            own = overrides.get("cleanup.policy")
+            if default if own is None else "compact" in own:
+                config = self._config(overrides)
+                for index, partition_log in enumerate(logs):
+                    if partition_log is not None:
+                        place = self._place_of.get(partition_log, 0)
+                        yield Candidate(name, index, place, partition_log, config)
+
+    def _set_aside(self, where: dict) -> None:
+        """Renames partition directories that no topic of the image has; forgotten, not deleted."""
+        for name, number in where.items():
+            self.disks.set_aside(number, name)
+        for number, listing in enumerate(self.disks.listings):
+            self._left_over += [os.path.join(self.paths[number], name) for name in listing
+                                if name.endswith("-delete")]
+
+    def _all(self):
+        """(name, topic id, partition, Log) of every open partition."""
+        for name, (topic_id, logs, _) in list(self._topics.items()):
+            for index, partition_log in enumerate(logs):
+                if partition_log is not None:
+                    yield name, topic_id, index, partition_log
+
+    def _placed(self):
+        """(directory's number, name, topic id, partition, Log) of every open partition."""
+        for entry in self._all():
+            yield self._place_of.get(entry[3], 0), *entry
+
+    # ---- upkeep ---------------------------------------------------------------------------------
+
+    def upkeep(self, now_ms: int) -> None:
+        """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
+        with self._upkeep_lock:
+            if self._closing or not self._due:
+                return
+            while self._left_over and not self._closing:
+                remove_tree(self._left_over.pop())
+            interval_ms = self._settings["log.retention.check.interval.ms"]
+            every = self._is_due(0, now_ms, max(
+                interval_ms, self._settings["log.initial.task.delay.ms"]))
+            if every:
+                self._due[0] = now_ms + interval_ms
+            self.cleaner.tend()
+            self.disks.look_at_space()
+            recovery.report(self.directories, self.paths)
+            self._hints.tend()
+            partitions.tend((entry[3] for entry in self._all()) if every else [
+                *self._timed, *self._short_of_space()], now_ms, lambda: self._closing)
+            # The files that it writes are of all partitions.
+            if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
+                self._due[1] = now_ms + CHECKPOINT_MS
+                self.checkpointer.write(self._store)
+
+    def _short_of_space(self) -> list:
+        """Logs on disks that are nearly full: retention there does not wait."""
+        if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
+            return []
+        return [partition_log for *_, partition_log in self._all()
+                if partition_log.log_dir.short_of_space and partition_log not in self._timed]
+
+    def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
+        # A clock that was set back delays nothing: what is due later than possible is due now.
+        return not self._due[which] - interval_ms <= now_ms < self._due[which]

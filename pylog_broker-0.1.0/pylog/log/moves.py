@@ -1,0 +1,208 @@
+"""Replicas on their way to another log directory of this node.
+
+Owns: the thread that copies, the logs that are not complete yet.
+Called by: log.manager.
+Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
+  is removed; (2) one thread at a time touches a copy; (3) after each step there is a pause
+  for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up.
+Source: KIP-73, KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
+"""
+
+import logging
+import os
+import re
+import threading
+
+from pylog._native import moves
+from pylog._native.log import LogError
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+STEP_BYTES = 8 << 20
+PAUSE_S = 0.02
+LOOK_S = 0.5             # Between looks at the rate.
+NAME_BYTES_MAX = 255
+FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
+_LOG = re.compile(r"\d{20}\.log")
+
+log = logging.getLogger("pylog.log.moves")
+
+
+def furthest(folders: list) -> str:
+    """Of several copies of one partition that have no other: the one that ends last. A power cut
+    may bring back what was left of an earlier move."""
+    def end(folder):
+        names = [name for name in os.listdir(folder) if _LOG.fullmatch(name)]
+        last = max(names, default="")
+        return last, os.path.getsize(os.path.join(folder, last)) if last else 0
+    return max(folders, key=end)
+
+
+class Move:
+    """One partition's: `source` goes on serving, `target` fills in log directory number `place`."""
+
+    def __init__(self, topic: str, partition: int, place: int, source, target):
+        self.topic, self.partition, self.place = topic, partition, place
+        self.source, self.target = source, target
+        self.ready = False
+        self.damaged_bytes = 0    # that were copied as they are: no good batches
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the copy lacks."""
+        return max(0, self.source.end_offset - self.target.end_offset)
+
+
+class Moves:
+    """All moves of one node. rate: bytes a second of all together; None: as fast as they go."""
+
+    def __init__(self, now_ms, rate=lambda: None):
+        self._now_ms = now_ms
+        self._rate = rate
+        self._moves: dict[tuple, Move] = {}
+        self.lock = threading.RLock()     # Keeps (2); who holds it sees no move finished.
+        self._stopping = threading.Event()
+        self._thread = None
+
+    def all(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def find(self, topic: str, partition: int) -> Move | None:
+        return self._moves.get((topic, partition))
+
+    def begin(self, move: Move) -> None:
+        with self.lock:
+            self._moves[move.topic, move.partition] = move
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+            self._thread.start()
+
+    def cancel(self, topic: str, partition: int) -> None:
+        """Keeps (1)."""
+        with self.lock:
+            self._give_up(self._moves.get((topic, partition)))
+
+    def finish_ready(self, finish_one) -> list[Move]:
+        """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
+        on, but for one with which it fails, which is tried again while its source leads. Nobody
+        cancels one meanwhile. Returns those for which it said True."""
+        done = []
+        with self.lock:
+            for move in [move for move in self._moves.values() if move.ready]:
+                del self._moves[move.topic, move.partition]
+                try:
+                    if finish_one(move):
+                        done.append(move)
+                except Exception as error:
+                    log.error("a replica could not be moved", extra={
+                        "topic": move.topic, "partition": move.partition, "reason": str(error)},
+                        exc_info=None if isinstance(error, LogError) else error)
+                    if move.source.is_leader and not move.target.log_dir.offline:
+                        self.begin(move)
+        return done
+
+    def give_up(self, move: Move) -> None:
+        """Removes the copy of a move that finish_one has, and that is not begun."""
+        self._give_up(move)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self.lock:
+            for move in self.all():
+                self._give_up(move)
+
+    def _run(self) -> None:
+        owed = 0.0       # Bytes whose time is not over.
+        while not self._stopping.is_set() and self._moves:
+            rate = self._rate()
+            if rate is not None and (owed > 0 or rate == 0):
+                # Keeps (3).
+                pause_s = min(owed / rate, LOOK_S) if rate else LOOK_S
+                self._stopping.wait(pause_s)
+                owed -= rate * pause_s
+                continue
+            moved = 0
+            for move in self.all():
+                with self.lock:
+                    if move in self._moves.values():
+                        moved += self._step(move)
+            owed = float(moved)
+            if moved < STEP_BYTES:
+                self._stopping.wait(PAUSE_S)
+
+    def _step(self, move: Move) -> int:
+        before = move.target.size_bytes
+        try:
+            more, damaged = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
+            move.damaged_bytes += damaged
+            if not more and not move.ready:
+                # What is left for the hand-over, with appends held back, is little then.
+                move.target.flush()
+                move.ready = True
+        except LogError as error:
+            log.error("a replica cannot be moved", extra={
+                "topic": move.topic, "partition": move.partition, "reason": str(error)})
+            self._give_up(move)
+            return 0
+        return move.target.size_bytes - before
+
+    def _give_up(self, move: Move | None) -> None:
+        if move is None:
+            return
+        self._moves.pop((move.topic, move.partition), None)
+        try:
+            move.target.delete(self._now_ms())
+        except LogError as error:
+            # The next start removes it.
+            log.warning("a copy could not be removed", extra={"reason": str(error)})
+
+
+def directory_name(topic: str, partition: int | str, kind: str) -> str:
+    """Of a "future" log, of one to "delete", of a "stray"; a long topic loses its end."""
+    tail = f"-{partition}.{os.urandom(16).hex()}-{kind}"
+    return topic[:NAME_BYTES_MAX - len(tail)] + tail
+
+
+def _take_back(move: Move) -> None:
+    """The source has its name again: the rename may have failed after it took place, and a start
+    would remove what leads on under the other name."""
+    try:
+        moves.rename(move.source, f"{move.topic}-{move.partition}")
+    except LogError as error:
+        log.error("a directory could not be renamed", extra={"reason": str(error)})
+
+
+def finish(move: Move, now_ms: int) -> None:
+    """Makes the copy the partition. Raises LogError: the old one leads on.
+
+    The old log takes nothing more and can still be read, so that nobody who has not heard of the
+    new one misses it; whoever starts now finds the new one alone.
+    """
+    start = move.source.start_offset
+    leadership = move.source.leader_epoch, move.source.in_sync_count
+    move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
+    try:
+        # Requests that wait for the old disk are answered.
+        move.source.flush()
+    except LogError as error:
+        log.error("a flush failed", extra={"reason": str(error)})
+    assert move.target.end_offset == move.source.end_offset, (
+        move.topic, move.partition, move.target.end_offset, move.source.end_offset)
+    try:
+        moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
+    except LogError:
+        _take_back(move)
+        move.source.become_leader(*leadership)
+        raise
+    moves.rename(move.target, f"{move.topic}-{move.partition}")
+    move.target.become_leader(*leadership)
+    if start > move.target.start_offset:
+        move.target.move_start(start, now_ms)
+    details = {"topic": move.topic, "partition": move.partition,
+               "directory": move.target.log_dir.path}
+    if move.damaged_bytes:
+        log.warning("a damaged replica was moved, its damage as it is",
+                    extra={**details, "damaged_bytes": move.damaged_bytes})
+    else:
+        log.info("a replica was moved", extra=details)

@@ -1,0 +1,99 @@
+"""Which log directory holds which partition, at a start.
+
+Owns: nothing; renames what is not the partition's.
+Called by: log.manager, before the partitions are opened.
+Invariants: (1) a partition is in one directory: of two that claim its name one is set aside, or the
+  start ends; (2) nothing is deleted here.
+Source: Kafka's directory names; KIP-113 (moves), KIP-516 (partition.metadata).
+"""
+
+import os
+import re
+
+from pylog.log import partitions
+from pylog.log.errors import StartError
+from pylog.log.moves import FUTURE, furthest
+
+METADATA_PARTITION = "__cluster_metadata-0"
+
+_PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
+
+
+def is_partition(name: str) -> bool:
+    """Whether a directory of that name is of a topic's partition."""
+    return _PARTITION_DIRECTORY.fullmatch(name) is not None and name != METADATA_PARTITION
+
+
+def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
+    """(partition directory -> number of its log directory, paths that are to be removed).
+
+    disks: Directories, with their listings. ids: topic -> id. clean: numbers of the directories of
+    which the names alone are believed. Raises StartError.
+    """
+    found_in: dict[str, int] = {}
+    for number, listing in enumerate(disks.listings):
+        for name in filter(is_partition, listing):
+            if number not in clean and _is_of_another(disks, number, name, ids):
+                # The topic's own may be in a directory that is offline.
+                disks.set_aside(number, name)
+            else:
+                found_in[name] = number if name not in found_in else _the_topics(
+                    disks, name, (found_in[name], number), ids)
+    return found_in, _complete_moves(disks, found_in, ids)
+
+
+def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = "") -> bool:
+    """Whether a directory is of an earlier topic that had the name of one that there is."""
+    wanted = ids.get((partition or name).rpartition("-")[0])
+    found = None if wanted is None else partitions.topic_id_in(
+        os.path.join(disks.paths[number], name))
+    return found is not None and found != wanted
+
+
+def make_way(disks, number: int, name: str, topic_id: bytes) -> None:
+    """A directory of an earlier topic of that name must not be taken for this one's."""
+    if _is_of_another(disks, number, name, {name.rpartition("-")[0]: topic_id}):
+        disks.set_aside(number, name)
+
+
+def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
+    """Of two directories of one name the one that is the topic's. Keeps (1).
+
+    While a disk was away its topic was deleted, and another of that name made.
+    """
+    wanted = ids.get(name.rpartition("-")[0])
+    found = [partitions.topic_id_in(os.path.join(disks.paths[number], name)) for number in numbers]
+    for at in (1, 0):
+        if found[at] is not None and found[at] != wanted:
+            disks.set_aside(numbers[at], name)
+            return numbers[1 - at]
+    raise StartError(f"{name} is in both {disks.paths[numbers[0]]} and {disks.paths[numbers[1]]}")
+
+
+def _complete_moves(disks, found_in: dict, ids: dict) -> list:
+    """What a stop in the middle of a move left: the only copy becomes the partition."""
+    left_over: list[str] = []
+    copies: dict[str, dict[str, int]] = {}
+    all_here = len(disks.usable()) == len(disks.paths)
+    for number, listing in enumerate(disks.listings):
+        for found in filter(None, map(FUTURE.fullmatch, listing)):
+            if found[1] in found_in or not is_partition(found[1]) or _is_of_another(
+                    disks, number, found[0], ids, found[1]):
+                left_over.append(_give_up(disks, number, found[0]))
+            elif all_here:
+                # Else the partition may be in a directory that is offline, and this unfinished.
+                copies.setdefault(found[1], {})[found[0]] = number
+    for name, numbers in copies.items():
+        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
+        best = paths[furthest(list(paths))]
+        disks.rename_only_copy(numbers[best], best, name)
+        found_in[name] = numbers[best]
+        left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
+                      if copy != best]
+    return left_over
+
+
+def _give_up(disks, number: int, copy: str) -> str:
+    """Marks a copy for removal by its name: no power cut makes it the partition. Its path."""
+    gone = copy.removesuffix("future") + "delete"
+    return os.path.join(disks.paths[number], gone if disks.rename(number, copy, gone) else copy)

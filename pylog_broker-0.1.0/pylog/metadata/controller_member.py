@@ -1,0 +1,290 @@
+"""What a broker knows of its cluster that is also one of several controllers.
+
+Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
+Called by: broker (join, stand, leave); metadata.office (through `service`).
+Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
+  controller while it is the active one, never from both; (2) `controller` is there only while it
+  may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
+  records that a node brings, which was its own controller before, are in the quorum before it
+  says anything else there.
+Source: KIP-631 (combined nodes); KIP-595.
+"""
+
+import asyncio
+import logging
+import os
+
+from pylog._native.log import LogError
+from pylog.config import ConfigError, clusters
+from pylog.log import checkpoints
+from pylog.log.errors import StartError
+from pylog.metadata import etcd_security, identity, snapshots
+from pylog.metadata.active_controller import ActiveController
+from pylog.metadata.controller import id_text, random_id
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.etcd_member import DIRECTORY, Host, Member
+from pylog.metadata.image import Image, MetadataError
+from pylog.metadata.keys import Keys
+from pylog.metadata.local import limits_of
+from pylog.metadata.member import MemberMetadata
+from pylog.metadata.observer import together
+from pylog.metadata.office import Heard, Office
+from pylog.metadata.quorum import Holder, Quorum, QuorumLost
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.tail import Tail
+from pylog.metadata.threads import in_thread
+
+ASK_AGAIN_S = 0.2
+# A node lets the first of the controllers begin, in an empty quorum, for so long.
+FIRST_S = 10.0
+# Without these a copy goes on from where it is, rather than from a snapshot.
+FEW_RECORDS = 1000
+TOKEN = "pylog"
+
+log = logging.getLogger("pylog.metadata")
+
+
+class ControllerMember(MemberMetadata):
+    """As MemberMetadata. `controller`: the active one while that is here, else None. first: records
+    that a new cluster begins with."""
+
+    _log: QuorumLog
+
+    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
+        super().__init__(settings, logs, node_id, now_ms)
+        self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self._first = first
+        self._voters = clusters.voters(settings)
+        self._etcd_context = etcd_security.context(settings)
+        self._member = self._new_member()
+        keys, prefix = self._keys()
+        self._renewal = etcd_security.Renewal(settings, keys, self._member is not None)
+        self._quorum = Quorum(
+            keys, prefix, settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
+        self.office: Office | None = None
+        self._standing: asyncio.Task | None = None
+
+    def _keys(self) -> tuple[Keys, str]:
+        """Where the quorum is kept, and what its keys begin with. Raises StartError."""
+        settings = self._settings
+        if settings["quorum.zookeeper.connect"]:
+            return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
+        return Etcd(settings["quorum.etcd.endpoints"] or [
+            f"{host.host}:{host.client_port}" for host in self._nearest_first()],
+            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
+
+    def _new_member(self) -> Member | None:
+        settings = self._settings
+        if clusters.has_outer_quorum(settings):
+            return None
+        return Member(settings["quorum.etcd.command"],
+                      os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
+                      TOKEN, etcd_security.write_files(settings), self._etcd_context)
+
+    def refresh_certificates(self) -> None:
+        self._renewal.look()
+
+    def _hosts(self) -> list:
+        ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])
+        return [Host(voter.node_id, voter.host, *ports) for voter in self._voters]
+
+    def _nearest_first(self) -> list:
+        return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
+
+    @property
+    def quorum(self) -> Quorum:
+        """What keeps the controllers' log."""
+        return self._quorum
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """As MemberMetadata.join(), from the quorum. Raises StartError."""
+        if self._member is not None:
+            self._member.start()
+        paths = [path for _, path in self._logs.disks.usable()]
+        known_id = identity.cluster_of(paths)
+        named = await self._patiently(self._quorum.known_cluster_id)
+        cluster_id = named or await self._unnamed_cluster(known_id)
+        self._check_cluster(paths[0], known_id, cluster_id)
+        self.previous_epoch = checkpoints.clean_epoch(paths[0])
+        store, clean, known = self._open_directories(cluster_id)
+        try:
+            self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
+            await self._reach_the_end()
+            if named is None:
+                self._check_cluster(paths[0], known_id, await self._patiently(
+                    self._quorum.cluster_id, cluster_id))
+            self.tail.begin()
+            self._take_newest()
+            await in_thread(self._open_partitions, store, clean, known)
+        except (MetadataError, LogError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    async def _unnamed_cluster(self, known_id: str | None) -> str:
+        """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
+        empty ones."""
+        found = known_id or await self._after_the_first(self._quorum.known_cluster_id)
+        return found or await self._patiently(
+            self._quorum.cluster_id, id_text(random_id(self._random)))
+
+    async def _after_the_first(self, call):
+        """What the call returns once that is true; what it is after a while: the first of the
+        controllers may be about to give the cluster its name, and what it holds."""
+        wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
+        while not (found := await self._patiently(call)) and wait_s > 0:
+            wait_s -= ASK_AGAIN_S
+            await asyncio.sleep(ASK_AGAIN_S)
+        return found
+
+    @staticmethod
+    def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
+        """Keeps (3)."""
+        if known_id not in (None, cluster_id):
+            raise StartError(f"{path} belongs to cluster {known_id}, the quorum to "
+                             f"{cluster_id}: start the node that has the data first, and the "
+                             "others with empty directories")
+
+    def _open_log(self, store, checkpoint) -> None:
+        self._log = QuorumLog(
+            self._logs.directories[0], checkpoint, self._now_ms, self._quorum,
+            **limits_of(self._settings))
+        self.tail = Tail(self._stored_image(store))
+        self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
+        own = next(voter for voter in self._voters if voter.node_id == self._node_id)
+        self.office = Office(
+            self._log, self, self._node_id, own.host, own.port,
+            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)),
+            self.credentials)
+
+    async def _patiently(self, call, *arguments):
+        """What a call of the quorum returns, as soon as there is one."""
+        is_told = False
+        while True:
+            try:
+                return await in_thread(call, *arguments)
+            except QuorumLost as error:
+                if not is_told:
+                    keys = self._quorum.keys
+                    log.warning("waiting for the majority of %s", keys.name if clusters.
+                                has_outer_quorum(self._settings) else "the controllers' etcds",
+                                extra={"members": ",".join(keys.addresses), "reason": str(error)})
+                is_told = True
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _reach_the_end(self) -> None:
+        """Everything that is committed by now is in the tail."""
+        assert self.office is not None
+        view = await self._patiently(self._quorum.look)
+        if self._log.end_offset > 0 and view.epoch == 0:
+            if not await self._after_the_first(self._has_begun):
+                await in_thread(self._found)         # Keeps (4).
+            view = await self._patiently(self._quorum.look)
+        if view.holder is not None and view.holder.node_id != self._node_id:
+            self.learned(view.holder)        # Whom to register with, once that is possible.
+        if view.end < self._log.end_offset:
+            raise StartError(
+                f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
+                f"the quorum's only {view.end}: {self._quorum.keys.name} has lost its data")
+        # A short way is gone batch by batch; what was trimmed on it, catch_up() finds.
+        if view.end - self._log.end_offset > FEW_RECORDS \
+                and await self._patiently(self._log.load_snapshot):
+            self.tail = Tail(Image())
+            self.tail.replay(self._log.read_committed(0))
+        while True:
+            try:
+                return await self.office.catch_up(view.end)
+            except QuorumLost:
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    def _has_begun(self) -> bool:
+        """Whether the quorum's log has. Blocks."""
+        return self._quorum.look().epoch > 0
+
+    def _found(self) -> None:
+        """This node's own log becomes the quorum's. Blocks."""
+        image = self.tail.newest
+        self._log.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        if self._log.found_quorum(self.cluster_id):
+            log.info("the cluster goes on from this node's metadata", extra={
+                "offset": image.offset})
+
+    def stand(self) -> asyncio.Task:
+        assert self.office is not None
+        self._standing = asyncio.get_running_loop().create_task(self.office.run())
+        return self._standing
+
+    def stir(self) -> None:
+        if self.office is not None:
+            self.office.stir()
+
+    async def leave(self) -> None:
+        """Stands by no more; another goes on with what this node was in office for."""
+        if self._standing is not None:
+            self._standing.cancel()
+            await asyncio.gather(self._standing, return_exceptions=True)
+        await in_thread(self._quorum.close)
+        if self._member is not None:
+            await self._member.stop()
+
+    # ---- what the office asks for ---------------------------------------------------------------
+
+    async def follow(self, batches: list) -> None:
+        """Puts what others decided into the tail (1)."""
+        for batch in together(batches):
+            self.tail.push(await in_thread(self.tail.fold, batch))
+        image = self.tail.newest
+        if not self.tail.in_transaction and self._log.snapshot_is_due(image.offset):
+            await in_thread(self._log.shorten, image)
+
+    async def begin_anew(self) -> None:
+        """Puts the snapshot that the copy begins with in the place of what the tail has."""
+        self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
+        log.info("a snapshot of the metadata was taken over", extra={
+            "end": self._log.snapshot_end})
+
+    def learned(self, holder: Holder) -> None:
+        """Who is the active controller."""
+        self.controllers.learned(holder.node_id, holder.epoch,
+                                 [(holder.node_id, holder.host, holder.port)])
+
+    async def appoint(self, epoch: int, heard: Heard | None) -> asyncio.Event:
+        """This node decides from now on. heard: of the controller before. The event is set when an
+        append fails. Raises LogError's kinds."""
+        controller = ActiveController(
+            self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
+            self.cluster_id)
+        self.controller = controller
+        await controller.begin(epoch, self._first, heard)
+        return controller.append_failed
+
+    async def dismiss(self) -> None:
+        """Keeps (2), and (1): returns when no decision is under way any more."""
+        controller, self.controller = self.controller, None  # type: ignore[assignment]
+        if controller is not None:
+            controller.resign()
+            await controller.resigned()
+
+
+def _login(settings) -> tuple | None:
+    """To an etcd that others run. Raises ConfigError."""
+    name, password = settings["quorum.etcd.username"], settings["quorum.etcd.password"]
+    if name is None:
+        return None
+    if not password:
+        raise ConfigError("quorum.etcd.username is set, and quorum.etcd.password is not")
+    return name, password
+
+
+def _zookeeper(settings) -> Keys:
+    """Raises StartError."""
+    try:
+        # Imported here: it is not for everybody.
+        from pylog.metadata.zookeeper import ZooKeeper, tls_of
+    except ImportError as error:
+        raise StartError("quorum.zookeeper.connect needs kazoo: pip install "
+                         f"'pylog-broker[zookeeper]' ({error})") from None
+    return ZooKeeper(
+        settings["quorum.zookeeper.connect"],
+        settings["controller.quorum.fetch.timeout.ms"] / 1000,
+        login=settings["quorum.zookeeper.digest"], tls=tls_of(settings))

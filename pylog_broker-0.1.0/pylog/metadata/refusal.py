@@ -1,0 +1,16 @@
+"""A decision against one part of a request.
+
+Owns: nothing.
+Called by: the controller's decisions and the handlers, which turn it into that part's result.
+Invariants: (1) it never ends a request: a refusal becomes a value in an answer.
+Source: Kafka's error codes.
+"""
+
+
+class Refusal(Exception):
+    """`error`: an ErrorCode; `message`: the text for the client, or None."""
+
+    def __init__(self, error: int, message: str | None = None):
+        super().__init__(message)
+        self.error = error
+        self.message = message

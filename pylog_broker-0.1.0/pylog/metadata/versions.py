@@ -1,0 +1,47 @@
+"""In which version a metadata record is written, by the cluster's metadata.version.
+
+Owns: the table of versions.
+Called by: metadata.snapshots, metadata.log, metadata.controller.
+Invariants: (1) a record is written in the newest version that the metadata.version has, so that
+  the oldest broker that it admits can read it; (2) what an older version cannot say is left out.
+Source: Kafka's MetadataVersion; KIP-584, KIP-778.
+"""
+
+NEWEST_VERSION = 30      # 4.3-IV0
+OLDEST_VERSION = 7       # 3.3-IV3
+
+# Record -> [(the first metadata.version, its version of the record, the fields it brought)],
+# newest first. Others have version 0 only, or their newest one.
+_OLDER = {
+    "RegisterBrokerRecord": (
+        (30, 4, ("cordoned_log_dirs",)), (17, 3, ("log_dirs",)),
+        (8, 2, ("is_migrating_zk_broker",)), (7, 1, ())),
+    "BrokerRegistrationChangeRecord": (
+        (30, 3, ("cordoned_log_dirs",)), (17, 2, ("log_dirs",)), (7, 1, ())),
+    "PartitionRecord": (
+        (23, 2, ("eligible_leader_replicas", "last_known_elr")), (17, 1, ("directories",)),
+        (7, 0, ())),
+    "PartitionChangeRecord": (
+        (23, 2, ("eligible_leader_replicas", "last_known_elr")), (17, 1, ("directories",)),
+        (7, 0, ())),
+}
+
+
+def record_version(kind: str, metadata_version: int) -> int:
+    """The version in which records of that name are written. Keeps (1)."""
+    for first, version, _ in _OLDER.get(kind, ()):
+        if metadata_version >= first:
+            return version
+    return 0
+
+
+def fitted(record, metadata_version: int):
+    """The record, or one without what the metadata.version cannot say. Keeps (2)."""
+    lost = [field for first, _, fields in _OLDER.get(type(record).__name__, ())
+            if metadata_version < first for field in fields]
+    if not lost:
+        return record
+    kind = type(record)
+    default = kind()
+    return kind(**{field: getattr(default if field in lost else record, field)
+                   for field in kind.__slots__})

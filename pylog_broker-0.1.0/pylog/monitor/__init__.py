@@ -1,0 +1,1 @@
+"""What the broker reports about itself, over HTTP and off the hot path."""

@@ -1,0 +1,100 @@
+"""The text of one scrape, by the table of metrics.
+
+Owns: nothing but the text.
+Called by: monitor.collect.
+Invariants: (1) a family is written once, whole; (2) label names come from the table; (3) the two
+  formats differ in the heads and the end only.
+Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.
+"""
+
+from pylog.monitor import metrics
+from pylog._native import metrics as native
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def _bounds(first: int, unit: int) -> list:
+    """The upper bounds of a native histogram's buckets as text."""
+    return [repr(2 ** (first + at) / unit) for at in range(native.BUCKETS - 1)] + ["+Inf"]
+
+
+_BOUNDS = {"seconds": (_bounds(native.NS_FIRST, 10**9), 10**9),
+           "bytes": (_bounds(native.BYTES_FIRST, 1), 1)}
+
+
+def labels(name: str, *values) -> bytes:
+    """What stands between the braces of a sample of the family `name`."""
+    names = metrics.TABLE[name].labels
+    assert len(names) == len(values), (name, values)
+    return ",".join(f'{label}="{str(value).translate(_ESCAPES)}"'
+                    for label, value in zip(names, values, strict=True)).encode(
+                        "utf-8", "replace")
+
+
+class Page:
+    """Families, one after the other. open_metrics: that format, else Prometheus' older one."""
+
+    def __init__(self, open_metrics: bool):
+        self.content_type = OPEN_METRICS if open_metrics else TEXT
+        self._open_metrics = open_metrics
+        self._text = native.Exposition()
+        self._written: set[str] = set()
+
+    def family(self, name: str, samples) -> None:
+        """samples: [(label values, number)]."""
+        metric = self._head(name)
+        self._text.put("".join(
+            _line(metric.sample, labels(name, *values).decode(), number)
+            for values, number in samples).encode())
+
+    def single(self, name: str, number) -> None:
+        """A family without labels."""
+        self.family(name, [((), number)])
+
+    def histograms(self, name: str, samples) -> None:
+        """samples: [(label values, (sum, counts))] as native histograms give them."""
+        metric = self._head(name)
+        bounds, unit = _BOUNDS[metric.unit]
+        lines = []
+        for values, (total, counts) in samples:
+            shared = labels(name, *values).decode()
+            comma, upto = "," if shared else "", 0
+            for bound, count in zip(bounds, counts, strict=True):
+                upto += count
+                lines.append(_line(f"{name}_bucket", f'{shared}{comma}le="{bound}"', upto))
+            lines.append(_line(f"{name}_sum", shared, total / unit if unit > 1 else total))
+            lines.append(_line(f"{name}_count", shared, upto))
+        self._text.put("".join(lines).encode())
+
+    def columns(self, rows, figures, names) -> None:
+        """names: [(family, column of the figures)]; rows: the labels, which all of them share."""
+        for name, column in names:
+            self._text.figure(self._head(name).sample.encode(), rows, figures, column)
+
+    def integers(self, name: str, rows, values, thousandths: bool = False) -> None:
+        """values: array('q'), one for each row; thousandths: in units of a thousand, negative ones
+        left out."""
+        self._text.integers(self._head(name).sample.encode(), rows, values, thousandths)
+
+    def value(self) -> bytes:
+        """The whole text."""
+        if self._open_metrics:
+            self._text.put(b"# EOF\n")
+        return self._text.value()
+
+    def _head(self, name: str):
+        metric = metrics.TABLE[name]
+        assert name not in self._written, name
+        self._written.add(name)
+        shown = name if self._open_metrics else metric.sample
+        lines = f"# HELP {shown} {metric.help.translate(_ESCAPES)}\n# TYPE {shown} {metric.type}\n"
+        if self._open_metrics and metric.unit:
+            lines += f"# UNIT {shown} {metric.unit}\n"
+        self._text.put(lines.encode())
+        return metric
+
+
+def _line(name: str, shared: str, number) -> str:
+    return f"{name}{{{shared}}} {number!r}\n" if shared else f"{name} {number!r}\n"

@@ -1,0 +1,137 @@
+"""What this node logs in to others with: a password, a token or a ticket.
+
+Owns: the newest token of an account.
+Called by: peer.credentials.
+Invariants: (1) what no login could be made with is refused when it is made; (2) no password, token
+  or ticket stands in the text of an exception.
+Source: Kafka's LoginManager and login modules (options of sasl.jaas.config); KIP-12, KIP-768.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from urllib.parse import unquote, urlsplit
+
+from pylog.config.errors import ConfigError
+from pylog.security import jaas, proofs
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from pylog.security import issued
+
+BEARER, TICKET = "OAUTHBEARER", "GSSAPI"
+MECHANISMS = (*proofs.MECHANISMS, BEARER, TICKET)
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
+SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+JAAS = "sasl.jaas.config"
+
+
+class Password:
+    """name: whose."""
+
+    blocks = False
+
+    def __init__(self, mechanism: str, options: dict[str, str]):
+        self._mechanism = mechanism
+        self.name, self._password = options.get("username", ""), options.get("password", "")
+        if not self.name or not self._password:
+            raise ConfigError("a node that logs in to others needs a username and a password in it")
+
+    def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
+        """As proofs.tokens, towards a host."""
+        return proofs.tokens(self._mechanism, self.name, self._password)
+
+
+class Ticket:
+    """A ticket of Kerberos, for the service on the host that is dialled."""
+
+    blocks = True        # It is asked of the KDC.
+
+    def __init__(self, options: dict[str, str], get: Callable[[str], Any]):
+        # Imported here, as what it loads: only who has tickets needs it.
+        from pylog.security import kerberos
+
+        kerberos.library()
+        self._kerberos = kerberos
+        self._service = options.get("serviceName") or get("sasl.kerberos.service.name")
+        self._principal = options.get("principal")
+        self._keytab = options.get("keyTab")
+        if not self._service:
+            raise ConfigError("serviceName is missing in it, and sasl.kerberos.service.name is not "
+                              "set")
+        if self._keytab and not self._principal:
+            raise ConfigError("principal is missing in it: whose tickets the keyTab is for")
+        if self._keytab and not os.access(self._keytab, os.R_OK):
+            raise ConfigError(f"keyTab {self._keytab} cannot be read")
+        self.name = self._principal or "the ticket cache"
+
+    def tokens(self, host: str) -> Generator[bytes, bytes, None]:
+        """As Password's. Blocks."""
+        return self._kerberos.tokens(self._service, host, self._principal, self._keytab)
+
+
+class Bearer:
+    """A token, which is used until most of its life is over. now_ms: the wall clock."""
+
+    blocks = True        # It is asked of an issuer.
+
+    def __init__(self, options: dict[str, str], get: Callable[[str], Any],
+                 now_ms: Callable[[], int]):
+        # Imported here, as what it loads: only who has tokens needs it.
+        from pylog.security import issued
+
+        def clock() -> float:
+            return now_ms() / 1000
+
+        url = get(ENDPOINT)
+        if url is None and any(name.startswith(issued.UNSECURED) for name in options):
+            self.name = options.get(f"{issued.UNSECURED}StringClaim_sub", "an unsigned token")
+            new = partial(issued.unsigned, options, clock)
+        elif url is None:
+            raise ConfigError(f"{ENDPOINT} is not set, where tokens are had")
+        elif urlsplit(url).scheme == "file":
+            self.name = unquote(urlsplit(url).path)
+            new = partial(issued.read, self.name)
+        else:
+            endpoint = _endpoint(url, options, get)
+            self.name = endpoint.client_id
+            new = partial(issued.ask, endpoint, clock)
+        self._source = issued.Source(
+            new, clock, get("sasl.login.retry.backoff.ms") / 1000,
+            get("sasl.login.retry.backoff.max.ms") / 1000)
+
+    def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
+        """As Password's. Blocks."""
+        yield from proofs.bearer(self._source.current or self._source.token())
+
+
+def _endpoint(url: str, options: dict[str, str], get: Callable[[str], Any]) -> issued.Endpoint:
+    from pylog.security import issued, outgoing
+
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigError(f"{ENDPOINT}={url}: expected https://…, http://… or file:///path")
+    name = get(CLIENT_ID) or options.get("clientId")
+    secret = get(SECRET) or options.get("clientSecret")
+    if not name or not secret:
+        raise ConfigError(f"{CLIENT_ID} and {SECRET} are not set, nor are "
+                          "clientId and clientSecret in it")
+    return issued.Endpoint(
+        url, name, secret, get("sasl.oauthbearer.scope") or options.get("scope"),
+        outgoing.towards_issuer(options))
+
+
+def of(mechanism: str, get: Callable[[str], Any],
+       now_ms: Callable[[], int]) -> Password | Ticket | Bearer:
+    """get: a setting as the listener and its mechanism have it. Raises ConfigError (1)."""
+    text = get(JAAS)
+    options = {} if text is None else jaas.options(text)
+    if mechanism == TICKET:
+        return Ticket(options, get)
+    if mechanism == BEARER:
+        return Bearer(options, get, now_ms)
+    return Password(mechanism, options)

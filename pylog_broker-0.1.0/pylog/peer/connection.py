@@ -1,0 +1,300 @@
+"""A connection to another node of the cluster: requests out, answers back, in order; under TLS and
+after a login, where its listener wants them.
+
+Owns: the socket's transport, the bytes of the answer that comes in, the requests under way.
+Called by: metadata.observer, metadata.member, replication.channel, replication.fetching,
+  coordinator.brokers, metadata.office. On the event loop.
+Invariants: (1) answers come in the order of the requests: the oldest one under way has the next
+  frame, and its correlation id is checked; (2) at most IN_FLIGHT_MAX requests are under way, the
+  next ones wait; (3) a connection that failed fails every request under way, once, and takes no
+  more; (4) memory follows what came, not what a length claims; (5) an answer that does not come in
+  time ends the connection: later ones could not be told apart; (6) while it logs in, nothing else
+  is sent, and a login that is good for a while is renewed before the next request; (7) the event
+  loop waits for no KDC and no issuer of tokens.
+Source: Kafka's protocol guide; KIP-368 (logins that end).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections import deque
+
+from pylog.peer.errors import PeerError
+from pylog.protocol import codec, messages, tables
+from pylog.protocol.errors import ProtocolError
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from pylog.peer.credentials import Credentials
+
+CONNECT_SECONDS = 5.0
+CALL_SECONDS = 30.0
+IN_FLIGHT_MAX = 64
+FRAME_BYTES_MAX = 256 << 20
+SIZE_BYTES = 4
+API_VERSIONS_VERSION = 3
+# The kernel asks a host that is watched for a sign of life, and nobody here wakes up for that.
+PROBE_S, PROBES_MAX = 1, 60
+ACKNOWLEDGED_AT = 56     # Of tcp_info: tcpi_last_ack_recv, in ms.
+RENEW_SHARE = 0.85       # Of the time that a login is good for.
+
+
+def key_of(message: Any) -> int:
+    """The api key of a request's message."""
+    key = tables.message(type(message).__qualname__).id
+    assert key is not None, type(message)
+    return key
+
+
+class Peer(asyncio.Protocol):
+    """One connection; `await Peer.connect(...)` makes it. `failure` says why it ended."""
+
+    def __init__(self, host: str, port: int, client_id: str):
+        self.failure: PeerError | None = None
+        self._host, self._name = host, f"{host}:{port}"
+        self._client_id = client_id
+        self._transport: Any = None
+        self._under_way: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+        self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._received = bytearray()
+        self._next_id = 0
+        self._versions: dict[int, int] | None = None     # Api key -> the other side's newest.
+        self._credentials: Credentials | None = None
+        self._login_ends_s: float | None = None          # Of the loop's time: when to renew it.
+        self._renewing = asyncio.Lock()
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def connect(cls, host: str, port: int, client_id: str,
+                      timeout_s: float = CONNECT_SECONDS,
+                      credentials: Credentials | None = None) -> Peer:
+        """A connection that is ready for requests. credentials: None for plain text. Raises
+        PeerError."""
+        made = cls(host, port, client_id)
+        made._credentials = credentials
+        try:
+            async with asyncio.timeout(timeout_s):
+                await made._open(host, port)
+                if credentials is not None and credentials.has_login:
+                    await made._log_in()
+        except TimeoutError:
+            made.close()
+            raise PeerError(f"{host}:{port}: no connection within {timeout_s} s") from None
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    async def _open(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._credentials is None or not self._credentials.has_tls:
+            await self._opened(loop.create_connection(lambda: self, host, port))
+        else:
+            context = self._credentials.context()
+            await self._opened(loop.create_connection(
+                lambda: self, host, port, ssl=context, server_hostname=host))
+
+    async def _opened(self, connecting: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await connecting
+        except OSError as error:
+            raise PeerError(f"{self._name}: {self._reason(error)}") from error
+
+    def _reason(self, error: Exception) -> str:
+        if self._credentials is not None and self._credentials.has_tls:
+            # Imported here: it loads Python's ssl.
+            from pylog.security import outgoing
+
+            if outgoing.is_tls(error):
+                return outgoing.explained(error)
+        return str(getattr(error, "strerror", None) or error)
+
+    async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:
+        """The answer to a request, decoded. Raises PeerError; EncodeError before it is sent."""
+        key, number = key_of(message), self._take_id()
+        frame = codec.request_frame(key, version, number, self._client_id, message)
+        return self._decoded(key, version, await self._exchange(frame, number, timeout_s))
+
+    async def newest(self, key: int, version: int) -> int:
+        """The newest version of an API up to `version` that the other side has. Raises PeerError.
+        """
+        if self._versions is None:
+            answer = await self.call(messages.ApiVersionsRequest(
+                client_software_name="pylog", client_software_version="1"), API_VERSIONS_VERSION)
+            self._versions = {row.api_key: row.max_version for row in answer.api_keys}
+        return min(version, self._versions.get(key, version))
+
+    async def send_raw(self, frame: bytes, timeout_s: float = CALL_SECONDS) -> bytes:
+        """The answer's bytes, header included, to a request's: `frame` has its header, and neither
+        has its size. Raises PeerError."""
+        number = int.from_bytes(frame[4:8], "big", signed=True)
+        return await self._exchange(len(frame).to_bytes(4, "big") + frame, number, timeout_s)
+
+    async def ended(self) -> None:
+        """Returns once the connection has ended."""
+        await self._ended.wait()
+
+    def watch_host(self) -> None:
+        """Has silent_s() know, to a second, of a connection on which nothing is sent."""
+        probed = self._socket()
+        if probed is not None:
+            for level, option, value in (
+                    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S),
+                    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES_MAX)):
+                probed.setsockopt(level, option, value)
+
+    def silent_s(self) -> float:
+        """For how long nothing at all has come from the other host: its kernel answers for a
+        process that hangs. 0 when that is not known."""
+        asked = self._socket()
+        if asked is None or self.failure is not None:
+            return 0.0
+        told = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED_AT + 4)
+        return int.from_bytes(told[ACKNOWLEDGED_AT:], sys.byteorder) / 1000
+
+    def _socket(self) -> Any:
+        return None if self._transport is None else self._transport.get_extra_info("socket")
+
+    def close(self) -> None:
+        """Ends the connection; who waits gets PeerError."""
+        self._fail("closed")
+
+    def _take_id(self) -> int:
+        self._next_id = (self._next_id + 1) % (1 << 31)
+        return self._next_id
+
+    async def _exchange(self, frame: bytes, number: int, timeout_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._room.acquire()
+                while self._is_login_over():
+                    self._room.release()
+                    await self._renew()
+                    await self._room.acquire()
+                # Who gives up leaves its place in the row to the answer that will come.
+                return await self._sent(frame, number)
+        except TimeoutError:
+            # Keeps (5).
+            self._fail(f"no answer within {timeout_s} s")
+            assert self.failure is not None
+            raise self.failure from None
+
+    def _sent(self, frame: bytes, number: int) -> asyncio.Future[bytes]:
+        """The answer to come; there was room for it. Raises PeerError."""
+        if self.failure is not None:
+            # Keeps (3). The next one that waits is let through, to fail as well.
+            self._room.release()
+            raise self.failure
+        waiter = asyncio.get_running_loop().create_future()
+        self._under_way.append((number, waiter))
+        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)   # Keeps (2).
+        self._transport.write(frame)
+        return waiter
+
+    def _is_login_over(self) -> bool:
+        return self._login_ends_s is not None and self.failure is None \
+            and asyncio.get_running_loop().time() >= self._login_ends_s
+
+    async def _renew(self) -> None:
+        """Keeps (6): the others wait here, too."""
+        async with self._renewing:
+            if self._is_login_over():
+                try:
+                    await self._log_in()
+                except PeerError as error:
+                    self._fail(str(error))
+                    raise
+
+    async def _log_in(self) -> None:
+        """Raises PeerError."""
+        assert self._credentials is not None, self._name
+        # Imported here: only who logs in needs it.
+        from pylog.peer.credentials import advance
+
+        loop = asyncio.get_running_loop()
+        steps, answer = self._credentials.login(self._host), None
+        try:
+            while True:
+                # Keeps (7).
+                asked, lifetime_ms = await asyncio.to_thread(advance, steps, answer) \
+                    if self._credentials.blocks else advance(steps, answer)
+                if asked is None:
+                    break
+                answer = await self._said(*asked)
+        except PeerError as error:
+            raise PeerError(f"{self._name}: {error}") from None
+        self._login_ends_s = None if lifetime_ms <= 0 else \
+            loop.time() + RENEW_SHARE * lifetime_ms / 1000
+
+    async def _said(self, message: Any, version: int) -> Any:
+        """The answer to a request of the login, which waits for no other one."""
+        key, number = key_of(message), self._take_id()
+        frame = codec.request_frame(key, version, number, self._client_id, message)
+        await self._room.acquire()
+        return self._decoded(key, version, await self._sent(frame, number))
+
+    def _decoded(self, key: int, version: int, answer: bytes) -> Any:
+        try:
+            _, body = codec.decode_response_header(key, version, answer)
+            return codec.decode_response(key, version, answer, body)
+        except ProtocolError as error:
+            self._fail(f"an answer cannot be read: {error}")
+            assert self.failure is not None
+            raise self.failure from error
+
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = PeerError(f"{self._name}: {reason}")
+            self._ended.set()
+        if self._transport is not None:
+            self._transport.abort()
+        waiting, self._under_way = self._under_way, deque()
+        for _, waiter in waiting:
+            self._room.release()
+            if not waiter.done():
+                waiter.set_exception(self.failure)
+        self._received.clear()
+
+    # ---- asyncio's side -------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        if self.failure is not None:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(self._reason(exc) if exc is not None else "the connection was closed")
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        position = 0
+        while len(received) - position >= SIZE_BYTES and self.failure is None:
+            size = int.from_bytes(received[position:position + SIZE_BYTES], "big", signed=True)
+            if not SIZE_BYTES <= size <= FRAME_BYTES_MAX:
+                self._fail(f"an answer claims {size} bytes")
+                return
+            end = position + SIZE_BYTES + size
+            if len(received) < end:
+                break
+            self._answered(bytes(received[position + SIZE_BYTES:end]))
+            position = end
+        del self._received[:position]
+
+    def _answered(self, answer: bytes) -> None:
+        """Keeps (1)."""
+        number = int.from_bytes(answer[:4], "big", signed=True)
+        if not self._under_way or self._under_way[0][0] != number:
+            self._fail(f"an answer has the correlation id {number}, which is not the oldest")
+            return
+        _, waiter = self._under_way.popleft()
+        self._room.release()
+        if not waiter.done():
+            waiter.set_result(answer)

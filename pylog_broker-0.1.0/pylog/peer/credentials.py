@@ -1,0 +1,167 @@
+"""How this node shows other nodes who it is, and finds out who they are: TLS and SASL.
+
+Owns: the TLS contexts and the account made of the settings, until those change.
+Called by: peer.securing (makes them); peer.connection and peer.dial use what they are given.
+Invariants: (1) settings that cannot be used are refused when it is made, before anybody is dialled;
+  (2) no password stands in the text of an exception; (3) at most ASKING_MAX threads wait for a KDC
+  or an issuer of tokens, and whoever would be the next one fails at once.
+Source: KIP-103, KIP-684; Kafka's ChannelBuilders (which settings, and that brokers log in by the
+  listener's own sasl.jaas.config).
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+
+from pylog.config.errors import ConfigError
+from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
+from pylog.peer import accounts
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.security import outgoing, proofs, stores
+from pylog.security.errors import AuthenticationFailed
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+    from pylog._native.tls import TlsClient
+    from pylog.config import Settings
+
+    Account = accounts.Password | accounts.Ticket | accounts.Bearer
+    Login = Generator[tuple[Any, int], Any, int]
+
+AUTHENTICATE_VERSION = 1         # The first that says how long the login is good for.
+ASKING_MAX = 4
+
+
+class Credentials:
+    """listener: a name, as the other side has it too. mechanism_setting: which names the SASL
+    mechanism. now_ms: the wall clock. Raises ConfigError (1)."""
+
+    def __init__(self, settings: Settings, listener: str, protocol: str, mechanism_setting: str,
+                 now_ms: Callable[[], int]):
+        self._settings = settings
+        self._listener = listener
+        self.has_tls = protocol in TLS_PROTOCOLS
+        self.has_login = protocol in SASL_PROTOCOLS
+        self._mechanism_setting = mechanism_setting
+        self._now_ms = now_ms
+        self._account: tuple[tuple, Account] | None = None
+        self._asking = threading.BoundedSemaphore(ASKING_MAX)
+        self._context: tuple[tuple, ssl.SSLContext] | None = None
+        self._client: tuple[tuple, TlsClient] | None = None
+        if self.has_tls:
+            self.context()
+        if self.has_login:
+            self.account()
+
+    def _get(self, name: str) -> Any:
+        return self._settings.of_listener(self._listener, name)
+
+    # ---- TLS ------------------------------------------------------------------------------------
+
+    @property
+    def checks_names(self) -> bool:
+        """Whether the other side's certificate has to be for the host that was dialled."""
+        return self._get("ssl.endpoint.identification.algorithm") != ""
+
+    def context(self) -> ssl.SSLContext:
+        """For Python's sockets, of the files as they are now. Raises ConfigError."""
+        stamp = stores.stamp(stores.files(self._get))
+        if self._context is None or self._context[0] != stamp:
+            self._context = stamp, outgoing.context(self._get)
+        return self._context[1]
+
+    def client(self) -> TlsClient:
+        """For native threads, of the files as they are now. Raises ConfigError."""
+        # Imported here: it loads OpenSSL a second time over, where brokers follow each other.
+        from pylog._native.tls import TlsClient, TlsError
+
+        stamp = stores.stamp(stores.files(self._get))
+        if self._client is None or self._client[0] != stamp:
+            own = stores.own(self._get)
+            chain, key, key_password = (None, None, None) if own is None else own
+            try:
+                made = TlsClient(chain=chain, key=key, key_password=key_password,
+                                 trusted=stores.trusted(self._get))
+            except TlsError as error:
+                raise ConfigError(f"listener {self._listener}: {error}") from None
+            self._client = stamp, made
+        return self._client[1]
+
+    # ---- SASL -----------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a step of a login may wait for another machine than the one that is dialled."""
+        assert self._account is not None, self._listener
+        return self._account[1].blocks
+
+    def login(self, host: str) -> Login:
+        """Yields (request, version), is sent the answers, and returns for how many ms the login is
+        good, 0 for ever. host: that was dialled. Raises PeerError."""
+        try:
+            mechanism, account = self._settings[self._mechanism_setting], self.account()
+        except ConfigError as error:
+            raise PeerError(str(error)) from None
+        hello = yield messages.SaslHandshakeRequest(mechanism=mechanism), proofs.HANDSHAKE_VERSION
+        if hello.error_code:
+            raise PeerError(f"it does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
+        steps, answer = account.tokens(host), None
+        while True:
+            try:
+                token = self._next(account, steps, None if answer is None else answer.auth_bytes)
+            except StopIteration:
+                assert answer is not None, mechanism     # No login ends before it has begun.
+                return answer.session_lifetime_ms
+            except (AuthenticationFailed, ConfigError) as failed:
+                raise PeerError(f"the login of {account.name}: {failed}") from None
+            answer = yield messages.SaslAuthenticateRequest(auth_bytes=token), AUTHENTICATE_VERSION
+            if answer.error_code:
+                raise PeerError(f"it refuses the login of {account.name}: "
+                                f"{answer.error_message or 'the credentials were not accepted'}")
+
+    def _next(self, account: Account, steps: Generator[bytes, Any, None],
+              answer: bytes | None) -> bytes:
+        if not account.blocks:
+            return steps.send(answer)
+        # Keeps (3).
+        if not self._asking.acquire(blocking=False):
+            raise AuthenticationFailed("others wait for the same answer")
+        try:
+            return steps.send(answer)
+        finally:
+            self._asking.release()
+
+    def account(self) -> Account:
+        """As the settings are now. Raises ConfigError."""
+        mechanism = self._settings[self._mechanism_setting]
+        if mechanism not in accounts.MECHANISMS:
+            raise ConfigError(f"{self._mechanism_setting}={mechanism}: expected one of "
+                              f"{', '.join(accounts.MECHANISMS)}")
+
+        def get(name: str) -> Any:
+            return self._settings.of_listener(self._listener, name, mechanism)
+
+        made_of = mechanism, get(accounts.JAAS)
+        if self._account is None or self._account[0] != made_of:
+            try:
+                made = accounts.of(mechanism, get, self._now_ms)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"listener.name.{self._listener.lower()}.{mechanism.lower()}."
+                    f"sasl.jaas.config: {error}") from None
+            self._account = made_of, made
+        return self._account[1]
+
+
+def advance(login: Login, answer: Any) -> tuple[tuple[Any, int] | None, int]:
+    """((request, version) that comes next, 0), or (None, the end's time) of Credentials.login: as
+    a value, for a thread cannot hand on StopIteration. Raises PeerError."""
+    try:
+        return login.send(answer), 0
+    except StopIteration as end:
+        return None, end.value

@@ -1,0 +1,142 @@
+"""A connected socket to another node, for a thread that may block: under TLS and logged in, where
+its listener wants that.
+
+Owns: nothing; the caller owns what it gets.
+Called by: replication.membership.
+Invariants: (1) a failure of any kind is one PeerError that names the address; (2) all of it ends
+  within its time, but for what a KDC or an issuer of tokens takes.
+Source: none.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import namedtuple
+
+from pylog.peer.errors import PeerError
+from pylog.protocol import codec, tables
+from pylog.protocol.errors import ProtocolError
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog.peer.credentials import Credentials
+
+CONNECT_SECONDS = 5.0
+CLIENT_ID = "pylog"
+SIZE_BYTES = 4
+ANSWER_BYTES_MAX = 1 << 20       # Of a login's.
+
+Dialled = namedtuple("Dialled", ("socket", "tls", "login_ms"), defaults=(None, 0))
+Dialled.__doc__ = """A connection. tls: a native TlsSession over the socket, None in plain text.
+login_ms: for how long its login is good, 0 for ever."""
+
+
+def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentials | None = None,
+         timeout_s: float = CONNECT_SECONDS) -> Dialled:
+    """A connection without delay of small frames; its socket does not block. now_ns: a clock that
+    only goes forward. credentials: None for plain text. Raises PeerError."""
+    end_ns = now_ns() + int(timeout_s * 1e9)
+    try:
+        made = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        # Keeps (1).
+        raise PeerError(f"{host}:{port}: {error.strerror or error}") from error
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setblocking(False)
+    if credentials is None:
+        return Dialled(made)
+    try:
+        return _secured(_Line(made, now_ns, end_ns), host, credentials)
+    except (PeerError, OSError, ProtocolError) as error:
+        made.close()
+        raise PeerError(f"{host}:{port}: {error}") from None
+    except BaseException:
+        made.close()
+        raise
+
+
+def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
+    tls = None
+    if credentials.has_tls:
+        tls = credentials.client().connect(line.socket.fileno(), host, credentials.checks_names)
+        line.shake(tls)
+    return Dialled(
+        line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
+
+
+class _Line:
+    """One connection before it is handed over: at most one request at a time."""
+
+    def __init__(self, made: socket.socket, now_ns: Callable[[], int], end_ns: int):
+        self.socket = made
+        self._now_ns, self._end_ns = now_ns, end_ns
+        self._poll = select.poll()
+        self._poll.register(made, select.POLLIN)
+        self._out = select.poll()
+        self._out.register(made, select.POLLOUT)
+        self._send: Callable[[bytes], int] = made.send
+        self._receive: Callable[[int], bytes] = made.recv
+
+    def shake(self, tls: Any) -> None:
+        """Raises PeerError."""
+        # Imported here: it loads Python's ssl.
+        from pylog._native.tls import TlsError
+        from pylog.security import outgoing
+
+        try:
+            while not tls.handshake():
+                self._wait(self._poll)
+        except TlsError as error:
+            raise PeerError(outgoing.explained_text(str(error))) from None
+        self._send, self._receive = tls.send, tls.recv
+
+    def log_in(self, host: str, credentials: Credentials) -> int:
+        """For how many ms the login is good. Raises PeerError, OSError, ProtocolError."""
+        steps, answer, number = credentials.login(host), None, 0
+        try:
+            while True:
+                message, version = steps.send(answer)
+                answer, number = self._asked(message, version, number), number + 1
+        except StopIteration as end:
+            return end.value
+
+    def _asked(self, message: Any, version: int, number: int) -> Any:
+        key = tables.message(type(message).__qualname__).id
+        assert key is not None, type(message)
+        self._send_all(codec.request_frame(key, version, number, CLIENT_ID, message))
+        size = int.from_bytes(self._exactly(SIZE_BYTES), "big", signed=True)
+        if not SIZE_BYTES <= size <= ANSWER_BYTES_MAX:
+            raise PeerError(f"an answer claims {size} bytes")
+        answer = self._exactly(size)
+        _, body = codec.decode_response_header(key, version, answer)
+        return codec.decode_response(key, version, answer, body)
+
+    def _send_all(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[self._send(data):]
+            except BlockingIOError:
+                self._wait(self._out)
+
+    def _exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            try:
+                piece = self._receive(count - len(found))
+            except BlockingIOError:
+                self._wait(self._poll)
+                continue
+            if not piece:
+                raise PeerError("the connection was closed")
+            found += piece
+        return found
+
+    def _wait(self, poll: select.poll) -> None:
+        """Keeps (2)."""
+        left_ms = (self._end_ns - self._now_ns()) / 1e6
+        if left_ms <= 0 or not poll.poll(left_ms):
+            raise PeerError("no answer in time")

@@ -1,0 +1,144 @@
+"""An answer that grows from parts of it, each written down at once, within a bound.
+
+Owns: what is written of the answers that are being made.
+Called by: server.dispatch; one thread at a time.
+Invariants: (1) a part's elements are bytes before the next part is made, but for the last one of
+  each array, which may go on in the next part; (2) the bytes are counted as they come, and no
+  answer grows beyond bytes_max; (3) neighbours with the same key in two parts become one element.
+Source: protocol.elements, for the arrays that grow.
+"""
+
+from pylog._native.encode import Encoded
+from pylog._native.message import AnswerTooLong
+from pylog.protocol import codec
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Any
+
+# What a part says of the whole answer; the first part says the rest.
+_OF_THE_WHOLE = ("error_code", "error_message", "next_cursor")
+_PACK = 128   # Pieces of bytes that are put together into one.
+
+
+class Answer:
+    """The answer to one request."""
+
+    def __init__(self, api_key: int, version: int, bytes_max: int):
+        self.levels = codec.answered_levels(api_key, version)
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._whole: Any = None
+        self._top: _Array | None = None
+
+    def add(self, part) -> None:
+        """Takes a response that is a part of this one. Raises AnswerTooLong."""
+        if not self.levels:
+            assert self._whole is None, type(part)
+            self._whole = part
+            return
+        name = self.levels[0][0]
+        rows = getattr(part, name)
+        if self._whole is None:
+            self._whole = part
+            if rows is None:
+                return
+            setattr(part, name, [])
+            self._top = _Array(self, 0, getattr(part, name))
+        else:
+            self._take_over(part)
+        if rows:
+            assert self._top is not None, name
+            self._top.add(rows)
+
+    def finished(self):
+        """The message, after the last part."""
+        if self._top is not None:
+            self._top.close()
+        return self._whole
+
+    def count(self, size: int) -> None:
+        """Keeps (2)."""
+        self.bytes += size
+        if self.bytes > self._bytes_max:
+            raise AnswerTooLong(f"the answer has more than {self._bytes_max} bytes")
+
+    def _take_over(self, part) -> None:
+        for name in _OF_THE_WHOLE:
+            value = getattr(part, name, None)
+            if value and not getattr(self._whole, name):
+                setattr(self._whole, name, value)
+
+
+class _Array:
+    """One array of an answer: `rows` is what is written of it, without the element that is open."""
+
+    __slots__ = ("_answer", "_before", "_below", "_inner", "_keys", "_number", "_opened",
+                 "_packed", "_program", "_rows")
+
+    def __init__(self, answer: Answer, number: int, rows: list):
+        self._answer = answer
+        self._number = number
+        self._rows = rows
+        _, self._keys, self._program = answer.levels[number]
+        self._below = answer.levels[number + 1][0] if number + 1 < len(answer.levels) else ""
+        self._opened: Any = None             # Neither is there without the other.
+        self._inner: _Array | None = None
+        self._before = 0      # Bytes of the answer when the open element began.
+        self._packed = 0      # Rows that are long.
+
+    def add(self, rows: list) -> None:
+        if not self._below:
+            self._put(rows)
+            return
+        first = 0
+        if self._opened is not None and _is_same(self._opened, rows[0], self._keys):
+            # Keeps (3).
+            first = 1
+            inner = getattr(rows[0], self._below)
+            assert self._inner is not None
+            if inner:
+                self._inner.add(inner)
+            if getattr(rows[0], "error_code", 0):
+                self._opened.error_code = rows[0].error_code
+        if first < len(rows):
+            self.close()
+            if len(rows) - first > 1:
+                self._put(rows[first:-1])
+            self._open(rows[-1])
+
+    def close(self) -> None:
+        """Writes the open element."""
+        if self._opened is None:
+            return
+        assert self._inner is not None
+        self._inner.close()
+        row, self._opened = self._opened, None
+        self._answer.bytes = self._before
+        self._put([row])
+
+    def _open(self, row) -> None:
+        inner = None if isinstance(row, Encoded) else getattr(row, self._below)
+        if inner is None:
+            self._put([row])
+            return
+        setattr(row, self._below, [])
+        self._before = self._answer.bytes
+        self._opened = row
+        self._inner = _Array(self._answer, self._number + 1, getattr(row, self._below))
+        if inner:
+            self._inner.add(inner)
+
+    def _put(self, rows: list) -> None:
+        # Keeps (1).
+        written = self._program.encoded_all(rows)
+        self._rows.append(written)
+        if len(self._rows) - self._packed >= _PACK:
+            self._rows[self._packed:] = [self._program.encoded_all(self._rows[self._packed:])]
+            self._packed += 1
+        self._answer.count(len(written))
+
+
+def _is_same(one, other, keys: tuple) -> bool:
+    return not isinstance(other, Encoded) and all(
+        [getattr(one, key) == getattr(other, key) for key in keys])

@@ -1,0 +1,157 @@
+"""What a request asks for one by one: in which array, by which key, and where the answer has it.
+
+Owns: the table of elements.
+Called by: server.dispatch, protocol.codec.
+Invariants: (1) whatever may be asked for in thousands, or answered with thousands, stands here;
+  (2) the pieces of a request, each answered as a request of its own, make the answer to the whole;
+  (3) a repeat never costs an answer of its own: it is dropped or refused.
+Source: KafkaApis of Kafka 4.3, for what it does with repeats.
+
+A path: the arrays from the message down, each with the fields that identify its elements after a
+colon. Several paths: the one whose first array the version has.
+"""
+
+import sys
+from collections import namedtuple
+
+from pylog._native.pieces import KEEP, ONCE, TWICE
+from pylog.protocol import api, tables
+
+PIECE = 256         # Elements that a handler is given at once,
+PIECE_CHANGES = 64  # where each may be a record,
+PIECE_COSTLY = 4    # where each is a page of text.
+# A request below so many bytes for each element of a piece is short: it is handled at once.
+BYTES_PER_ELEMENT = 16
+# Elements that a request may have which is not read in pieces, or a piece besides its own: above
+# Kafka's own limits.
+WHOLE_MAX = 100_000
+FEW_MAX = 10_000    # Where each is some work and no client has a reason for many.
+EVERY = 1 << 20     # Of partitions, where a handler looks at them a few at a time.
+
+Elements = namedtuple(
+    "Elements", ("asked", "answered", "repeats", "piece", "whole_max", "short_bytes_max"))
+Elements.__doc__ = """asked, answered: paths as [(array, key fields)]. repeats: KEEP where the last
+counts; ONCE where Kafka answers each or has a set; TWICE where Kafka refuses them. A body above
+short_bytes_max is read in pieces."""
+
+
+def _paths(text: str) -> tuple:
+    return tuple([
+        tuple([(name, tuple(keys.split(",")) if keys else ())
+               for name, _, keys in [level.partition(":") for level in path.split()]])
+        for path in text.split("|") if path])
+
+
+def _row(asked: str, answered: str, repeats=ONCE, piece=PIECE, whole_max=WHOLE_MAX) -> Elements:
+    return Elements(_paths(asked), _paths(answered), repeats, piece, whole_max,
+                    piece * BYTES_PER_ELEMENT if asked else sys.maxsize)
+
+
+ELEMENTS: dict[int, Elements] = {
+    api.LIST_OFFSETS: _row("topics:name partitions:partition_index", "topics:name partitions",
+                           TWICE),
+    api.METADATA: _row("topics:topic_id,name", "topics:name,topic_id partitions"),
+    api.OFFSET_COMMIT: _row("topics:name,topic_id partitions:partition_index",
+                            "topics:name,topic_id partitions", KEEP),
+    api.OFFSET_FETCH: _row(
+        "groups:group_id topics:name,topic_id partition_indexes|topics:name partition_indexes",
+        "groups:group_id topics:name,topic_id partitions|topics:name partitions"),
+    api.FIND_COORDINATOR: _row("coordinator_keys", "coordinators"),
+    api.DESCRIBE_GROUPS: _row("groups", "groups:group_id members"),
+    api.CONSUMER_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.SHARE_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.STREAMS_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.DESCRIBE_SHARE_GROUP_OFFSETS: _row(
+        "groups:group_id topics:topic_name partitions",
+        "groups:group_id topics:topic_name partitions"),
+    api.ALTER_SHARE_GROUP_OFFSETS: _row("topics:topic_name partitions:partition_index",
+                                        "responses:topic_name partitions", KEEP, PIECE_CHANGES),
+    api.DELETE_SHARE_GROUP_OFFSETS: _row("topics:topic_name", "responses", ONCE, PIECE_CHANGES),
+    api.LIST_GROUPS: _row("", "groups"),
+    api.DELETE_TOPICS: _row("topics:name,topic_id|topic_names", "responses", TWICE, PIECE_CHANGES),
+    api.DELETE_RECORDS: _row("topics:name partitions:partition_index", "topics:name partitions",
+                             KEEP, PIECE_CHANGES),
+    api.OFFSET_FOR_LEADER_EPOCH: _row("topics:topic partitions:partition",
+                                      "topics:topic partitions"),
+    # What one request says of a transaction is done whole, or not at all.
+    api.ADD_PARTITIONS_TO_TXN: _row("", "results_by_topic_v3_and_below:name results_by_partition"),
+    api.WRITE_TXN_MARKERS: _row("", "markers:producer_id topics:name partitions"),
+    api.TXN_OFFSET_COMMIT: _row("", "topics:name partitions"),
+    api.DESCRIBE_ACLS: _row("", "resources:resource_type,resource_name,pattern_type acls"),
+    api.CREATE_ACLS: _row("creations", "results", KEEP, PIECE_CHANGES, FEW_MAX),
+    api.DELETE_ACLS: _row("filters", "filter_results", KEEP, PIECE_COSTLY, FEW_MAX),
+    api.DESCRIBE_CONFIGS: _row("resources:resource_type,resource_name", "results",
+                               piece=PIECE_COSTLY),
+    api.ALTER_CONFIGS: _row("resources:resource_type,resource_name", "responses", TWICE,
+                            PIECE_CHANGES),
+    api.ALTER_REPLICA_LOG_DIRS: _row("dirs:path topics:name partitions",
+                                     "results:topic_name partitions", KEEP, PIECE_CHANGES),
+    api.DESCRIBE_LOG_DIRS: _row("", "results:log_dir topics:name partitions", whole_max=EVERY),
+    api.CREATE_PARTITIONS: _row("topics:name", "results", TWICE, PIECE_CHANGES),
+    api.DELETE_GROUPS: _row("groups_names", "results", ONCE, PIECE_CHANGES),
+    api.ELECT_LEADERS: _row("topic_partitions:topic partitions",
+                            "replica_election_results:topic partition_result"),
+    api.INCREMENTAL_ALTER_CONFIGS: _row("resources:resource_type,resource_name", "responses",
+                                        TWICE, PIECE_CHANGES),
+    api.ALTER_PARTITION_REASSIGNMENTS: _row("topics:name partitions:partition_index",
+                                            "responses:name partitions", TWICE, PIECE_CHANGES),
+    api.LIST_PARTITION_REASSIGNMENTS: _row("topics:name partition_indexes",
+                                           "topics:name partitions"),
+    api.OFFSET_DELETE: _row("topics:name partitions:partition_index", "topics:name partitions"),
+    api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries", whole_max=FEW_MAX),
+    api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, PIECE_CHANGES, FEW_MAX),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS: _row("users:name", "results", TWICE),
+    # Kafka refuses a user who stands in it twice, whichever array: it is decided whole.
+    api.ALTER_USER_SCRAM_CREDENTIALS: _row("", "results", whole_max=FEW_MAX),
+    api.DESCRIBE_QUORUM: _row("", "topics", whole_max=FEW_MAX),
+    api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
+                                 "topics:name partitions:partition_index active_producers",
+                                 piece=PIECE_COSTLY),
+    api.DESCRIBE_TRANSACTIONS: _row("transactional_ids", "transaction_states"),
+    api.LIST_TRANSACTIONS: _row("", "transaction_states"),
+    api.LIST_CONFIG_RESOURCES: _row("", "config_resources"),
+    api.DESCRIBE_TOPIC_PARTITIONS: _row("", "topics", whole_max=EVERY),
+}
+
+_NOTHING = _row("", "")
+
+
+def of(api_key: int) -> Elements:
+    return ELEMENTS.get(api_key, _NOTHING)
+
+
+def path_of(paths: tuple, kind: str, api_key: int, version: int):
+    """The one of `paths` that a version of a "request" or "response" has, or None."""
+    fields = {field.name: field for field in tables.message(tables.name_of(kind, api_key)).fields}
+    for path in paths:
+        if tables.contains(fields[path[0][0]].versions, version):
+            return path
+    return None
+
+
+def repeats(row: Elements, request) -> bool:
+    """Whether a request names something twice that is to be answered once."""
+    if row.repeats == ONCE:
+        for path in row.asked:
+            if _repeats(request, path, 0):
+                return True
+    return False
+
+
+def _repeats(holder, path: tuple, number: int) -> bool:
+    name, keys = path[number]
+    rows = getattr(holder, name)
+    if not rows:
+        return False
+    number += 1
+    if len(rows) > 1:
+        if not keys:
+            if len(set(rows)) < len(rows):
+                return True
+        elif len({tuple([getattr(row, key) for key in keys]) for row in rows}) < len(rows):
+            return True
+    if number < len(path):
+        for row in rows:
+            if _repeats(row, path, number):
+                return True
+    return False

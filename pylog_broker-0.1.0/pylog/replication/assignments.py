@@ -1,0 +1,115 @@
+"""Which log directory has which replica of this broker, told to the controller.
+
+Owns: what the controller does not know yet, the request under way.
+Called by: replication.replicas.
+Invariants: (1) only a directory that this broker registered is named: of any other the controller
+  believes that it has failed; (2) one request is under way, and after one that failed there is a
+  pause; (3) what the image says already is not told.
+Source: KIP-858 (AssignReplicasToDirs); Kafka's AssignmentsManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pylog.log.manager import LogManager
+    from pylog.metadata.image import Topic
+    from pylog.replication.channel import ControllerChannel
+
+REPLICAS_MAX = 2000          # Of one request, as Kafka's.
+AGAIN_S = 0.5
+
+log = logging.getLogger("pylog.replication")
+
+
+class Assignments:
+    """directory_ids: path -> id of this broker's log directories."""
+
+    def __init__(self, node_id: int, channel: ControllerChannel, logs: LogManager,
+                 directory_ids: dict[str, bytes]):
+        self._node_id = node_id
+        self._channel = channel
+        self._logs = logs
+        self._ids = [directory_ids.get(path) for path in logs.paths]
+        self._waiting: dict[tuple[bytes, int], bytes] = {}
+        self._asking: asyncio.Task | None = None
+
+    def look(self, topic: Topic) -> None:
+        """Tells where the replicas of a topic are, when the image says otherwise."""
+        for index, state in enumerate(topic.partitions):
+            if self._node_id not in state.replicas:
+                self._waiting.pop((topic.id, index), None)
+                continue
+            own = self._own(topic, index)
+            told = state.directories[state.replicas.index(self._node_id)] \
+                if state.directories else None
+            if own is None or own == told:
+                # Keeps (3).
+                self._waiting.pop((topic.id, index), None)
+            else:
+                self._waiting[topic.id, index] = own
+        if self._waiting and self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    def _own(self, topic: Topic, index: int) -> bytes | None:
+        """Keeps (1): None where there is no log, or its directory has no id."""
+        if self._logs.get(topic.name, index) is None:
+            return None
+        return self._ids[self._logs.place(topic.name, index)]
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)
+                keys = list(self._waiting)[:REPLICAS_MAX]
+                asked = {key: self._waiting[key] for key in keys}
+                if not await self._asked(asked):
+                    # Keeps (2).
+                    await asyncio.sleep(AGAIN_S)
+        finally:
+            self._asking = None
+
+    async def _asked(self, asked: dict[tuple[bytes, int], bytes]) -> bool:
+        """One request. False: it has to be asked again."""
+        try:
+            answer = await self._channel.call(self._request(asked))
+        except PeerError as error:
+            log.warning("the controller does not hear of log directories", extra={
+                "reason": str(error)})
+            return False
+        if answer.error_code:
+            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._channel.beat()
+            return False
+        for key, id_ in asked.items():
+            if self._waiting.get(key) == id_:
+                # What was refused concerns a partition that is gone, or not here any more.
+                del self._waiting[key]
+        return True
+
+    def _request(self, asked: dict[tuple[bytes, int], bytes]) -> Any:
+        new = messages.AssignReplicasToDirsRequest
+        directories: dict[bytes, dict[bytes, list]] = {}
+        for (topic_id, index), id_ in asked.items():
+            directories.setdefault(id_, {}).setdefault(topic_id, []).append(
+                new.PartitionData(partition_index=index))
+        return new(
+            broker_id=self._node_id, broker_epoch=self._channel.broker_epoch,
+            directories=[new.DirectoryData(id=id_, topics=[
+                new.TopicData(topic_id=topic_id, partitions=rows)
+                for topic_id, rows in topics.items()]) for id_, topics in directories.items()])
+
+    async def close(self) -> None:
+        """Tells nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)

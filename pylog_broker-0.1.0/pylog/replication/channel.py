@@ -1,0 +1,250 @@
+"""This broker's way to the active controller: requests, and the heartbeats on their own connection.
+
+Owns: two connections to the active controller, the task that registers and beats.
+Called by: replication.membership, replication.forwarding, replication.remote_controller. On the
+  event loop.
+Invariants: (1) heartbeats wait for no other request: they have a connection of their own; (2) a
+  controller that is not the active one is left for another, and what it refused is asked again; (3)
+  a request whose outcome is unknown is asked again by its caller alone; (4) between two tries there
+  is a pause; (5) no answer is awaited from a controller once another is known to be active.
+Source: KIP-631, KIP-500; Kafka's NodeToControllerChannelManager and BrokerLifecycleManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pylog.peer.connection import Peer, key_of
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages, tables
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.lifecycle import Heartbeat, Lifecycle, Register, Stage
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog.metadata.tail import Tail
+    from pylog.peer.controllers import Controller, Controllers
+    from pylog.peer.credentials import Credentials
+
+RETRY_S, RETRY_MAX_S = 0.05, 1.0
+STOPPING_BEAT_S = 0.1
+LOOK_S = 0.1               # Between looks at who is active, while an answer is awaited.
+REGISTER_S = 0.25          # Until the session of the last run has ended, it is refused.
+
+log = logging.getLogger("pylog.channel")
+
+
+def _is_standby(answer: Any) -> bool:
+    """Whether an answer comes from a controller that is not the active one."""
+    if type(answer) is messages.CreateTopicsResponse:
+        return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in answer.topics)
+    return getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER
+
+
+class Line:
+    """One connection to whichever controller is to be asked; made when it is first needed."""
+
+    def __init__(self, controllers: Controllers, client_id: str, timeout_s: float,
+                 credentials: Credentials | None = None):
+        self._controllers = controllers
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._credentials = credentials
+        self._peer: Peer | None = None
+        self._asked_id = -1
+        self._connecting = asyncio.Lock()
+
+    async def ask(self, message: Any) -> Any:
+        """One try: the answer. Raises PeerError; the next try goes to the next controller."""
+        asked = self._controllers.next()
+        answering = asyncio.ensure_future(self._answer(asked, message))
+        try:
+            while not (await asyncio.wait([answering], timeout=LOOK_S))[0]:
+                self._check(asked)
+            answer = answering.result()
+        except PeerError:
+            self._controllers.failed(asked.id)
+            raise
+        finally:
+            answering.cancel()
+        if _is_standby(answer):
+            # Keeps (2).
+            self._controllers.refused(asked.id)
+        return answer
+
+    def _check(self, asked: Controller) -> None:
+        """Keeps (5)."""
+        if self._controllers.next().id != asked.id:
+            raise PeerError(f"{asked.id} is no longer the active controller")
+
+    async def _answer(self, asked: Controller, message: Any) -> Any:
+        peer = await self._connected(asked)
+        version = await peer.newest(
+            key_of(message), tables.message(type(message).__qualname__).versions[1])
+        return await peer.call(message, version, self._timeout_s)
+
+    async def _connected(self, asked: Controller) -> Peer:
+        async with self._connecting:
+            self._check(asked)
+            if self._peer is not None and self._peer.failure is None \
+                    and self._asked_id == asked.id:
+                return self._peer
+            self.close()
+            self._asked_id = asked.id
+            self._peer = await Peer.connect(
+                asked.host, asked.port, self._client_id, self._timeout_s, self._credentials)
+            return self._peer
+
+    def close(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+
+class ControllerChannel:
+    """registration: (a lifecycle.Register) -> the request. heartbeat: (a lifecycle.Heartbeat) ->
+    the request. is_ready: whether this broker's logs are open. registered: called with each new
+    broker epoch."""
+
+    def __init__(self, controllers: Controllers, lifecycle: Lifecycle, tail: Tail, *,
+                 node_id: int, settings: Any, credentials: Credentials | None = None,
+                 registration: Callable[[Register], Any],
+                 heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool],
+                 registered: Callable[[int], object]):
+        self.lifecycle = lifecycle
+        self.running = asyncio.Event()       # Once the controller has unfenced this broker.
+        self._tail = tail
+        self._beat_s = settings["broker.heartbeat.interval.ms"] / 1000
+        self._session_s = settings["broker.session.timeout.ms"] / 1000
+        self._timeout_s = settings["controller.socket.timeout.ms"] / 1000
+        self._registration = registration
+        self._heartbeat = heartbeat
+        self._is_ready = is_ready
+        self._registered = registered
+        self._line = Line(controllers, f"broker-{node_id}-controller", self._timeout_s,
+                          credentials)
+        self._beats = Line(controllers, f"broker-{node_id}-heartbeat",
+                           min(self._timeout_s, self._session_s / 2), credentials)
+        self._wake = asyncio.Event()
+        self._answered_s = 0.0
+        self._reported: str | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's registration; -1 while there is none."""
+        return self.lifecycle.broker_epoch
+
+    async def call(self, message: Any, timeout_s: float | None = None) -> Any:
+        """The active controller's answer. Raises PeerError: nobody answered in time, or the outcome
+        is unknown (3)."""
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        pause_s = RETRY_S
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    answer = await self._line.ask(message)
+                    if not _is_standby(answer):
+                        return answer
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, RETRY_MAX_S)
+        except TimeoutError:
+            raise PeerError(f"no controller answered within {timeout_s} s") from None
+
+    # ---- heartbeats -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Registers and beats until the broker may stop."""
+        pause_s = RETRY_S
+        while (wanted := self.lifecycle.next(
+                self._tail.published.offset, self._is_ready())) is not None:
+            before = self.lifecycle.stage
+            try:
+                await self._say(wanted)
+                pause_s = RETRY_S
+            except PeerError as error:
+                self._report("no controller answers", str(error))
+                await self._sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            if self.lifecycle.stage is Stage.RUNNING:
+                self.running.set()
+            if self.lifecycle.stage is before:
+                # Keeps (4): else there is something new to say.
+                await self._rest()
+
+    async def _say(self, wanted: Register | Heartbeat) -> None:
+        if isinstance(wanted, Register):
+            answer = await self._beats.ask(self._registration(wanted))
+            if answer.error_code == ErrorCode.NOT_CONTROLLER:
+                raise PeerError("NOT_CONTROLLER")
+            self.lifecycle.registered(answer.error_code, answer.broker_epoch)
+            if answer.error_code:
+                self._report("the controller does not register this broker",
+                             ErrorCode.of(answer.error_code).name)
+            else:
+                log.info("registered", extra={"epoch": answer.broker_epoch})
+                self._registered(answer.broker_epoch)
+        else:
+            answer = await self._beats.ask(self._heartbeat(wanted))
+            if answer.error_code == ErrorCode.NOT_CONTROLLER:
+                raise PeerError("NOT_CONTROLLER")
+            was = self.lifecycle.stage
+            self.lifecycle.beaten(
+                wanted, answer.error_code, answer.is_fenced, answer.should_shut_down)
+            if self.lifecycle.stage is not was:
+                log.info("broker is %s", self.lifecycle.stage.name.lower(),
+                         extra={"epoch": self.broker_epoch})
+        self._answered_s = asyncio.get_running_loop().time()
+
+    def _report(self, text: str, reason: str) -> None:
+        if reason != self._reported:
+            log.warning(text, extra={"reason": reason})
+            self._reported = reason
+
+    async def _rest(self) -> None:
+        """Until the next one is due, or there is something new to say."""
+        stage = self.lifecycle.stage
+        if stage is Stage.REGISTER:
+            await self._sleep(REGISTER_S)
+        elif stage is Stage.STOPPING:
+            await self._sleep(STOPPING_BEAT_S)
+        elif stage is Stage.CATCH_UP and self._tail.published.offset < self.broker_epoch:
+            caught_up = asyncio.ensure_future(self._tail.wait(self.broker_epoch))
+            await asyncio.wait([caught_up], timeout=self._beat_s)
+            caught_up.cancel()
+        elif stage is Stage.CATCH_UP:
+            await self._sleep(min(self._beat_s, STOPPING_BEAT_S))
+        else:
+            await self._sleep(self._beat_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    def beat(self) -> None:
+        """Sends the next heartbeat now: there is news, or the controller said that ours is old."""
+        self._wake.set()
+
+    async def leave(self, task: asyncio.Task, seconds: float) -> None:
+        """The controlled shutdown: returns once nothing is led here, the controller does not answer
+        for a session, or after `seconds`. task: that of run()."""
+        loop = asyncio.get_running_loop()
+        self.lifecycle.stop()
+        self.beat()
+        end_s, self._answered_s = loop.time() + seconds, max(self._answered_s, loop.time())
+        while not task.done() and loop.time() < min(end_s, self._answered_s + self._session_s):
+            await asyncio.wait([task], timeout=STOPPING_BEAT_S)
+        if not task.done():
+            log.warning("the controller did not let this broker go: it stops all the same")
+            task.cancel()
+
+    def close(self) -> None:
+        for line in (self._line, self._beats):
+            line.close()

@@ -1,0 +1,426 @@
+"""The partitions that this broker follows: connections to their leaders, and what fetchers ask.
+
+Owns: the native fetchers, a connection for each of their threads to each leader, tasks that dial
+  and that look up where a leader begins and ends. On the event loop, but for dialing and cutting.
+Called by: replication.membership.
+Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
+  that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
+  nothing native exists before the first partition is followed; (5) nothing is fetched before this
+  run of the broker is registered: a leader could not count it, and would hear of it anew only when
+  that fetch has waited.
+Source: KIP-101, KIP-227, KIP-595, KIP-903; Kafka's ReplicaFetcherManager and ReplicaFetcherThread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from pylog._native import fetcher
+from pylog._native.log import LogDeleted, LogError, NotLeader, StorageError
+from pylog.peer.connection import Peer
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.api import LIST_OFFSETS
+from pylog.protocol.errors import ErrorCode
+from pylog.replication import truncation
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog._native.log import Log
+    from pylog._native.throttle import Throttle
+    from pylog.peer.credentials import Credentials
+    from pylog.peer.dial import Dialled
+    from pylog.replication.departures import Departures
+    from pylog.replication.roles import Registered
+
+VERSION = 17                # Of Fetch.
+RENEW_SHARE = 0.85          # Of the time that a login is good for.
+LIST_OFFSETS_VERSION = 7
+EARLIEST, LATEST = -2, -1
+RETRY_S = 0.05
+STABLE_S = 10.0             # A connection that held so long is made anew without a pause.
+# Of a leader or a follower that has not seen the newest metadata yet: the image will tell.
+PASSING = frozenset((
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REPLICA_NOT_AVAILABLE))
+
+log = logging.getLogger("pylog.fetcher")
+
+
+class Partition:
+    """One that is followed."""
+
+    def __init__(self, topic_id: bytes, name: str, partition: int, partition_log: Log,
+                 leader_id: int, leader_epoch: int, followed: fetcher.Followed, link: Link):
+        self.topic_id, self.name, self.partition = topic_id, name, partition
+        self.log = partition_log
+        self.leader_id, self.leader_epoch = leader_id, leader_epoch
+        self.followed, self.link = followed, link
+
+
+class Link:
+    """A fetcher thread's way to one leader. serial: of its connection. held: partitions on it."""
+
+    def __init__(self, thread: int, leader_id: int):
+        self.thread, self.leader_id = thread, leader_id
+        self.held = self.serial = 0
+        self.pause_s = RETRY_S
+        self.since_s = 0.0
+        self.dialing: asyncio.Task[None] | None = None
+
+
+class ReplicaFetchers:
+    """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: Checkpointer.cut.
+    departures: hears of connections that end and come back. credentials: for what is asked
+    besides, as dial has them. throttle: of what is fetched."""
+
+    def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], Dialled],
+                 cut: Callable[[bytes, int, Log, truncation.Cut, int], None],
+                 departures: Departures, credentials: Credentials | None = None,
+                 throttle: Throttle | None = None):
+        self._settings = settings
+        self._node_id = node_id
+        self._dial = dial
+        self._cut = cut
+        self._credentials = credentials
+        self._throttle = throttle
+        self._departures = departures
+        self._native: fetcher.Fetchers | None = None
+        self._broker_epoch = -1
+        self._registered = asyncio.Event()
+        self._nodes: dict[int, Registered] = {}
+        self._partitions: dict[tuple[bytes, int], int] = {}      # Values are tokens.
+        self._by_token: dict[int, Partition] = {}
+        self._links: dict[tuple[int, int], Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._token = self._serial = 0
+
+    # ---- what is followed -----------------------------------------------------------------------
+
+    def follow(self, partition_log: Log, topic_id: bytes, topic_name: str, partition: int,
+               leader_id: int, leader_epoch: int) -> None:
+        """Copies that leader's records into the log from now on, instead of another's."""
+        self.unfollow(topic_id, partition)
+        native = self._started()
+        thread = native.thread_of(topic_id, partition)
+        link = self._links.get((thread, leader_id))
+        if link is None:
+            link = self._links[thread, leader_id] = Link(thread, leader_id)
+            link.dialing = self._begin(self._connect(link))
+        link.held += 1
+        self._token += 1
+        followed = native.follow(
+            partition_log, topic_id, partition, leader_id, leader_epoch, self._token)
+        self._partitions[topic_id, partition] = self._token
+        self._by_token[self._token] = Partition(
+            topic_id, topic_name, partition, partition_log, leader_id, leader_epoch, followed,
+            link)
+        assert len(self._partitions) == len(self._by_token), len(self._by_token)   # Keeps (1).
+
+    def unfollow(self, topic_id: bytes, partition: int) -> None:
+        """Nothing happens when it is not followed."""
+        token = self._partitions.pop((topic_id, partition), None)
+        if token is None:
+            return
+        part = self._by_token.pop(token)
+        assert self._native is not None, topic_id
+        self._native.unfollow(part.followed)
+        part.link.held -= 1
+        if part.link.held == 0:
+            self._drop(part.link)
+
+    def set_nodes(self, nodes: dict[int, Registered]) -> None:
+        """Where brokers listen for others, by id. What was dialled or asked where one is registered
+        anew may be of a machine that went without a word: it would be waited for."""
+        before, self._nodes = self._nodes, dict(nodes)
+        for link in self._links.values():
+            if before.get(link.leader_id) not in (None, self._nodes.get(link.leader_id)):
+                if link.dialing is not None:
+                    link.dialing.cancel()
+                    link.dialing, link.since_s = None, 0.0
+                self._reconnect(link)
+
+    def set_broker_epoch(self, broker_epoch: int) -> None:
+        """This broker is registered, or again, and the image in force says so."""
+        self._broker_epoch = broker_epoch
+        self._registered.set()
+        if self._native is not None:
+            self._native.set_broker_epoch(broker_epoch)
+
+    def lag(self) -> list:
+        """[(topic, partition, leader's id, records behind its high watermark or -1 when it has not
+        answered yet, CLOCK_MONOTONIC in ns of its last good answer or 0)]; for any thread."""
+        return [(part.name, part.partition, part.leader_id, *part.followed.figures()[:2])
+                for part in list(self._by_token.values())]
+
+    def stats(self) -> dict[str, int]:
+        return self._native.stats() if self._native is not None else {}
+
+    async def close(self) -> None:
+        """Nothing is appended any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._native is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._native.fileno())
+        await asyncio.to_thread(self._native.stop)
+        self._native = None
+        self._partitions.clear()
+        self._by_token.clear()
+        self._links.clear()
+
+    def _started(self) -> fetcher.Fetchers:
+        """Keeps (4)."""
+        if self._native is None:
+            value = self._settings.__getitem__
+            self._native = fetcher.Fetchers(
+                threads=min(value("num.replica.fetchers"), fetcher.THREADS_MAX),
+                replica_id=self._node_id, wait_ms_max=value("replica.fetch.wait.max.ms"),
+                bytes_min=value("replica.fetch.min.bytes"),
+                bytes_max=value("replica.fetch.response.max.bytes"),
+                partition_bytes_max=value("replica.fetch.max.bytes"),
+                backoff_ms_max=value("replica.fetch.backoff.ms"),
+                answer_ms_max=value("replica.socket.timeout.ms"),
+                batch_bytes_max=value("socket.request.max.bytes"),
+                flush_first=value("replica.flush.before.fetch.enable"),
+                throttle=self._throttle)
+            self._native.set_broker_epoch(self._broker_epoch)
+            self._native.start()
+            asyncio.get_running_loop().add_reader(self._native.fileno(), self._take_notices)
+        return self._native
+
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- connections ----------------------------------------------------------------------------
+
+    async def _connect(self, link: Link) -> None:
+        """Until there is a connection."""
+        told = False
+        loop = asyncio.get_running_loop()
+        while True:
+            if loop.time() - link.since_s < STABLE_S and link.since_s:
+                await self._pause(link)
+            link.since_s = loop.time()
+            address = self._nodes.get(link.leader_id)
+            try:
+                made = None if address is None else await self._dialed(
+                    (address.host, address.port))
+            except PeerError as error:
+                made = None
+                if not told:
+                    log.warning("a leader cannot be reached", extra={
+                        "leader": link.leader_id, "reason": str(error)})
+                told = True
+            if made is not None:
+                await self._attach_registered(link, made)
+                return
+
+    async def _pause(self, link: Link) -> None:
+        """Keeps (3)."""
+        await asyncio.sleep(link.pause_s)
+        most = self._settings["replica.fetch.backoff.ms"] / 1000
+        link.pause_s = max(min(2 * link.pause_s, most), RETRY_S)
+
+    async def _dialed(self, address: tuple[str, int]) -> Dialled:
+        dialing = asyncio.get_running_loop().run_in_executor(None, self._dial, *address)
+        try:
+            return await asyncio.shield(dialing)
+        except asyncio.CancelledError:
+            dialing.add_done_callback(_close_dialed)
+            raise
+
+    async def _attach_registered(self, link: Link, made: Dialled) -> None:
+        """Keeps (5)."""
+        try:
+            await self._registered.wait()
+        except asyncio.CancelledError:
+            made.socket.close()
+            raise
+        self._attach(link, made)
+
+    def _attach(self, link: Link, made: Dialled) -> None:
+        """Instead of the connection that there was, if there was one."""
+        assert self._native is not None, link.leader_id
+        size = self._settings["replica.socket.receive.buffer.bytes"]
+        if size > 0:
+            made.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        self._serial += 1
+        link.serial = self._serial
+        link.dialing = None
+        self._native.attach(link.thread, link.leader_id, made.socket.detach(), VERSION,
+                            self._serial, None if made.tls is None else made.tls.give())
+        self._departures.back(link.leader_id)
+        if made.login_ms > 0:
+            asyncio.get_running_loop().call_later(
+                RENEW_SHARE * made.login_ms / 1000, self._log_in_again, link, self._serial)
+
+    def _log_in_again(self, link: Link, serial: int) -> None:
+        """By another connection, which takes the place of this one when it is there."""
+        if self._links.get((link.thread, link.leader_id)) is link and link.serial == serial \
+                and link.dialing is None:
+            link.dialing = self._begin(self._connect(link))
+
+    def _reconnect(self, link: Link) -> None:
+        if link.dialing is None:
+            assert self._native is not None, link.leader_id
+            self._native.detach(link.thread, link.leader_id)
+            link.dialing = self._begin(self._connect(link))
+
+    def _drop(self, link: Link) -> None:
+        del self._links[link.thread, link.leader_id]
+        if link.dialing is not None:
+            link.dialing.cancel()
+        assert self._native is not None, link.leader_id
+        self._native.detach(link.thread, link.leader_id)
+
+    # ---- notices --------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Takes what is known by now, without waiting for the loop."""
+        if self._native is not None:
+            self._take_notices()
+
+    def _take_notices(self) -> None:
+        assert self._native is not None
+        for notice in self._native.take():
+            if notice.kind == fetcher.LOST:
+                self._lost(notice)
+                continue
+            part = self._by_token.get(notice.token)
+            if part is None:
+                continue
+            if notice.kind == fetcher.REFUSED:
+                self._refused(part, notice)
+            elif notice.kind == fetcher.DIVERGED:
+                self._begin(self._truncate(notice, part))
+            elif notice.kind == fetcher.OUT_OF_RANGE:
+                self._begin(self._find_range(notice.token, part))
+            else:
+                self._failed(notice.token, part, notice)
+
+    def _lost(self, notice: fetcher.Notice) -> None:
+        for link in self._links.values():
+            if link.serial == notice.token and link.dialing is None:
+                log.info("the connection to a leader is lost", extra={
+                    "leader": link.leader_id, "error": notice.code})
+                self._departures.lost(link.leader_id)
+                if asyncio.get_running_loop().time() - link.since_s > STABLE_S:
+                    link.pause_s = RETRY_S
+                link.dialing = self._begin(self._connect(link))
+
+    def _refused(self, part: Partition, notice: fetcher.Notice) -> None:
+        if notice.code < 0:
+            log.error("what a leader sent cannot be appended", extra={
+                "topic": part.name, "partition": part.partition, "leader": part.leader_id,
+                "error": notice.code})
+        elif notice.code not in PASSING:
+            log.warning("a leader refuses a follower", extra={
+                "topic": part.name, "partition": part.partition, "leader": part.leader_id,
+                "error": ErrorCode.of(notice.code).name})
+
+    def _failed(self, token: int, part: Partition, notice: fetcher.Notice) -> None:
+        log.error("a replica cannot follow", extra={
+            "topic": part.name, "partition": part.partition, "error": notice.code})
+        # What was short may be there again; a disk that failed is not, and stays where it is.
+        if not part.log.log_dir.offline:
+            self._begin(self._resume_later(token))
+
+    async def _resume_later(self, token: int) -> None:
+        await asyncio.sleep(self._settings["replica.fetch.backoff.ms"] / 1000 + RETRY_S)
+        self._resume(token)
+
+    async def _truncate(self, notice: fetcher.Notice, part: Partition) -> None:
+        own_epoch, own_end = part.log.end_for_epoch(notice.epoch)
+        log_end = part.log.end_offset
+        goal = truncation.on_divergence(
+            notice.end_offset, notice.epoch, own_epoch, own_end, log_end)
+        log.info("a replica diverges from its leader and is truncated", extra={
+            "topic": part.name, "partition": part.partition, "leader": part.leader_id,
+            "epoch": notice.epoch, "leader_end": notice.end_offset, "end": log_end,
+            "truncated_to": goal})
+        if goal < part.log.high_watermark:
+            log.warning("a truncation takes records that were committed: an unclean election",
+                        extra={"topic": part.name, "partition": part.partition,
+                               "high_watermark": part.log.high_watermark, "truncated_to": goal})
+        await self._apply(notice.token, part, truncation.Cut(goal, None))
+
+    async def _find_range(self, token: int, part: Partition) -> None:
+        try:
+            start, end = await self._ends_of(part)
+        except PeerError as error:
+            log.warning("a leader does not say where it begins and ends", extra={
+                "topic": part.name, "partition": part.partition, "reason": str(error)})
+            await asyncio.sleep(RETRY_S)
+            self._resume(token)
+            return
+        cut = truncation.out_of_range(start, end, part.log.end_offset)
+        log.warning("a replica is out of its leader's range", extra={
+            "topic": part.name, "partition": part.partition, "leader": part.leader_id,
+            "leader_start": start, "leader_end": end, "end": part.log.end_offset})
+        await self._apply(token, part, cut)
+
+    async def _ends_of(self, part: Partition) -> tuple[int, int]:
+        """(log start, log end) of the partition's leader. Raises PeerError."""
+        address = self._nodes.get(part.leader_id)
+        if address is None:
+            raise PeerError(f"broker {part.leader_id} has no address")
+        peer = await Peer.connect(address.host, address.port,
+                                  client_id=f"broker-{self._node_id}-offsets",
+                                  credentials=self._credentials)
+        try:
+            return await _list_offset(peer, self._node_id, part, EARLIEST), \
+                await _list_offset(peer, self._node_id, part, LATEST)
+        finally:
+            peer.close()
+
+    async def _apply(self, token: int, part: Partition, cut: truncation.Cut) -> None:
+        """Keeps (2)."""
+        if self._by_token.get(token) is not part:
+            return
+        try:
+            await asyncio.to_thread(
+                self._cut, part.topic_id, part.partition, part.log, cut, part.leader_epoch)
+        except (LogDeleted, NotLeader):
+            return           # It has another role, or none: whoever gave it that unfollows.
+        except LogError as error:
+            log.error("a replica cannot be truncated", extra={
+                "topic": part.name, "partition": part.partition, "reason": str(error)})
+            if isinstance(error, StorageError):
+                return
+        self._resume(token)
+
+    def _resume(self, token: int) -> None:
+        part = self._by_token.get(token)
+        if part is not None and self._native is not None:
+            self._native.resume(part.followed)
+
+
+async def _list_offset(peer: Peer, node_id: int, part: Partition, timestamp: int) -> int:
+    ask = messages.ListOffsetsRequest
+    answer = await peer.call(ask(
+        replica_id=node_id, isolation_level=0, topics=[ask.ListOffsetsTopic(
+            name=part.name, partitions=[ask.ListOffsetsPartition(
+                partition_index=part.partition, current_leader_epoch=-1,
+                timestamp=timestamp)])]),
+        await peer.newest(LIST_OFFSETS, LIST_OFFSETS_VERSION))
+    rows = [row for topic in answer.topics for row in topic.partitions]
+    if len(rows) != 1 or rows[0].error_code:
+        raise PeerError(f"ListOffsets: {[row.error_code for row in rows]}")
+    offset: int = rows[0].offset
+    return offset
+
+
+def _close_dialed(dialing: asyncio.Future[Dialled]) -> None:
+    if not dialing.cancelled() and dialing.exception() is None:
+        dialing.result().socket.close()

@@ -1,0 +1,275 @@
+"""The partitions that this broker leads: their followers, and what is asked of the controller.
+
+Owns: an Isr for each partition that is led, the AlterPartition request under way.
+Called by: replication.replicas.
+Invariants: (1) proposals of one turn of the loop go in one request, and one request is under way at
+  a time; (2) the log waits for the maximal ISR before its high watermark moves past it: it knows of
+  a proposal before the controller does; (3) after an answer that decides nothing there is a pause,
+  and the same is asked again: an earlier try may have been carried out without an answer;
+  (4) a partition that is led no more is asked for no more, and its answers mean nothing.
+Source: KIP-497, KIP-903; Kafka's AlterPartitionManager and ReplicaManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import namedtuple
+
+from pylog._native.log import LogError
+from pylog.metadata.partition_change import is_online
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.isr import Follower, Isr
+from pylog.replication.isr import Log as Ends
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog.metadata.image import Image
+    from pylog.replication.channel import ControllerChannel
+
+AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
+PARTITIONS_MAX = 1000        # Of one request.
+
+log = logging.getLogger("pylog.replication")
+
+Led = namedtuple("Led", ("name", "log", "isr"))
+
+
+class Leadership:
+    """channel: to the active controller. now_ns: CLOCK_MONOTONIC."""
+
+    def __init__(self, node_id: int, channel: ControllerChannel, settings: Any,
+                 now_ns: Callable[[], int]):
+        self._node_id = node_id
+        self._channel = channel
+        self._settings = settings
+        self._now_ns = now_ns
+        self._led: dict[tuple[bytes, int], Led] = {}
+        self._epochs: dict[int, int] = {}        # Broker epochs of those that may be in an ISR.
+        self._registered: dict[int, int] = {}    # Broker epochs of all.
+        self._image: Image                       # From take_brokers() on.
+        self._waiting: dict[tuple[bytes, int], Any] = {}    # Proposals that are to be asked.
+        self._asking: asyncio.Task | None = None
+        self.shrinks = self.expands = self.failures = 0
+
+    @property
+    def led(self) -> list[Led]:
+        """What is led here; for any thread."""
+        return list(self._led.values())
+
+    @property
+    def under_replicated(self) -> int:
+        """Partitions led here with a replica out of sync; for any thread."""
+        return sum(len(led.isr.committed) < len(led.isr.replicas) for led in self.led)
+
+    # ---- what the image says --------------------------------------------------------------------
+
+    def take_brokers(self, image: Image) -> None:
+        """Brokers came, went, were fenced or unfenced, or lost a log directory."""
+        self._image = image
+        self._epochs = {id_: broker.epoch for id_, broker in image.brokers.items()
+                        if image.broker_is_active(id_)}
+        self._registered = {id_: broker.epoch for id_, broker in image.brokers.items()}
+        for key, led in self._led.items():
+            led.isr.brokers_changed()
+            self._tell(led)
+            if not led.isr.is_whole:
+                # Who may be in sync now has fetched all perhaps, and waits for more.
+                self._look(key, led)
+
+    def lead(self, topic: Any, index: int, partition_log: Any) -> None:
+        """A partition is led here, or has other replicas or another ISR now."""
+        key, state = (topic.id, index), topic.partitions[index]
+        led = self._led.get(key)
+        if led is None or led.log is not partition_log:
+            led = self._led[key] = Led(topic.name, partition_log, Isr(
+                state, self._node_id, lambda id_: self._epoch_of(key, id_), self._now_ns()))
+            self._waiting.pop(key, None)
+        elif led.isr.follow(state, self._now_ns()):
+            self._waiting.pop(key, None)
+        self._tell(led)
+        self._propose(key, led, led.isr.recovered(self._now_ns()))
+
+    def _epoch_of(self, key: tuple[bytes, int], broker_id: int) -> int | None:
+        """The epoch of a broker that may be in the ISR, and has the disk with its replica."""
+        led = self._led.get(key)
+        return None if led is None or not self._has_disk(led.isr, broker_id) \
+            else self._epochs.get(broker_id)
+
+    def _has_disk(self, isr: Isr, broker_id: int) -> bool:
+        if len(isr.directories) != len(isr.replicas) or broker_id not in isr.replicas:
+            return True
+        return is_online(
+            self._image, broker_id, isr.directories[isr.replicas.index(broker_id)])
+
+    def rest(self, topic_id: bytes, index: int) -> None:
+        """A partition is led no more. Keeps (4)."""
+        self._led.pop((topic_id, index), None)
+        self._waiting.pop((topic_id, index), None)
+
+    def _tell(self, led: Led) -> None:
+        """Tells the log of its followers. Keeps (2)."""
+        isr, registered = led.isr, self._registered
+        maximal = isr.maximal
+        try:
+            led.log.set_replicas(
+                isr.partition_epoch, self._node_id,
+                [(id_, registered.get(id_, -1), id_ in isr.committed, id_ in maximal)
+                 for id_ in isr.replicas],
+                len(isr.committed),
+                ineligible=[id_ for id_ in isr.replicas if id_ not in self._epochs
+                            or not self._has_disk(isr, id_)])
+        except LogError as error:
+            # It was closed, or leads no more: what made it so says more.
+            log.info("a log does not take its replicas", extra={
+                "topic": led.name, "reason": str(error)})
+
+    # ---- what followers do ----------------------------------------------------------------------
+
+    def may_join(self, topic_id: bytes, index: int, broker_id: int) -> None:
+        """A follower's fetch has reached what the ISR has."""
+        led = self._led.get((topic_id, index))
+        if led is None:
+            return
+        for follower in _followers(led.log):
+            if follower.broker_id == broker_id:
+                self._propose((topic_id, index), led,
+                              led.isr.join(follower, _ends(led), self._now_ns()))
+
+    def tick(self) -> None:
+        """Looks at all partitions; every half of replica.lag.time.max.ms, and at most a second."""
+        for key, led in list(self._led.items()):
+            if len(led.isr.replicas) > 1 and not _is_at_rest(led):
+                self._look(key, led)
+
+    def _look(self, key: tuple[bytes, int], led: Led) -> None:
+        """Takes out who lags, lets in who has caught up."""
+        self._propose(key, led, led.isr.tick(
+            _followers(led.log), _ends(led), self._now_ns(),
+            self._settings["replica.lag.time.max.ms"] * 1_000_000))
+
+    def _propose(self, key: tuple[bytes, int], led: Led, proposal: Any) -> None:
+        if proposal is None:
+            return
+        if len(proposal.isr) < len(led.isr.committed):
+            self.shrinks += 1
+        elif len(proposal.isr) > len(led.isr.committed):
+            self.expands += 1
+        log.info("in-sync replicas are proposed", extra={
+            "topic": led.name, "partition": key[1],
+            "isr": ",".join(str(id_) for id_, _ in proposal.isr)})
+        self._tell(led)
+        self._waiting[key] = proposal
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    # ---- the controller -------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        """Asks until nothing waits. Keeps (1)."""
+        try:
+            pause_s = AGAIN_S
+            while self._waiting:
+                # What else this turn of the loop brings goes along.
+                await asyncio.sleep(0)
+                keys = list(self._waiting)[:PARTITIONS_MAX]
+                asked = {key: self._waiting.pop(key) for key in keys}
+                if await self._asked(asked):
+                    pause_s = AGAIN_S
+                else:
+                    # Keeps (3).
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, AGAIN_MAX_S)
+        finally:
+            self._asking = None
+
+    async def _asked(self, asked: dict) -> bool:
+        """One request. False: something is to be asked again."""
+        try:
+            answer = await self._channel.call(self._request(asked))
+        except PeerError as error:
+            log.warning("no answer on in-sync replicas", extra={"reason": str(error)})
+            self._again(asked)
+            return False
+        if answer.error_code:
+            self.failures += 1
+            log.warning("in-sync replicas are refused", extra={
+                "reason": ErrorCode.of(answer.error_code).name})
+            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._channel.beat()
+            self._again(asked)
+            return False
+        rows = {(bytes(topic.topic_id), row.partition_index): row
+                for topic in answer.topics for row in topic.partitions}
+        repeated = False
+        for key, proposal in asked.items():
+            row = rows.get(key)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
+            repeated |= self._answered(key, proposal, code, row)
+        return not repeated
+
+    def _request(self, asked: dict) -> Any:
+        new = messages.AlterPartitionRequest
+        topics: dict[bytes, list] = {}
+        for (topic_id, index), proposal in asked.items():
+            topics.setdefault(topic_id, []).append(new.PartitionData(
+                partition_index=index, leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch, leader_recovery_state=0,
+                new_isr_with_epochs=[new.BrokerState(broker_id=id_, broker_epoch=epoch)
+                                     for id_, epoch in proposal.isr]))
+        return new(
+            broker_id=self._node_id, broker_epoch=self._channel.broker_epoch,
+            topics=[new.TopicData(topic_id=topic_id, partitions=rows)
+                    for topic_id, rows in topics.items()])
+
+    def _again(self, asked: dict) -> None:
+        for key, proposal in asked.items():
+            led = self._led.get(key)
+            if led is not None and led.isr.proposal is proposal:
+                self._waiting.setdefault(key, proposal)
+
+    def _answered(self, key: tuple[bytes, int], proposal: Any, error: int, row: Any) -> bool:
+        """One partition's answer. Whether it is asked again."""
+        led = self._led.get(key)
+        if led is None:
+            return False
+        if led.isr.answered(proposal, error, row, self._now_ns()):
+            self._waiting.setdefault(key, proposal)
+            return True
+        if error:
+            self.failures += 1
+            log.info("in-sync replicas are refused", extra={
+                "topic": led.name, "partition": key[1], "reason": ErrorCode.of(error).name})
+        self._tell(led)
+        return False
+
+    async def close(self) -> None:
+        """Asks nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        self._led.clear()
+
+
+def _followers(partition_log: Any) -> list:
+    return [Follower(id_, epoch, end, caught_up_ns)
+            for id_, epoch, end, _, _, caught_up_ns in partition_log.followers()]
+
+
+def _is_at_rest(led: Led) -> bool:
+    """Whether nobody lags and nobody is missing: most partitions, most of the time."""
+    if not led.isr.is_whole:
+        return False
+    rows, end = led.log.followers(), led.log.end_offset
+    return all(row[2] == end for row in rows)
+
+
+def _ends(led: Led) -> Ends:
+    # The epoch's own entry begins where the one before it ends.
+    _, epoch_start = led.log.end_for_epoch(led.isr.leader_epoch - 1)
+    return Ends(led.log.end_offset, led.log.high_watermark, epoch_start)

@@ -1,0 +1,170 @@
+"""This broker as one of several: what a broker has besides when its controller is elsewhere.
+
+Owns: the channel and its task, the parts that are built on them.
+Called by: broker.
+Invariants: (1) nothing here exists, or is imported, in a broker that is its own controller; (2) a
+  broker that stops is let go by the controller before it closes anything.
+Source: KIP-631; Kafka's BrokerServer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from pylog.log.errors import StartError
+from pylog.metadata.controller import random_id
+from pylog.peer.dial import dial
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.assignments import Assignments
+from pylog.replication.channel import ControllerChannel
+from pylog.replication.departures import Departures
+from pylog.replication.fetching import ReplicaFetchers
+from pylog.replication.forwarding import Forwarding
+from pylog.replication.leadership import Leadership
+from pylog.replication.lifecycle import Lifecycle
+from pylog.replication.registration import heartbeat, registration
+from pylog.replication.remote_controller import RemoteController
+from pylog.replication.replicas import Replicas
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog.log.manager import LogManager
+    from pylog.metadata.member import MemberMetadata
+    from pylog.peer.credentials import Credentials
+    from pylog.replication.throttles import Throttles
+    from pylog.security.identities import Principal
+
+# Leaderships are handed over within this, or the broker stops with them.
+LEAVE_SECONDS = 300.0
+TICK_SECONDS_MAX = 1.0
+
+
+class Membership:
+    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
+    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding. credentials:
+    towards the other brokers."""
+
+    def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
+                 addresses: list, now_ns: Callable[[], int],
+                 principal_of: Callable[[int], Principal | None],
+                 credentials: Credentials | None, throttles: Throttles):
+        self._node_id = node_id
+        self._settings = settings
+        self._metadata = metadata
+        self._logs = logs
+        self._addresses = addresses
+        source = random.SystemRandom()
+        self.lifecycle = Lifecycle(lambda: random_id(source), metadata.previous_epoch)
+        self.channel = ControllerChannel(
+            metadata.controllers, self.lifecycle, metadata.tail, node_id=node_id,
+            settings=settings, credentials=metadata.credentials,
+            registration=self._registration, heartbeat=self._heartbeat,
+            is_ready=lambda: not logs.recovering, registered=self._registered)
+        self.controller = RemoteController(
+            self.channel, node_id, lambda offline: self.replicas.lose(metadata.image, offline))
+        self.forwarding = Forwarding(self.channel, principal_of)
+        self.departures = Departures(lambda: now_ns() / 1e9)
+        self._fetchers = ReplicaFetchers(
+            settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
+            logs.checkpointer.cut, self.departures, credentials, throttles.following)
+        self.departures.look = self._fetchers.look
+        self.leadership = Leadership(node_id, self.channel, settings, now_ns)
+        self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
+        self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
+                                 throttles, settings.between_brokers, self.departures)
+        self._tasks: list[asyncio.Task] = []
+        self._catching_up: asyncio.Task | None = None
+
+    def begin(self) -> None:
+        """Registers, and is a member from then on. The published image is the one from which the
+        partitions were opened."""
+        image, loop = self._metadata.image, asyncio.get_running_loop()
+        self.replicas.take_brokers(image)
+        for topic in image.topics.values():
+            self.replicas.begin(image, topic)
+        self._tasks = [loop.create_task(self.channel.run()), loop.create_task(self._tick())]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(
+                min(self._settings["replica.lag.time.max.ms"] / 2000, TICK_SECONDS_MAX))
+            self.leadership.tick()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self._metadata.stir()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._catching_up = asyncio.get_running_loop().create_task(self._fetch_as(broker_epoch))
+
+    async def _fetch_as(self, broker_epoch: int) -> None:
+        """Keeps (3): the record of a registration has its epoch for an offset."""
+        await self._metadata.tail.wait(broker_epoch)
+        self._fetchers.set_broker_epoch(broker_epoch)
+
+    async def joined(self) -> None:
+        """Returns once the controller has unfenced this broker. Raises StartError."""
+        wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
+        try:
+            await asyncio.wait_for(self.channel.running.wait(), wait_s)
+        except TimeoutError:
+            refusal = self.lifecycle.refusal
+            reason = ErrorCode.of(refusal).name if refusal else "it was not unfenced"
+            raise StartError(
+                f"the cluster did not take this broker in within {wait_s:.0f} s: {reason}") \
+                from None
+
+    async def register_again(self, addresses: list) -> None:
+        """Registers listeners that came or went; returns once the image has them. addresses: as
+        bound."""
+        self._addresses = addresses
+        wanted, tail = self._metadata.endpoints(addresses), self._metadata.tail
+        self.lifecycle.amend()
+        self.channel.beat()
+        while (own := tail.published.brokers.get(self._node_id)) is None \
+                or [tuple(endpoint) for endpoint in own.endpoints] != wanted:
+            await tail.wait(tail.published.offset + 1)
+
+    async def cordon(self) -> None:
+        """Has the controller know which directories get no new replicas."""
+        self.channel.beat()
+        metadata = self._metadata
+        while not metadata.cordons_are_told():
+            await metadata.tail.wait(metadata.tail.published.offset + 1)
+
+    async def leave(self) -> None:
+        """Keeps (2)."""
+        if self._tasks and self._settings["controlled.shutdown.enable"]:
+            await self.channel.leave(self._tasks[0], LEAVE_SECONDS)
+
+    async def close(self) -> None:
+        """Speaks to the controller no more."""
+        tasks = self._tasks if self._catching_up is None else [*self._tasks, self._catching_up]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.leadership.close()
+        await self.assignments.close()
+        self.channel.close()
+
+    async def stop_fetching(self) -> None:
+        """No log is written to by a fetcher any more; before logs are closed."""
+        await self._fetchers.close()
+
+    def _registration(self, wanted: Any) -> Any:
+        metadata = self._metadata
+        return registration(
+            wanted, node_id=self._node_id, cluster_id=metadata.cluster_id,
+            endpoints=metadata.endpoints(self._addresses), directories=metadata.directories,
+            rack=self._settings["broker.rack"])
+
+    def _heartbeat(self, wanted: Any) -> Any:
+        metadata = self._metadata
+        return heartbeat(
+            wanted, metadata.image, node_id=self._node_id, cordoned_directories=metadata.cordoned,
+            offline_directories=[
+                id_ for path, id_ in metadata.directory_ids.items()
+                if not self._logs.disks.online(self._logs.paths.index(path))])

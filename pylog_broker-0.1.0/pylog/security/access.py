@@ -1,0 +1,93 @@
+"""What the clients of this broker may do: the authorizer asked for whoever sends a request.
+
+Owns: nothing.
+Called by: server.guard (makes it), broker, tools.adopt.
+Invariants: (1) what is not known to be allowed is not.
+Source: Kafka's AuthHelper.
+"""
+
+from __future__ import annotations
+
+from pylog.config.errors import ConfigError
+from pylog.security.authorizer import (
+    CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, OPERATIONS, Authorizer, Decision, StandardAuthorizer,
+)
+from pylog.security.identities import GONE
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.reactor import RequestContext
+    from pylog.config import Settings
+    from pylog.security.identities import Identities, Principal
+
+    Audit = Callable[[Principal, str, int, int, str, Decision], None]
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+class Access:
+    """audit: told of each decision on a request; None: nobody is."""
+
+    def __init__(self, authorizer: Authorizer, identities: Identities,
+                 audit: Audit | None = None):
+        self.authorizer = authorizer
+        self.identities = identities
+        self._audit = audit
+
+    def may(self, context: RequestContext, operation: int, resource_type: int,
+            name: str) -> bool:
+        return self.decide(self.identities.principal(context.principal), context.peer_host,
+                           operation, resource_type, name)
+
+    def is_node(self, context: RequestContext) -> bool:
+        """Whether a request may be one of the cluster's own nodes'."""
+        return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
+
+    def decide(self, principal: Principal, host: str, operation: int, resource_type: int,
+               name: str) -> bool:
+        if principal is GONE:
+            return False
+        decision = self.authorizer.authorize(principal, host, operation, resource_type, name)
+        if self._audit is not None:
+            self._audit(principal, host, operation, resource_type, name, decision)
+        return decision.allowed
+
+    def may_somewhere(self, context: RequestContext, operation: int, resource_type: int) -> bool:
+        """Whether there may be a resource of the type that the operation is allowed on."""
+        principal = self.identities.principal(context.principal)
+        return principal is not GONE and self.authorizer.authorize_any(
+            principal, context.peer_host, operation, resource_type).allowed
+
+    def operations(self, context: RequestContext, resource_type: int, name: str) -> int:
+        """What the client may do with a resource, as bits (KIP-430)."""
+        principal = self.identities.principal(context.principal)
+        if principal is GONE:
+            return 0
+        return sum(1 << operation for operation in OPERATIONS[resource_type]
+                   if self.authorizer.authorize(
+                       principal, context.peer_host, operation, resource_type, name).allowed)
+
+
+def authorizer_of(settings: Settings) -> Authorizer | None:
+    """The authorizer that the settings name, None without one. Raises ConfigError."""
+    name = settings["authorizer.class.name"].strip()
+    if not name:
+        return None
+    if name == STANDARD:
+        return StandardAuthorizer(settings)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(f"authorizer.class.name={name}: expected {STANDARD}, or module:class "
+                          "of a pylog.security.authorizer.Authorizer")
+    import importlib
+
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"authorizer.class.name={name}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Authorizer)):
+        raise ConfigError(f"authorizer.class.name={name}: no pylog.security.authorizer.Authorizer")
+    made: Callable[[Settings], Authorizer] = found
+    return made(settings)

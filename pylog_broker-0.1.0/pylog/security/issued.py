@@ -1,0 +1,174 @@
+"""Tokens of our own: from an issuer's endpoint, from a file that somebody keeps fresh, or unsigned.
+
+Owns: the newest token of one account.
+Called by: client.tokens, peer.accounts.
+Invariants: (1) a token is used again until REUSED of its life is over; (2) neither a token nor a
+  secret stands in an exception; (3) an issuer that gives none is asked again after a pause only,
+  and one thread at a time asks it; (4) an answer is of bounded size.
+Source: RFC 6749 (client credentials); KIP-768, KIP-1139 (settings); Kafka's
+  OAuthBearerUnsecuredLoginCallbackHandler (options of unsigned tokens).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import namedtuple
+from math import inf
+
+from pylog.security.errors import AuthenticationFailed
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REUSED = 0.8
+TIMEOUT_S = 10.0
+BYTES_MAX = 1 << 20
+UNSECURED = "unsecuredLogin"         # Begins the options of unsigned tokens.
+UNSECURED_S = 3600
+
+Issued = namedtuple("Issued", ("token", "expires_s"))
+Issued.__doc__ = "A token, and when it ends in seconds since 1970, 0 when nobody says."
+
+Endpoint = namedtuple("Endpoint", ("url", "client_id", "secret", "scope", "tls"),
+                      defaults=(None, None))
+Endpoint.__doc__ = """Where tokens are had for a client's credentials. tls: for https, None for the
+machine's trust."""
+
+
+class Source:
+    """The tokens of one account. get: a new one; may block, and raises AuthenticationFailed. clock:
+    seconds since 1970. pause_s, pause_s_max: after the first refusal, and the longest (3)."""
+
+    def __init__(self, get: Callable[[], Issued], clock: Callable[[], float],
+                 pause_s: float = 0.1, pause_s_max: float = 10.0):
+        self._get, self._clock = get, clock
+        self._pauses = pause_s, pause_s_max
+        self._pause_s = pause_s
+        self._asking = threading.Lock()
+        self._issued = Issued("", 0.0)
+        self._until_s = 0.0
+        self._failed: tuple[float, str] | None = None      # (until when, why)
+
+    @property
+    def current(self) -> str | None:
+        """The token that is used again, None when there is to be a new one."""
+        return self._issued.token if self._clock() < self._until_s else None
+
+    def token(self) -> str:
+        """A token that counts. Blocks. Raises AuthenticationFailed."""
+        if not self._asking.acquire(timeout=TIMEOUT_S):
+            raise AuthenticationFailed("the issuer of tokens does not answer")
+        try:
+            # Somebody else may have got one meanwhile.
+            return self.current or self._new()
+        finally:
+            self._asking.release()
+
+    def _new(self) -> str:
+        now_s = self._clock()
+        if self._failed is not None and now_s < self._failed[0]:
+            raise AuthenticationFailed(self._failed[1])
+        try:
+            issued = self._get()
+        except AuthenticationFailed as failed:
+            # Keeps (3).
+            self._failed = now_s + self._pause_s, str(failed)
+            self._pause_s = min(2 * self._pause_s, self._pauses[1])
+            raise
+        self._failed, self._pause_s = None, self._pauses[0]
+        self._issued = issued
+        self._until_s = now_s + REUSED * (issued.expires_s - now_s)   # Keeps (1).
+        return issued.token
+
+
+def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
+    """A new token. clock: as Source's. Blocks. Raises AuthenticationFailed."""
+    asked_s = clock()
+    form = {"grant_type": "client_credentials"}
+    if endpoint.scope:
+        form["scope"] = endpoint.scope
+    account = f"{endpoint.client_id}:{endpoint.secret}".encode()
+    request = urllib.request.Request(
+        endpoint.url, urllib.parse.urlencode(form).encode(), {
+            "Authorization": "Basic " + base64.b64encode(account).decode(),
+            "Accept": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=endpoint.tls) as answer:
+            found = json.loads(answer.read(BYTES_MAX))       # Keeps (4).
+        token, lasts_s = found["access_token"], found.get("expires_in")
+        # A token's own end is in whole seconds: it may come a second before the issuer says.
+        ends = [asked_s + float(lasts_s)] if lasts_s else []
+        ends_s = min([*ends, end_of(token) or inf])
+    except urllib.error.HTTPError as failure:
+        raise AuthenticationFailed(
+            f"{endpoint.url} gives no token: {failure.code} {_reason(failure)}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+        raise AuthenticationFailed(
+            f"{endpoint.url} gives no token: {type(failure).__name__}: {failure}") from None
+    return Issued(token, ends_s if ends_s < inf else 0.0)
+
+
+def _reason(failure: urllib.error.HTTPError) -> str:
+    """What the issuer says, by RFC 6749: `error` and `error_description`."""
+    try:
+        found = json.loads(failure.read(BYTES_MAX))
+        return " ".join(str(found[name]) for name in ("error", "error_description")
+                        if name in found)
+    except (ValueError, TypeError, OSError):
+        return str(failure.reason)
+
+
+def read(path: str) -> Issued:
+    """The token in a file. It is read for each login, so that what renews it needs to tell nobody.
+    Raises AuthenticationFailed."""
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(BYTES_MAX).strip()
+    except (OSError, ValueError) as failure:
+        raise AuthenticationFailed(f"no token in {path}: {type(failure).__name__}") from None
+    if not token:
+        raise AuthenticationFailed(f"no token in {path}: it is empty")
+    return Issued(token, 0.0)
+
+
+def end_of(token: str) -> float:
+    """What a token says of its end, in seconds since 1970; 0 when it says nothing."""
+    try:
+        part = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return 0.0
+
+
+def unsigned(options: dict[str, str], clock: Callable[[], float]) -> Issued:
+    """A token that proves nothing, as a login module's options (`unsecuredLoginStringClaim_sub`
+    …) have it; for tests. clock: as Source's. Raises AuthenticationFailed."""
+    now_s = clock()
+    try:
+        lasts_s = int(options.get(f"{UNSECURED}LifetimeSeconds", UNSECURED_S))
+        claims = {"iat": now_s, "exp": now_s + lasts_s, **_claims(options)}
+    except ValueError as error:
+        raise AuthenticationFailed(f"{UNSECURED}…: {error}") from None
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+             for part in ({"alg": "none"}, claims)]
+    return Issued(".".join([*parts, ""]), claims["exp"])
+
+
+def _claims(options: dict[str, str]) -> dict:
+    found: dict = {}
+    for kind, made in (("String", str), ("Number", float), ("List", _list)):
+        prefix = f"{UNSECURED}{kind}Claim_"
+        found |= {name.removeprefix(prefix): made(value) for name, value in options.items()
+                  if name.startswith(prefix)}
+    return found
+
+
+def _list(text: str) -> list[str]:
+    """As Kafka's: what stands first separates."""
+    return text[1:].split(text[0]) if text else []

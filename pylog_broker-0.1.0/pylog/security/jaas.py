@@ -1,0 +1,44 @@
+"""Login settings as Kafka writes them: `module flag key="value" …;`.
+
+Owns: nothing.
+Called by: security.sasl, peer.accounts.
+Invariants: (1) no value stands in the text of an error.
+Source: the syntax of Java's JAAS configurations, as far as Kafka's sasl.jaas.config takes it.
+"""
+
+import re
+
+from pylog.config.errors import ConfigError
+
+FLAGS = ("required", "requisite", "sufficient", "optional")
+_TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;="]+)|([;=]))', re.DOTALL)
+
+
+def options(text: str) -> dict[str, str]:
+    """The options of the one login module that `text` names; raises ConfigError."""
+    tokens = _tokens(text)
+    if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
+        raise ConfigError('sasl.jaas.config: expected `module required key="value" …;`')
+    found: dict[str, str] = {}
+    rest = tokens[2:-1]
+    while rest:
+        if len(rest) < 3 or rest[1] != "=":
+            raise ConfigError(f"sasl.jaas.config: option {rest[0]} has no value, or the text has "
+                              "more than one login module")
+        found[rest[0]] = rest[2]
+        del rest[:3]
+    return found
+
+
+def _tokens(text: str) -> list[str]:
+    found, at = [], 0
+    text = text.strip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ConfigError("sasl.jaas.config: a quotation mark is not closed")
+        quoted = match[1]
+        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None
+                     else match[2] or match[3])
+        at = match.end()
+    return found

@@ -1,0 +1,117 @@
+"""Java's own key stores, read: the format that keytool wrote before PKCS12.
+
+Owns: nothing.
+Called by: security.stores.
+Invariants: (1) nothing is taken from a store whose digest differs, when there is a password to
+  check it with; (2) every length is checked against what is there.
+Source: sun.security.provider.JavaKeyStore and KeyProtector of OpenJDK.
+"""
+
+import hashlib
+import hmac
+import struct
+
+MAGIC = 0xFEEDFEED
+VERSIONS = (1, 2)
+KEY, TRUSTED = 1, 2
+SALT_BYTES = DIGEST_BYTES = 20
+ENTRIES_MAX = 10_000
+# 1.3.6.1.4.1.42.2.17.1.1, with parameters NULL: KeyProtector's own cipher.
+PROTECTOR = bytes.fromhex("300e060a2b060104012a021101010500")
+
+
+class JksError(ValueError):
+    """The store cannot be read."""
+
+
+class _Reader:
+    def __init__(self, data: bytes):
+        self.data, self.at = data, 0
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= len(self.data) - self.at:
+            raise JksError("the key store is cut off")
+        self.at += count
+        return self.data[self.at - count:self.at]
+
+    def number(self, form: str) -> int:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def text(self) -> str:
+        return self.take(self.number(">H")).decode("utf-8", "replace")
+
+    def certificate(self, version: int) -> bytes:
+        if version == 2 and self.text() != "X.509":
+            raise JksError("a certificate in the key store is not X.509")
+        return self.take(self.number(">I"))
+
+
+def is_jks(data: bytes) -> bool:
+    return data[:4] == struct.pack(">I", MAGIC)
+
+
+def read(data: bytes, password: str | None, key_password: str | None):
+    """(private key as PKCS8, its certificates, trusted certificates), in DER; the key is None when
+    there is none. Raises JksError."""
+    body = data[:-DIGEST_BYTES]
+    reader = _Reader(body)
+    if reader.number(">I") != MAGIC:
+        raise JksError("it is no Java key store")
+    version = reader.number(">I")
+    if version not in VERSIONS:
+        raise JksError(f"version {version} of Java key stores is unknown")
+    if password is not None:
+        _check(body, data[-DIGEST_BYTES:], password)     # Keeps (1).
+    count = reader.number(">I")
+    if count > ENTRIES_MAX:
+        raise JksError(f"the key store has {count} entries")
+    key, chain, trusted = None, [], []
+    for _ in range(count):
+        kind = reader.number(">I")
+        reader.text()
+        reader.take(8)     # when it was made
+        if kind == TRUSTED:
+            trusted.append(reader.certificate(version))
+        elif kind == KEY:
+            locked = reader.take(reader.number(">I"))
+            own = [reader.certificate(version) for _ in range(reader.number(">I"))]
+            if key is None:
+                key, chain = _unlock(locked, key_password or password or ""), own
+        else:
+            raise JksError("the key store has an entry of an unknown kind")
+    return key, chain, trusted
+
+
+def _check(body: bytes, digest: bytes, password: str) -> None:
+    found = hashlib.sha1(_bytes(password) + b"Mighty Aphrodite" + body).digest()
+    if not hmac.compare_digest(found, digest):
+        raise JksError("the password of the key store is wrong, or the file is damaged")
+
+
+def _bytes(password: str) -> bytes:
+    return password.encode("utf-16-be")
+
+
+def _unlock(locked: bytes, password: str) -> bytes:
+    """KeyProtector.recover: a stream of SHA-1 over what came out last, from the salt on."""
+    at = locked.find(PROTECTOR)
+    if not 0 <= at < 16:
+        raise JksError("the key is encrypted in a way that Java key stores do not have")
+    sealed = _Reader(locked[at + len(PROTECTOR):])
+    if sealed.take(1) != b"\x04":
+        raise JksError("the key is damaged")
+    length = sealed.number(">B")
+    if length > 0x80:
+        length = int.from_bytes(sealed.take(length & 0x7F), "big")
+    data = sealed.take(length)
+    if len(data) < SALT_BYTES + DIGEST_BYTES:
+        raise JksError("the key is damaged")
+    salt, secret, check = data[:SALT_BYTES], data[SALT_BYTES:-DIGEST_BYTES], data[-DIGEST_BYTES:]
+    stream, last, word = bytearray(), salt, _bytes(password)
+    while len(stream) < len(secret):
+        last = hashlib.sha1(word + last).digest()
+        stream += last
+    key = bytes(a ^ b for a, b in zip(secret, stream))
+    if not hmac.compare_digest(hashlib.sha1(word + key).digest(), check):
+        raise JksError("the password of the key is wrong")
+    return key

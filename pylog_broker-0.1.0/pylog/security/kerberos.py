@@ -1,0 +1,228 @@
+"""GSSAPI (Kerberos) on both sides: the ticket, then the security layer, which is none.
+
+Owns: nothing.
+Called by: security.sasl (the server's side), client.login, peer.accounts (tokens).
+Invariants: (1) of the layers that RFC 4752 knows, none is offered and none other taken: TLS is what
+  encrypts; (2) whoever shows a ticket is who it is for, whatever it says it acts for.
+Source: RFC 4752, KIP-12; Kafka's KerberosRule, for names. The library is python-gssapi, over the
+  system's libkrb5.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pylog.config.errors import ConfigError
+from pylog.security.errors import AuthenticationFailed
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Any
+
+MECHANISM = "GSSAPI"
+MISSING = "GSSAPI needs python-gssapi: pip install 'pylog-broker[kerberos]'"
+NO_LAYER = b"\x01\x00\x00\x00"       # A layer's bit, and a longest message of 0 bytes.
+LAYER_BYTES = 4
+STEPS_MAX = 8
+TOKEN_BYTES_MAX = 64 << 10
+_RULE = re.compile(r"RULE:\[(?P<count>\d*):(?P<format>[^\]]*)\](?:\((?P<match>[^)]*)\))?"
+                   r"(?:s/(?P<old>[^/]*)/(?P<new>[^/]*)/(?P<all>g)?)?/?(?P<case>[LU])?")
+_NOT_SIMPLE = re.compile("[/@]")
+
+
+def library():
+    """The library. Raises ConfigError."""
+    try:
+        import gssapi
+    except (ImportError, OSError) as error:
+        # OSError: it is there, and libkrb5 is not.
+        raise ConfigError(f"{MISSING} ({error})") from error
+    return gssapi
+
+
+class Acceptor:
+    """Who this broker is to Kerberos. options: of a login module; keyTab and principal count.
+    short_name: (principal) -> name. Raises ConfigError."""
+
+    def __init__(self, options: dict[str, str], short_name: Callable[[str], str]):
+        gssapi = library()
+        keytab, principal = options.get("keyTab"), options.get("principal")
+        if not keytab:
+            raise ConfigError("sasl.jaas.config of GSSAPI: keyTab is missing")
+        name = None
+        try:
+            if principal and principal != "*":
+                name = gssapi.Name(principal, gssapi.NameType.kerberos_principal)
+            self._credentials = gssapi.Credentials(
+                usage="accept", name=name, store={"keytab": f"FILE:{keytab}"})
+        except gssapi.exceptions.GSSError as error:
+            raise ConfigError(f"GSSAPI: {keytab}: {_reason(error)}") from None
+        self.short_name = short_name
+
+    def begin(self) -> Exchange:
+        gssapi = library()
+        return Exchange(gssapi.SecurityContext(creds=self._credentials, usage="accept"),
+                        self.short_name)
+
+
+class Exchange:
+    """One login. `name` is the ticket's, made short, once the login is complete. A step blocks: the
+    replay cache is a file."""
+
+    blocks = True
+
+    def __init__(self, context: Any, short_name: Callable[[str], str]):
+        self._context, self._short_name = context, short_name
+        self._steps = 0
+        self._layers_sent = False
+        self.name = ""
+        self.is_complete = False
+
+    def step(self, token: bytes) -> bytes:
+        """The answer to the client's message. Raises AuthenticationFailed."""
+        gssapi = library()
+        self._steps += 1
+        if self._steps > STEPS_MAX or len(token) > TOKEN_BYTES_MAX:
+            raise AuthenticationFailed(reason="too many or too long messages")
+        try:
+            if self._layers_sent:
+                return self._chosen(self._context.unwrap(token).message)
+            answer: bytes = b""
+            if not self._context.complete:
+                answer = self._context.step(token) or b""
+            elif token:
+                raise AuthenticationFailed(reason="a message where none was expected")
+            if self._context.complete and not answer:
+                # Keeps (1).
+                self._layers_sent = True
+                answer = bytes(self._context.wrap(NO_LAYER, False).message)
+            return answer
+        except gssapi.exceptions.GSSError as error:
+            raise AuthenticationFailed(reason=_reason(error)) from None
+
+    def _chosen(self, message: bytes) -> bytes:
+        # Keeps (1); what follows is whom the client acts for, which does not count (2).
+        if len(message) < LAYER_BYTES or message[:1] != NO_LAYER[:1]:
+            raise AuthenticationFailed(reason="the client asks for a security layer")
+        principal = str(self._context.initiator_name)
+        name = self._short_name(principal)
+        if not name:
+            raise AuthenticationFailed(reason="no rule of sasl.kerberos.principal.to.local.rules "
+                                       f"is for {principal}")
+        self.name, self.is_complete = name, True
+        return b""
+
+
+def tokens(service: str, host: str, principal: str | None,
+           keytab: str | None) -> Generator[bytes, bytes, None]:
+    """The client's side, as proofs.tokens. service, host: whose ticket is shown. keytab: of the
+    principal; None: the ticket cache is asked. Each step blocks: it may ask the KDC. Raises
+    AuthenticationFailed, ConfigError."""
+    gssapi = library()
+    try:
+        target = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
+        context = gssapi.SecurityContext(
+            name=target, usage="initiate", creds=_own(gssapi, principal, keytab),
+            mech=gssapi.MechType.kerberos,
+            flags=[gssapi.RequirementFlag.mutual_authentication,
+                   gssapi.RequirementFlag.integrity])
+        answer: bytes | None = None
+        while not context.complete:
+            token = context.step(answer)
+            if token:
+                answer = yield token
+            elif not context.complete:
+                raise AuthenticationFailed("Kerberos: the broker's answer leads nowhere")
+        # RFC 4752: nothing is left to say, and the broker offers its layers.
+        layers = context.unwrap((yield b"")).message
+        if len(layers) != LAYER_BYTES or not layers[0] & NO_LAYER[0]:
+            raise AuthenticationFailed("the broker insists on a security layer of Kerberos")
+        yield bytes(context.wrap(NO_LAYER, False).message)
+    except gssapi.exceptions.GSSError as error:
+        raise AuthenticationFailed(f"Kerberos: {_reason(error)}") from None
+
+
+def _own(gssapi, principal: str | None, keytab: str | None):
+    """The client's credentials; None: those of the ticket cache."""
+    if not keytab:
+        return None
+    return gssapi.Credentials(
+        usage="initiate", name=gssapi.Name(principal, gssapi.NameType.kerberos_principal),
+        store={"client_keytab": f"FILE:{keytab}", "ccache": f"MEMORY:pylog-{principal}"})
+
+
+def _reason(error: Exception) -> str:
+    # Two texts, of the mechanism and of Kerberos: the second says what is wrong.
+    return " ".join(str(error).split())
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+class ShortNames:
+    """sasl.kerberos.principal.to.local.rules: `alice/host@REALM` to `alice`. default_realm: called
+    for a rule DEFAULT. Raises ConfigError."""
+
+    def __init__(self, rules: tuple[str, ...], default_realm: Callable[[], str]):
+        self._default_realm = default_realm
+        self._rules = [_rule(text.strip()) for text in rules]
+
+    def __call__(self, principal: str) -> str:
+        """The name, "" for whom no rule is."""
+        whole, at, realm = principal.partition("@")
+        parts = whole.split("/")
+        if not at:
+            return whole
+        if "@" in realm or "/" in realm or len(parts) > 2:
+            return ""
+        for rule in self._rules:
+            found = self._default(realm, parts) if rule is None else _applied(rule, realm, parts)
+            if found is not None:
+                return "" if _NOT_SIMPLE.search(found) else found
+        return ""
+
+    def _default(self, realm: str, parts: list[str]) -> str | None:
+        return parts[0] if realm == self._default_realm() else None
+
+
+def default_realm() -> str:
+    """The realm of names without one. Raises ConfigError."""
+    gssapi = library()
+    name = gssapi.Name("nobody", gssapi.NameType.user)
+    try:
+        return str(name.canonicalize(gssapi.MechType.kerberos)).partition("@")[2]
+    except gssapi.exceptions.GSSError as error:
+        raise ConfigError(f"GSSAPI: no default realm: {_reason(error)}") from None
+
+
+def _rule(text: str):
+    """(number of parts, format, what it must be like, replaced, by what, once, case); None: the
+    rule DEFAULT."""
+    if text == "DEFAULT":
+        return None
+    found = _RULE.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError(text)
+        return (int(found["count"] or -1), found["format"],
+                re.compile(found["match"]) if found["match"] is not None else None,
+                re.compile(found["old"]) if found["old"] is not None else None,
+                # Java's $1 is \\1 here.
+                re.sub(r"\$(\d+)", r"\\g<\1>", found["new"] or ""),
+                0 if found["all"] else 1, found["case"])
+    except (ValueError, re.error):
+        raise ConfigError(f"sasl.kerberos.principal.to.local.rules: {text} is no rule") from None
+
+
+def _applied(rule: tuple, realm: str, parts: list[str]) -> str | None:
+    count, form, like, old, new, times, case = rule
+    if count != len(parts):
+        return None
+    values = [realm, *parts]
+    text = re.sub(r"\$(\d+)", lambda found: values[int(found[1])]
+                  if int(found[1]) < len(values) else "", form)
+    if like is not None and not like.fullmatch(text):
+        return None
+    if old is not None:
+        text = old.sub(new, text, count=times)
+    return {"L": text.lower(), "U": text.upper()}.get(case, text)

@@ -1,0 +1,229 @@
+"""SASL of the listeners: which mechanisms they offer, and one login after the other.
+
+Owns: the secret by which unknown users get their salts, for as long as this process lives; what is
+  known of each listener's tokens.
+Called by: server.guard (Mechanisms), api.authentication.
+Invariants: (1) a login is complete once, and says then who it was; (2) credentials are looked up
+  when a login begins, as they are in force.
+Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from pylog.config.errors import ConfigError
+from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.security import bearer, delegation, identities, jaas, kerberos, plain, scram
+from pylog.security.errors import AuthenticationFailed
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+    from typing import Any
+
+    from pylog.config import Settings
+    from pylog.security.delegation import Found
+    from pylog.security.identities import Principal
+    from pylog.security.jwks import Keys
+    from pylog.security.tokens import Tokens
+
+PLAIN, BEARER = "PLAIN", "OAUTHBEARER"
+SERVED = (PLAIN, *scram.MECHANISMS, BEARER, kerberos.MECHANISM)
+KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+UNSECURED = "sasl.oauthbearer.unsecured.enable"
+SECRET_BYTES = 32
+
+
+class Login:
+    """One login by a mechanism, and what is known when it is complete."""
+
+    def __init__(self, mechanism: str, exchange: Any):
+        self.mechanism = mechanism
+        self.token: Found | None = None      # A delegation token's, when the client logs in by one.
+        self._exchange = exchange
+
+    def step(self, token: bytes) -> bytes:
+        """The answer to a client's message. Raises AuthenticationFailed with a text."""
+        try:
+            return self._exchange.step(token)
+        except AuthenticationFailed as failed:
+            raise AuthenticationFailed(failed.text or (
+                "Authentication failed during authentication due to invalid credentials with SASL "
+                f"mechanism {self.mechanism}"), failed.reason) from None
+
+    @property
+    def is_complete(self) -> bool:
+        return self._exchange.is_complete
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a step waits for a disk or another machine."""
+        return getattr(self._exchange, "blocks", False)
+
+    @property
+    def name(self) -> str:
+        """The name that the client gave, "" before it did."""
+        return self._exchange.name
+
+    @property
+    def principal(self) -> Principal:
+        assert self.is_complete
+        return identities.user(self.name) if self.token is None else self.token.owner
+
+    def left_ms(self, now_ms: int) -> int:
+        """How long the credentials are good for, at least 1; 0: for ever."""
+        expires_ms = getattr(self._exchange, "expires_ms", 0) if self.token is None \
+            else self.token.expires_ms
+        return max(1, expires_ms - now_ms) if expires_ms else 0
+
+
+class Mechanisms:
+    """The mechanisms of the listeners. scram_records: the credentials in force, by the keys of
+    metadata.image's `security`. now_ms: the wall clock; now_ns: one that only rises."""
+
+    def __init__(self, settings: Settings, scram_records: Callable[[], dict],
+                 now_ms: Callable[[], int], now_ns: Callable[[], int]):
+        self._settings = settings
+        self._scram_records = scram_records
+        self._now_ms, self._now_ns = now_ms, now_ns
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self._passwords: dict[str, dict[str, str]] = {}
+        self._tokens: dict[str, Tokens] = {}     # By listener.
+        self._acceptors: dict[tuple, kerberos.Acceptor] = {}     # By what they were made of.
+        self._delegation: delegation.Delegation | None = None
+
+    def check(self) -> None:
+        """Raises ConfigError for a listener that nobody could log in to."""
+        for listener in self._settings.all_listeners:
+            if listener.protocol in SASL_PROTOCOLS:
+                for mechanism in self.offered(listener.name):
+                    self.begin(listener.name, mechanism)
+
+    def offered(self, listener: str) -> tuple[str, ...]:
+        """Mechanisms of a listener. Raises ConfigError."""
+        names = self._settings.of_listener(listener, "sasl.enabled.mechanisms")
+        unknown = [name for name in names if name not in SERVED]
+        if unknown or not names:
+            raise ConfigError(
+                f"sasl.enabled.mechanisms={','.join(names)} of listener {listener}: served are "
+                f"{', '.join(SERVED)}")
+        return names
+
+    def session_ms_max(self, listener: str, mechanism: str) -> int:
+        """connections.max.reauth.ms, 0 without a limit."""
+        return self._settings.of_listener(
+            listener, "connections.max.reauth.ms", mechanism)
+
+    def begin(self, listener: str, mechanism: str) -> Login:
+        """A new login by a mechanism that the listener offers. Raises ConfigError."""
+        if mechanism == PLAIN:
+            return Login(mechanism, plain.Exchange(self._known_passwords(listener)))
+        if mechanism == BEARER:
+            return Login(mechanism, bearer.Exchange(self._tokens_of(listener).check))
+        if mechanism == kerberos.MECHANISM:
+            return Login(mechanism, self._acceptor_of(listener).begin())
+        number = scram.MECHANISMS[mechanism]
+
+        def find(name: str, extensions: dict) -> scram.Credential | None:
+            if extensions.get(delegation.EXTENSION) != "true":
+                return self._kept(name, number)
+            login.token = self._delegated(name, number)
+            return None if login.token is None else login.token.credential
+
+        login = Login(mechanism, scram.Exchange(
+            number, find, secrets.token_bytes, self._secret))
+        return login
+
+    def _known_passwords(self, listener: str) -> dict[str, str]:
+        text = self._settings.of_listener(listener, "sasl.jaas.config", PLAIN)
+        if text is None:
+            raise ConfigError(f"listener {listener} offers PLAIN, whose users stand in listener."
+                              f"name.{listener.lower()}.plain.sasl.jaas.config: it is not set")
+        if text not in self._passwords:
+            self._passwords.clear()
+            self._passwords[text] = plain.passwords(jaas.options(text))
+        return self._passwords[text]
+
+    def _delegated(self, token_id: str, mechanism: int) -> Found | None:
+        secret = self._settings["delegation.token.secret.key"]
+        if secret is None:
+            return None
+        if self._delegation is None:
+            self._delegation = delegation.Delegation(
+                self._scram_records, secret, self._secret, self._now_ms)
+        return self._delegation.find(token_id, mechanism)
+
+    def _kept(self, name: str, mechanism: int) -> scram.Credential | None:
+        record = self._scram_records().get(("UserScramCredentialRecord", (name, mechanism)))
+        if record is None:
+            return None
+        return scram.Credential(bytes(record.salt), bytes(record.stored_key),
+                                bytes(record.server_key), record.iterations)
+
+    # ---- Kerberos -------------------------------------------------------------------------------
+
+    def _acceptor_of(self, listener: str) -> kerberos.Acceptor:
+        """Blocks when it is made. Raises ConfigError."""
+        text = self._settings.of_listener(listener, "sasl.jaas.config", kerberos.MECHANISM)
+        rules = self._settings.of_listener(
+            listener, "sasl.kerberos.principal.to.local.rules", kerberos.MECHANISM)
+        if text is None:
+            raise ConfigError(f"listener {listener} offers GSSAPI, whose keytab stands in listener."
+                              f"name.{listener.lower()}.gssapi.sasl.jaas.config: it is not set")
+        found = self._acceptors.get((text, rules))
+        if found is None:
+            self._acceptors.clear()
+            found = self._acceptors[text, rules] = kerberos.Acceptor(
+                jaas.options(text), kerberos.ShortNames(rules, kerberos.default_realm))
+        return found
+
+    # ---- tokens ---------------------------------------------------------------------------------
+
+    def _tokens_of(self, listener: str) -> Tokens:
+        """What the listener takes as a token. Blocks at first. Raises ConfigError."""
+        found = self._tokens.get(listener)
+        if found is None:
+            from pylog.security.tokens import Rules, Tokens
+
+            def value(name: str) -> Any:
+                return self._settings.of_listener(listener, name, BEARER)
+
+            found = self._tokens[listener] = Tokens(Rules(
+                issuer=value("sasl.oauthbearer.expected.issuer"),
+                audience=value("sasl.oauthbearer.expected.audience"),
+                scope=value("sasl.oauthbearer.expected.scope"),
+                scope_claim=value("sasl.oauthbearer.scope.claim.name"),
+                name_claim=value("sasl.oauthbearer.sub.claim.name"),
+                skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
+            ), self._keys_of(listener, value), self._now_ms)
+        return found
+
+    def _keys_of(self, listener: str, value: Callable[[str], Any]) -> Keys | None:
+        from pylog.security.jwks import Keys
+
+        url, is_open = value(KEYS_URL), value(UNSECURED)
+        if url is None and is_open:
+            return None
+        if url is None:
+            raise ConfigError(
+                f"listener {listener} offers OAUTHBEARER: {KEYS_URL} is not set, where the keys "
+                f"are that sign tokens; {UNSECURED}=true takes tokens of anybody, for tests")
+        if is_open:
+            raise ConfigError(f"listener {listener}: {UNSECURED}=true and {KEYS_URL} exclude each "
+                              "other")
+        keys = Keys(url, value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+                    value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+                    self._tls_of(listener), lambda: self._now_ns() / 1e9)
+        keys.load()
+        return keys
+
+    def _tls_of(self, listener: str) -> ssl.SSLContext | None:
+        """Towards the issuer: Kafka has the stores in the login module's options."""
+        text = self._settings.of_listener(listener, "sasl.jaas.config", BEARER)
+        if text is None:
+            return None
+        from pylog.security import outgoing
+
+        return outgoing.towards_issuer(jaas.options(text))

@@ -1,0 +1,127 @@
+"""The TLS of one listener, from its settings: made, and made anew when they or their files change.
+
+Owns: the listener's native TlsServer.
+Called by: server.network; metadata.configs, which asks whether a change can be used.
+Invariants: (1) what cannot be used is refused, and the listener goes on with what it has; (2) a new
+  certificate comes with the next connection, and cuts none.
+Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (clients' certificates under SASL).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pylog._native.tls import VERSIONS, TlsError, TlsServer, library
+from pylog.config import ConfigError
+from pylog.config.listeners import TLS_PROTOCOLS
+from pylog.security import stores
+
+log = logging.getLogger("pylog.tls")
+
+NAMES = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password",
+         "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.key.password",
+         "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password",
+         "ssl.truststore.certificates", "ssl.crl.location", "ssl.client.auth",
+         "ssl.cipher.suites", "ssl.enabled.protocols")
+
+
+class ListenerTls:
+    """listener: a config.listeners.Listener whose protocol has SSL in it."""
+
+    def __init__(self, settings, listener):
+        self._settings = settings
+        self._listener = listener
+        self._server = TlsServer()
+        self._stamp: tuple | None = None
+
+    @property
+    def maker(self) -> object:
+        """For Reactors.listen()."""
+        return self._server.maker()
+
+    def load(self) -> None:
+        """Reads all of it. Blocks. Raises ConfigError (1)."""
+        stamp = self._now()
+        use(self._server, self._settings, self._listener)
+        self._stamp = stamp
+        log.info("the listener speaks TLS", extra={
+            "listener": self._listener.name, "library": library()})
+
+    def refresh(self) -> bool:
+        """Reads again what has changed, if anything has; what is wrong is logged once. Blocks."""
+        stamp = self._now()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            use(self._server, self._settings, self._listener)
+        except ConfigError as error:
+            log.error("the new certificates cannot be used", extra={
+                "listener": self._listener.name, "reason": str(error)})
+            return False
+        log.info("new connections get the new certificates", extra={
+            "listener": self._listener.name})
+        return True
+
+    def _now(self) -> tuple:
+        get = getter(self._settings, self._listener)
+        revoked = get("ssl.crl.location")
+        return (tuple(get(name) for name in NAMES),
+                stores.stamp(stores.files(get) + ([revoked] if revoked else [])))
+
+
+def getter(settings, listener):
+    """The listener's own settings, by name."""
+
+    def get(name: str):
+        if name == "ssl.client.auth" and listener.protocol == "SASL_SSL":
+            # KIP-684: the general one is meant for listeners without SASL.
+            own = settings.value(f"listener.name.{listener.name.lower()}.{name}")
+            return "none" if own is None else own
+        return settings.of_listener(listener.name, name)
+
+    return get
+
+
+def use(server: TlsServer, settings, listener) -> None:
+    """Gives new connections what the settings say. Blocks. Raises ConfigError."""
+    get = getter(settings, listener)
+    own = stores.own(get)
+    if own is None:
+        raise ConfigError(f"{listener!r} speaks TLS and has no certificate: set "
+                          f"listener.name.{listener.name.lower()}.ssl.keystore.location, or "
+                          "ssl.keystore.location for all")
+    client_auth = get("ssl.client.auth")
+    revoked = get("ssl.crl.location")
+    low, high = _versions(get("ssl.enabled.protocols"))
+    try:
+        server.use(
+            chain=own.chain, key=own.key, key_password=own.key_password,
+            trusted=stores.trusted(get) if client_auth != "none" else None,
+            revoked=stores.pem_file(revoked) if revoked else None,
+            ciphers=":".join(get("ssl.cipher.suites")).encode() or None,
+            version_min=low, version_max=high, client_auth=client_auth)
+    except TlsError as error:
+        raise ConfigError(f"{listener!r}: {error}") from None
+
+
+def check(settings) -> None:
+    """Raises ConfigError when a listener could not use these settings. Reads their files."""
+    for listener in settings.listeners:
+        if listener.protocol in TLS_PROTOCOLS:
+            use(TlsServer(), settings, listener)
+
+
+def _versions(names: tuple) -> tuple[str, str]:
+    """(lowest, highest) of ssl.enabled.protocols, which may leave none out between them."""
+    known = list(VERSIONS)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"ssl.enabled.protocols: {name} is not one of {', '.join(known)}")
+    if not names:
+        raise ConfigError("ssl.enabled.protocols: at least one is needed")
+    places = sorted(known.index(name) for name in set(names))
+    if places[-1] - places[0] + 1 != len(places):
+        raise ConfigError("ssl.enabled.protocols: "
+                          f"{', '.join(names)} leave one out between them")
+    return known[places[0]], known[places[-1]]

@@ -1,0 +1,1 @@
+"""What joins the parts of one broker while it runs."""

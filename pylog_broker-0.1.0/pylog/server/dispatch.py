@@ -1,0 +1,589 @@
+"""From the reactors' events to handlers and back: decode, route, reply; decide misses.
+
+Owns: the tasks of asynchronous handlers while they run.
+Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
+Invariants: (1) every request is answered, once, or its connection is closed; (2) a miss is
+  decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
+  where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
+  a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
+  to do besides; (5) whatever a handler returns, its answer passes _reply(); (6) what a request
+  names twice is answered once, a long request or answer is worked on in slices, and no answer
+  grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or another
+  decision, holds up no long ones of another kind: groups', Metadata, the rest.
+Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
+  KIP-219 (quotas).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import types
+from collections import deque
+
+from pylog._native.grants import FOLLOW, READ, WRITE
+from pylog._native.message import AnswerTooLong
+from pylog._native.reactor import (
+    Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe, Verify,
+)
+from pylog.coordinator.pending import Pending
+from pylog.peer.errors import PeerError
+from pylog.protocol import api, codec, elements
+from pylog.protocol.answers import Answer
+from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
+from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.server import answer_cache, request_log, timed
+from pylog.server.answer_cache import AnswerCache, Making
+from pylog.server.turns import Turns
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from pylog._native.grants import Grants
+    from pylog._native.reactor import Event, Reactors
+    from pylog.api import Handler
+    from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.verification import Verification
+    from pylog.metadata.image import Topic
+    from pylog.metadata.service import MetadataService
+    from pylog.replication.forwarding import Forwarding
+    from pylog.security.access import Access
+    from pylog.server.control import ControllerListeners
+    from pylog.server.guard import Guard
+
+log = logging.getLogger("pylog.dispatch")
+
+ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
+# A member that is not heard in time loses its partitions: not for others' large questions.
+PROMPT = frozenset((api.JOIN_GROUP, api.SYNC_GROUP, api.HEARTBEAT, api.LEAVE_GROUP,
+                    api.OFFSET_COMMIT, api.OFFSET_FETCH, api.FIND_COORDINATOR))
+PATIENT_MAX = 1024       # Requests taken and not begun.
+SLICE_NS = 5_000_000
+QUEUED_REPLIES_MAX = 64  # Before they are flushed.
+CACHED = frozenset((api.METADATA,))
+LONG_MAX = 2                     # Long requests in hand, of each kind (7).
+LONG_SLICE_NS = SLICE_NS // 3    # Each kind may have one in a turn of the loop (4).
+LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn, of each kind.
+DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
+UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
+
+# What a handler may return besides the answer (pylog.api): parts of it, or what is awaited.
+PARTS = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+AWAITED = frozenset((types.CoroutineType, Pending))
+_NO_MORE = object()
+
+
+class Dispatcher:
+    """Routes requests to `handlers` by api key, and decides misses."""
+
+    def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
+                 metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
+                 grants: Grants, install: Callable[[Topic], bool], verification: Verification,
+                 guard: Callable[[], Guard] | None = None, access: Access | None = None,
+                 forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
+                 closed: Callable[[Closed], None] | None = None,
+                 may_join: Callable[[bytes, int, int], None] | None = None):
+        """metadata: has the image in force. install: lets the data plane use a topic; False while
+        no log of it is open. guard: what knows of connections, made when it is first asked for;
+        access: None, everything is allowed. verification: of what is produced in transactions.
+        forwarding: to a controller elsewhere, None where it is here. control: the controller
+        listeners, if there are any. closed: is told of connections that ended, if somebody asked
+        for that. may_join: hears of followers that have caught up.
+        """
+        assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
+        self._reactors = reactors
+        self._handlers = handlers
+        self._metadata = metadata
+        self._quotas = quotas
+        self._grants = grants
+        self._install = install
+        self._verification = verification
+        self._guard = guard
+        self._access = access
+        self._forwarding = forwarding
+        self._may_join = may_join
+        self._control = control
+        self._closed = closed
+        if control is not None:
+            control.answer_with(self.answered)
+        self._elements_max = settings["control.request.elements.max"]
+        self._answer_bytes_max = settings["control.response.bytes.max"]
+        self._groups_turns, self._metadata_turns, self._other_turns = (
+            Turns(quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
+            for _ in range(3))
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._cache = AnswerCache()
+        self._patient: deque[RequestContext] = deque()   # May wait, oldest first.
+        self._queued = 0                 # Replies since the last flush.
+        self._flush_is_due = False       # Somebody will flush at the end of this turn.
+        self._resuming = False
+
+    def drain(self) -> None:
+        """Takes every event that is there, and does of the patient ones what a slice allows.
+
+        What comes meanwhile is taken too, for as long as a slice: what it leaves for the end of
+        this turn of the loop, records to append and answers to send, goes in larger batches.
+        """
+        self._flush_is_due = True
+        try:
+            self._drain()
+        finally:
+            # Whatever went wrong, what is answered is sent.
+            self._flush()
+
+    def _drain(self) -> None:
+        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while len(self._patient) < PATIENT_MAX:
+            events = self._reactors.poll()
+            for event in events:
+                if type(event) is not RequestContext:
+                    self._take(event)
+                elif event.api_key in PROMPT:
+                    self._serve(event)
+                else:
+                    self._patient.append(event)
+            if not events or self._quotas.clock_ns() >= until_ns:
+                break
+        if self._patient:
+            self._slice()
+
+    def _slice(self) -> None:
+        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while self._patient:
+            self._serve(self._patient.popleft())
+            if self._patient and self._quotas.clock_ns() >= until_ns:
+                # Keeps (4).
+                if not self._resuming:
+                    self._resuming = True
+                    asyncio.get_running_loop().call_soon(self._resume)
+                return
+
+    def _resume(self) -> None:
+        self._resuming = False
+        self.drain()
+
+    def _take(self, event: Event) -> None:
+        """Whatever is no request."""
+        try:
+            if type(event) is Miss:
+                self._decide_miss(event)
+            elif type(event) is Verify:
+                self._spawn(self._verify(event))
+            elif type(event) is UnknownClient:
+                self._quotas.install(event.principal, event.client_id)
+                self._reactors.retry(event.connection)
+            elif type(event) is Slow:
+                request_log.slow(event)
+            elif type(event) is MayJoin and self._may_join is not None:
+                self._may_join(event.topic_id, event.partition, event.broker_id)
+            elif type(event) is Unsafe:
+                request_log.unsafe(event)
+            elif type(event) is Connected:
+                self._security().connected(event)
+            elif type(event) is Closed:
+                assert self._closed is not None   # Nobody else asks for such events.
+                self._closed(event)
+        except Exception:
+            # A bug of ours: the events that came with it are taken all the same.
+            log.exception("an event was not served", extra={"event": type(event).__name__})
+
+    def _send(self, context: RequestContext, frame: bytes, throttle_ms: int) -> None:
+        """Queues a reply; those of one turn of the loop are flushed together."""
+        self._reactors.queue_reply(context.token, frame, context.correlation_id, throttle_ms)
+        self._queued += 1
+        if self._queued >= QUEUED_REPLIES_MAX:
+            self._queued = 0
+            self._reactors.flush_replies()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._queued = 0
+        self._reactors.flush_replies()
+
+    # ---- a request ------------------------------------------------------------------------------
+
+    def _serve(self, context: RequestContext) -> None:
+        assert not context.taken_ns, context.token
+        try:
+            context.taken_ns = self._reactors.now_ns()
+            body = context.take_body()
+            if context.api_version < 0:
+                self._security().authentication.raw_token(context, body)
+                return
+            if self._is_forwarded(context, body):
+                context.parked_ns = context.taken_ns
+                self._spawn(self._forward(context, body))
+                return
+            key = self._cache_key(context, body) if context.api_key in CACHED else None
+            if key is not None and self._serve_from_cache(context, key):
+                return
+            counts = self._quotas.timed
+            began_ns = self._quotas.clock_ns() if counts else 0
+            result = self._handle(context, body)
+            if counts:
+                context.busy_ns = self._quotas.clock_ns() - began_ns
+                if type(result) is types.CoroutineType:
+                    result = timed.timed(result, context, self._quotas.clock_ns)
+            if key is not None and context.cacheable:
+                self._reply_and_cache(context, result, key)
+            else:
+                self._conclude(context, result)
+        except ProtocolError as error:
+            self._refuse(context, error)
+        except Exception:
+            # Keeps (1), whatever it was: the events that came with it are served all the same.
+            self._fail(context)
+
+    def _handle(self, context: RequestContext, body: bytes) -> Any:
+        """The answer, or what is to be awaited for it."""
+        row = ELEMENTS.get(context.api_key)
+        if row is not None and len(body) > row.short_bytes_max:
+            return self._long(context, body)
+        result = self._handler(context)(context, self._decode(context, body, row))
+        return self._in_parts(context, result) if type(result) in PARTS else result
+
+    def _handler(self, context: RequestContext) -> Handler:
+        """Raises ProtocolError for what the request's listener does not serve."""
+        if self._control is None:
+            return self._handlers[context.api_key]
+        if self._control.is_own(context.listener):
+            return self._control.handler(context.api_key)
+        if context.api_key not in self._handlers:
+            raise ProtocolError("a controller's request on another listener")
+        return self._handlers[context.api_key]
+
+    async def answered(self, context: RequestContext, body: bytes) -> bytes:
+        """The frame, without its size, that answers a request in an envelope. Raises ProtocolError.
+        """
+        result = self._handle(context, body)
+        answer = await result if type(result) in AWAITED else result
+        return codec.response_frame(
+            context.api_key, context.api_version, context.correlation_id, answer,
+            size_prefix=False, bytes_max=self._answer_bytes_max)
+
+    def _is_forwarded(self, context: RequestContext, body: bytes) -> bool:
+        """Raises ProtocolError."""
+        if self._forwarding is None:
+            return False
+        if self._control is not None and self._control.is_own(context.listener):
+            # The controller here is meant, and says so when it is not the active one.
+            return False
+        return self._forwarding.takes(context, body)
+
+    async def _forward(self, context: RequestContext, body: bytes) -> None:
+        """Has the controller answer."""
+        assert self._forwarding is not None
+        try:
+            frame = await self._forwarding.forward(context, body)
+        except PeerError as error:
+            self._refuse(context, error)
+        except Exception:
+            self._fail(context)
+        else:
+            self._send(context, frame, 0)
+            self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
+
+    def _conclude(self, context: RequestContext, result: Any) -> None:
+        """Brings a handler's result to _reply(), now or when it is there. Keeps (5)."""
+        _WAYS.get(type(result), Dispatcher._reply)(self, context, result)
+
+    def _reply_when_answered(self, context: RequestContext, pending: Pending) -> None:
+        if not pending.is_answered:
+            context.parked_ns = self._reactors.now_ns()
+        pending.then(functools.partial(self._reply, context))
+
+    def _reply_when_finished(self, context: RequestContext, coroutine: Coroutine) -> None:
+        context.parked_ns = self._reactors.now_ns()
+        self._spawn(self._finish(context, coroutine))
+
+    def _spawn(self, coroutine: Coroutine) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, context: RequestContext, coroutine: Coroutine) -> bytes | None:
+        """Replies with what a coroutine gives. Returns the frame, None when there is none."""
+        try:
+            answer = await coroutine
+        except ProtocolError as error:
+            self._refuse(context, error)
+        except Exception:
+            self._fail(context)
+        else:
+            return self._reply(context, answer)
+        return None
+
+    def _decode(self, context: RequestContext, body: bytes, row) -> Any:
+        """The request's message; None for an ApiVersions of a version that nobody can read yet."""
+        key, version = context.api_key, context.api_version
+        if key == api.API_VERSIONS and not api.is_served(18, version):
+            return None
+        if row is None:
+            return codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, WHOLE_MAX)
+        request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, row.whole_max)
+        if elements.repeats(row, request):
+            # Keeps (6).
+            pieces = self._pieces(context, body)
+            pieces.survey()
+            request = pieces.next(pieces.leaves)
+        return request
+
+    # ---- answers that are given again -----------------------------------------------------------
+
+    def _cache_key(self, context: RequestContext, body: bytes) -> tuple | None:
+        """What an answer depends on besides the image; None where it is not worth it."""
+        if len(body) > answer_cache.BODY_BYTES_MAX or self._quotas.timed:
+            return None
+        if self._metadata.departures is not None and self._metadata.departures.any:
+            return None
+        return (context.api_key, context.api_version, context.listener, context.local_host,
+                context.local_port, context.principal, body)
+
+    def _serve_from_cache(self, context: RequestContext, key: tuple) -> bool:
+        image = self._metadata.image
+        frame = self._cache.find(image, key)
+        if frame is not None:
+            self._send(context, frame, 0)
+            self._count(context, context.taken_ns, ErrorCode.NONE)
+            return True
+        if self._cache.join(image, key, context):
+            context.parked_ns = context.taken_ns
+            return True
+        return False
+
+    def _reply_and_cache(self, context: RequestContext, result: Any, key: tuple) -> None:
+        image = self._metadata.image
+        if type(result) is types.CoroutineType:
+            context.parked_ns = self._reactors.now_ns()
+            making = self._cache.begin(image, key)
+            self._spawn(self._finish_for_all(context, result, key, making))
+            return
+        assert type(result) not in AWAITED, type(result)
+        frame = self._reply(context, result)
+        if frame is not None:
+            self._cache.add(image, key, frame)
+
+    async def _finish_for_all(
+            self, context: RequestContext, coroutine: Coroutine, key: tuple,
+            making: Making) -> None:
+        """Answers those too who ask the same while a cacheable answer is being made."""
+        try:
+            frame = await self._finish(context, coroutine)
+        finally:
+            self._cache.end(key, making)
+        if frame is not None:
+            self._cache.add(making.image, key, frame)
+        for other in making.waiting:
+            if frame is None:
+                self._refuse(other, "the same request before it was refused")
+            else:
+                self._send(other, frame, 0)
+                self._count(other, self._reactors.now_ns(), ErrorCode.NONE)
+
+    # ---- long requests, long answers ------------------------------------------------------------
+
+    def _pieces(self, context: RequestContext, body: bytes) -> Any:
+        return codec.request_in_pieces(
+            context.api_key, context.api_version, body,
+            self._elements_max, DECODED_BYTES_MAX, ELEMENTS[context.api_key].whole_max)
+
+    def _answer(self, context: RequestContext) -> Answer:
+        return Answer(context.api_key, context.api_version, self._answer_bytes_max)
+
+    def _turns_of(self, api_key: int) -> Turns:
+        # Keeps (7): a place is held for as long as its handler waits.
+        if api_key in PROMPT:
+            return self._groups_turns
+        return self._metadata_turns if api_key == api.METADATA else self._other_turns
+
+    async def _long(self, context: RequestContext, body: bytes) -> Any:
+        """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
+        turns = self._turns_of(context.api_key)
+        handle = self._handler(context)
+        row = ELEMENTS[context.api_key]
+        async with turns.room(len(body)):
+            await turns.next()
+            pieces = self._pieces(context, body)
+            if pieces is None or not await self._surveyed(turns, pieces, body):
+                return await self._whole(
+                    context, handle(context, self._decode(context, body, row)))
+            answer = self._answer(context)
+            while (request := pieces.next(row.piece)) is not None:
+                await self._add(turns, answer, handle(context, request))
+                await turns.slice()
+            return answer.finished()
+
+    async def _surveyed(self, turns: Turns, pieces, body: bytes) -> bool:
+        if len(body) <= UNSURVEYED_BYTES_MAX:
+            return pieces.survey()
+        found = await asyncio.get_running_loop().run_in_executor(None, pieces.survey)
+        await turns.next()
+        return found
+
+    async def _whole(self, context: RequestContext, result: Any) -> Any:
+        """The whole answer from what a handler returned."""
+        if type(result) not in PARTS:
+            return await result if type(result) in AWAITED else result
+        answer = self._answer(context)
+        await self._add(self._turns_of(context.api_key), answer, result)
+        return answer.finished()
+
+    async def _add(self, turns: Turns, answer: Answer, result: Any) -> None:
+        """Adds what a handler returned, all of its parts; they may pause with None."""
+        if type(result) is types.GeneratorType:
+            for part in result:
+                if part is not None:
+                    answer.add(part)
+                await turns.slice()
+        elif type(result) is types.AsyncGeneratorType:
+            async for part in result:
+                if part is not None:
+                    answer.add(part)
+                await turns.slice()
+        else:
+            answer.add(await result if type(result) in AWAITED else result)
+
+    def _in_parts(self, context: RequestContext, parts: Any) -> Any:
+        """The answer from its parts; a coroutine of it when there is more than one."""
+        if type(parts) is types.AsyncGeneratorType:
+            return self._rest(context, [], parts)
+        first = next(parts)
+        second = next(parts, _NO_MORE)
+        if second is _NO_MORE:
+            assert first is not None, context.api_key
+            return first
+        return self._rest(context, [first, second], parts)
+
+    async def _rest(self, context: RequestContext, begun: list, parts: Any) -> Any:
+        turns = self._turns_of(context.api_key)
+        async with turns.room(0):
+            answer = self._answer(context)
+            for part in begun:
+                if part is not None:
+                    answer.add(part)
+            await turns.next()
+            await self._add(turns, answer, parts)
+            return answer.finished()
+
+    # ---- replies --------------------------------------------------------------------------------
+
+    def _reply(self, context: RequestContext, answer: Any) -> bytes | None:
+        """Sends an answer. Returns its frame, None when it could not be sent."""
+        begun_ns = self._reactors.now_ns()
+        version = context.api_version
+        if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
+            version = ANSWER_UNSUPPORTED_VERSION
+        try:
+            throttle_ms = self._throttle_ms(context)
+            if throttle_ms and hasattr(answer, "throttle_time_ms"):
+                answer.throttle_time_ms = throttle_ms
+            frame = codec.response_frame(
+                context.api_key, version, context.correlation_id, answer,
+                bytes_max=self._answer_bytes_max)
+            # Kafka answers at once and leaves the client alone after that, however old its version
+            # is.
+            if context.closes:
+                self._reactors.reply(context.token, frame, close=True)
+            else:
+                self._send(context, frame, throttle_ms)
+        except AnswerTooLong as error:
+            self._refuse(context, error)
+            return None
+        except Exception:
+            self._fail(context)
+            return None
+        self._count(context, begun_ns, getattr(answer, "error_code", 0))
+        return frame
+
+    def _throttle_ms(self, context: RequestContext) -> int:
+        if not context.busy_ns:
+            return context.throttle_ms
+        return max(context.throttle_ms, self._quotas.charge_time(
+            context.principal, (context.client_id or "").encode(), context.busy_ns))
+
+    def _count(self, context: RequestContext, begun_ns: int, error_code: int) -> None:
+        """Where the request's time went; what is awaited counts as parked, work in it too."""
+        parked_ns = begun_ns - context.parked_ns if context.parked_ns else 0
+        self._reactors.answered(
+            context.api_key, context.taken_ns - context.began_ns,
+            self._reactors.now_ns() - context.taken_ns - parked_ns, parked_ns, error_code)
+
+    def _refuse(self, context: RequestContext, error: object) -> None:
+        log.info("request refused", extra={
+            "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
+            "reason": str(error)})
+        self._reactors.reply(context.token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
+
+    def _fail(self, context: RequestContext) -> None:
+        """A bug of ours: logged in full, and the client's connection is closed."""
+        log.exception("request failed", extra={
+            "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
+        self._reactors.reply(context.token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    # ---- misses ---------------------------------------------------------------------------------
+
+    def _security(self) -> Guard:
+        assert self._guard is not None   # Nobody else makes such events.
+        return self._guard()
+
+    def _decide_miss(self, miss: Miss) -> None:
+        errors: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(miss.topics)
+        try:
+            for index, (name, topic_id) in enumerate(miss.topics):
+                errors[index] = self._grant(miss, name, topic_id)
+        finally:
+            # Keeps (1).
+            self._reactors.resume(miss.token, errors)
+
+    async def _verify(self, asked: Verify) -> None:
+        """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
+        if self._access is not None and not self._security().may_write_in(
+                asked.principal, asked.transactional_id.decode("utf-8", "replace")):
+            verdicts: list[int] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] \
+                * len(asked.partitions)
+        else:
+            verdicts = await self._verification.verdicts(asked)
+        self._reactors.resume(asked.token, verdicts)
+
+    def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
+        """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
+        """
+        image = self._metadata.image
+        if name is not None:
+            text = name.decode("utf-8", "replace")
+            topic = image.topics.get(text)
+            refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic = image.topics_by_id.get(topic_id)
+            refusal = ErrorCode.UNKNOWN_TOPIC_ID
+            text = "" if topic is None else topic.name
+        rights = READ | WRITE | FOLLOW
+        if self._access is not None and text:
+            # Whoever may not see a topic is not told whether there is one.
+            found = self._security().rights(miss, text)
+            if found is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            rights = found
+            if not rights & (WRITE if miss.api_key == api.PRODUCE else READ | FOLLOW):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if topic is None:
+            return refusal
+        if not self._install(topic):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._grants.allow(miss.principal, topic.id, rights)
+        return ErrorCode.NONE
+
+
+# A handler's result finds its way by its type (5); any other is an answer. Not bound to a
+# dispatcher, which would then live, with what it holds, until the collector runs.
+_WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
+    Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}

@@ -1,0 +1,119 @@
+"""Who the connections belong to and what they may do: the parts of security, put together.
+
+Owns: the identities of connections, the access, the logins under way.
+Called by: broker (makes it when security is asked for), server.dispatch (connections, misses).
+Invariants: (1) when rules or credentials changed, no right from before is in force; (2) a
+  connection that ends is forgotten.
+Source: csrc/net/guard.c, for what strangers may send.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pylog._native.grants import FOLLOW, READ, WRITE
+from pylog.api.authentication import AuthenticationApi
+from pylog.config import ConfigError
+from pylog.security import audit, authorizer, identities
+from pylog.security.access import Access
+from pylog.security.certificate_names import NAME as MAPPING_RULES
+from pylog.security.certificate_names import Rules, Unmapped
+from pylog.security.sasl import Mechanisms
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.grants import Grants
+    from pylog._native.reactor import Closed, Connected, Miss
+    from pylog.config import Settings
+    from pylog.metadata.service import MetadataService
+    from pylog.security.authorizer import Authorizer
+    from pylog.server.network import Network
+
+log = logging.getLogger("pylog.guard")
+
+
+class Guard:
+    """`access`: None without an authorizer. now_ms: the wall clock."""
+
+    def __init__(self, settings: Settings, metadata: MetadataService, grants: Grants,
+                 network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int]):
+        self.identities = identities.Identities()
+        self._settings, self._listener_name = settings, network.listener_name
+        self._mappings: dict[str, Rules] = {}    # By their text, which changes with a start only.
+        self._grants = grants
+        self._reactors = network.reactors
+        self.audit = audit.of(settings, now_ms)
+        self.access = None if enforcer is None else Access(
+            enforcer, self.identities, None if self.audit is None else self.audit.decided)
+        mechanisms = Mechanisms(settings, lambda: metadata.image.security, now_ms,
+                                network.reactors.now_ns)
+        mechanisms.check()
+        self.authentication = AuthenticationApi(
+            mechanisms, self.identities, network.reactors, settings, network.listener_name, now_ms)
+
+    def take(self, security: dict, changed: frozenset | None = None) -> None:
+        """Puts an image's access rules into force; arguments as Authorizer.take. Keeps (1)."""
+        if self.access is None or self.access.authorizer.take(security, changed) is False:
+            return
+        for connection, number in self.identities.set_by_host(
+                self.access.authorizer.knows_hosts):
+            self._reactors.set_principal(connection, number)
+        self._grants.void()
+
+    def close(self) -> None:
+        if self.audit is not None:
+            self.audit.close()
+
+    def connected(self, event: Connected) -> None:
+        """A connection of a listener without SASL: its certificate says who it is."""
+        principal = identities.ANONYMOUS
+        if event.certificate:
+            try:
+                principal = identities.user(self._mapping(event.listener).name(event.certificate))
+            except (Unmapped, ConfigError) as error:
+                log.warning("a client's certificate names no principal", extra={
+                    "peer": event.peer_host, "certificate": event.certificate,
+                    "reason": str(error)})
+                self._reactors.close_connection(event.connection)
+                return
+        number = self.identities.enter(event.connection, principal, event.peer_host)
+        self._reactors.set_interest(event.connection)
+        self._reactors.set_principal(event.connection, number)
+        self._reactors.retry(event.connection)
+
+    def _mapping(self, listener: int) -> Rules:
+        """Raises ConfigError."""
+        text = self._settings.of_listener(self._listener_name(listener), MAPPING_RULES)
+        if text not in self._mappings:
+            self._mappings[text] = Rules(text)
+        return self._mappings[text]
+
+    def closed(self, event: Closed) -> None:
+        # Keeps (2).
+        self.identities.leave(event.connection)
+        self.authentication.forget(event.connection)
+
+    def may_write_in(self, principal: int, transactional_id: str) -> bool:
+        """Whether a number's principal may write under a transactional id (CVE-2018-17196)."""
+        return self.access is None or self.access.decide(
+            self.identities.principal(principal), self.identities.host_of(principal),
+            authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
+
+    def rights(self, miss: Miss, topic: str) -> int | None:
+        """READ, WRITE and FOLLOW as far as a miss's principal has them; None: its number is not its
+        connection's any more."""
+        if self.access is None:
+            return READ | WRITE | FOLLOW
+        host = self.identities.host(miss.connection)
+        if host is None or not self.identities.is_current(miss.connection, miss.principal):
+            return None
+        principal = self.identities.principal(miss.principal)
+        return (READ if self.access.decide(
+            principal, host, authorizer.READ, authorizer.TOPIC, topic) else 0) \
+            | (WRITE if self.access.decide(
+                principal, host, authorizer.WRITE, authorizer.TOPIC, topic) else 0) \
+            | (FOLLOW if self.access.decide(
+                principal, host, authorizer.CLUSTER_ACTION, authorizer.CLUSTER,
+                authorizer.CLUSTER_NAME) else 0)

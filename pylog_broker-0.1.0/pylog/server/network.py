@@ -1,0 +1,278 @@
+"""What listens: the reactors, their listeners and limits, as the settings in force say.
+
+Owns: the reactors.
+Called by: broker, on the event loop before the start and on one worker thread at a time after it.
+Invariants: (1) a listener's number is given once, so that a connection that outlives its listener
+  keeps its name; (2) a listener that stays the same is not touched by a change of others; (3) the
+  resolver is asked only for limits of hosts that changed.
+Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+import threading
+
+from pylog._native.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
+from pylog.config import ConfigError, limits
+from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
+from pylog.log.errors import StartError
+from pylog.protocol import api, tables
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from pylog.security.tls import ListenerTls
+
+log = logging.getLogger("pylog.network")
+
+NEVER_FLEXIBLE = 1 << 14
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
+REPORT_MS = 10_000    # between two lines about the same shortage
+
+
+class Network:
+    """The reactors of one broker. `addresses` and `controller_addresses` are [(listener name, host,
+    port)] as bound."""
+
+    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False, throttle=None):
+        """asks: whose connections they are makes a difference on listeners without authentication
+        too. throttle: of what followers fetch, a native Throttle or None."""
+        self._settings = settings
+        self._asks = asks
+        self.reactors = _reactors(settings, grants, io_pool, quotas, throttle)
+        self._names: list[str] = []
+        self._controller_names = {listener.name for listener in settings.controller_listeners}
+        self._open: dict[int, tuple] = {}
+        self._tls: dict[int, ListenerTls] = {}
+        self._running = False
+        self._limits_by_host: dict[str, int] = {}
+        self._limits_by_address: dict[bytes, int] = {}
+        self._crowded, self._reported_ms = (0, 0), -REPORT_MS
+
+    @property
+    def addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.listeners)
+
+    @property
+    def controller_addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.controller_listeners)
+
+    def _bound(self, listeners) -> list[tuple[str, str, int]]:
+        return [(listener.name, listener.host or socket.gethostname(), port)
+                for listener, port in self._open.values() if listener in listeners]
+
+    def is_controllers(self, number: int) -> bool:
+        """Whether a listener, by its number, is one of the controller."""
+        return self._names[number] in self._controller_names
+
+    def listener_name(self, number: int) -> str:
+        """The name of a listener by the number that its connections carry, of ended ones too."""
+        return self._names[number]
+
+    def nodes(self, image) -> list[tuple[int, list[tuple[int, str, int, str | None]]]]:
+        """Each open listener's number, and where the active brokers are reached by its name:
+        (id, host, port, rack)."""
+        return [(number, [(id_, endpoint.host, endpoint.port, broker.rack)
+                          for id_, broker in image.brokers.items() if not broker.fenced
+                          for endpoint in broker.endpoints if endpoint.name == listener.name])
+                for number, (listener, _) in self._open.items()]
+
+    def open(self) -> None:
+        """Binds the listeners. Raises StartError."""
+        self._set_limits()
+        for listener in self._listeners:
+            try:
+                self._listen(listener)
+            except OSError as error:
+                raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
+            except ConfigError as error:
+                raise StartError(str(error)) from error
+
+    @property
+    def _listeners(self) -> list:
+        return list(self._settings.all_listeners)
+
+    def start(self) -> None:
+        self.reactors.start()
+        self._running = True
+        self._resize()
+
+    def apply(self) -> bool:
+        """Brings the settings in force into force here. Blocks. True: `addresses` changed.
+
+        What the system refuses is logged, as in Kafka: the change stands, and the next start or
+        change tries again.
+        """
+        self._set_limits()
+        self._resize()
+        self.refresh_certificates()
+        added = self._listeners
+        ended = []
+        for number, (listener, port) in self._open.items():
+            same = [new for new in added if new.port in (listener.port, port)
+                    and (new.name, new.host, new.protocol)
+                    == (listener.name, listener.host, listener.protocol)]
+            added = [new for new in added if new not in same]
+            if not same:
+                ended.append(number)
+        for number in ended:
+            self.reactors.unlisten(number)
+            del self._open[number]
+            self._tls.pop(number, None)
+        for listener in added:
+            self._listen_soon(listener, REBIND_ATTEMPTS if ended else 1)
+        return bool(ended or added)
+
+    def _listen_soon(self, listener, attempts: int) -> None:
+        """A port that an ended listener had is free once every reactor has let go of it."""
+        for attempt in range(attempts):
+            try:
+                self._listen(listener)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or attempt + 1 == attempts:
+                    log.error("cannot listen", extra={"listener": repr(listener),
+                                                      "reason": error.strerror})
+                    return
+            except ConfigError as error:
+                log.error("cannot listen", extra={"listener": repr(listener),
+                                                  "reason": str(error)})
+                return
+            threading.Event().wait(REBIND_PAUSE_S)
+
+    def _listen(self, listener) -> None:
+        number = len(self._names)
+        if listener.protocol != "PLAINTEXT":
+            # Imported here: it costs a start some ms, and not every broker has secrets.
+            from pylog.security import dumps
+
+            dumps.keep_out()
+        tls = self._tls_of(listener)
+        port = self.reactors.listen(
+            number, listener.host, listener.port, self._backlog, self._flags(listener),
+            None if tls is None else tls.maker)
+        assert number == len(self._names) and number not in self._open, number   # Keeps (1).
+        self._names.append(listener.name)
+        self._open[number] = listener, port
+        if tls is not None:
+            self._tls[number] = tls
+
+    def _tls_of(self, listener) -> ListenerTls | None:
+        """Raises ConfigError."""
+        if listener.protocol not in TLS_PROTOCOLS:
+            return None
+        # Imported here: it loads OpenSSL, and not every broker needs it.
+        from pylog.security.tls import ListenerTls
+
+        tls = ListenerTls(self._settings, listener)
+        tls.load()
+        return tls
+
+    @property
+    def has_tls(self) -> bool:
+        return bool(self._tls)
+
+    def refresh_certificates(self) -> None:
+        """Takes what has changed of certificates, in settings and files. Blocks."""
+        for tls in list(self._tls.values()):
+            tls.refresh()
+
+    def _flags(self, listener) -> int:
+        control = CONTROL if listener.name in self._controller_names else 0
+        if listener.protocol in SASL_PROTOCOLS:
+            return control | GUARDED
+        return control | ASKS if self._asks else control
+
+    @property
+    def _backlog(self) -> int:
+        return self._settings["socket.listen.backlog.size"]
+
+    def _resize(self) -> None:
+        wanted, before = min(self._settings["num.network.threads"], THREADS_MAX), \
+            self.reactors.threads
+        if wanted == before or not self._running:
+            return
+        try:
+            self.reactors.resize(wanted)
+        except OSError as error:
+            log.error("no more network threads", extra={"reason": error.strerror})
+        if self.reactors.threads > before:
+            for number, (listener, port) in self._open.items():
+                try:
+                    tls = self._tls.get(number)
+                    self.reactors.join(number, listener.host, port, self._backlog, before,
+                                       self._flags(listener), None if tls is None else tls.maker)
+                except OSError as error:
+                    # The other reactors' sockets go on, and they pass connections on.
+                    log.error("a network thread does not listen",
+                              extra={"listener": repr(listener), "reason": error.strerror})
+
+    def _set_limits(self) -> None:
+        if self._settings.connection_limits != self._limits_by_host:
+            # Keeps (3): any other setting is in force at once, whatever the resolver does.
+            self._limits_by_host = dict(self._settings.connection_limits)
+            self._limits_by_address = {
+                address: count for host, count in self._limits_by_host.items()
+                for address in _addresses(host)}
+        self.reactors.set_limits(
+            self._settings["max.connections"], self._settings["max.connections.per.ip"],
+            self._limits_by_address,
+            *limits.connections(len(self._settings.log_dirs)))
+
+    def report_shortages(self, now_ms: int) -> None:
+        """Logs, now and then, that descriptors or input buffers are short. Once a second or so."""
+        stats = self.reactors.stats()
+        crowded = stats["connections_crowded"], stats["connections_evicted"]
+        if crowded != self._crowded and not 0 <= now_ms - self._reported_ms < REPORT_MS:
+            log.warning("descriptors are short: connections are refused, or closed for others; "
+                        "raise the limit (ulimit -n)", extra={
+                            "refused": crowded[0] - self._crowded[0],
+                            "closed": crowded[1] - self._crowded[1],
+                            "limit": limits.descriptors()})
+            self._crowded, self._reported_ms = crowded, now_ms
+
+
+def _addresses(host: str) -> list[bytes]:
+    """The host's addresses, IPv4 as v4-mapped; none when it has no address, which is logged."""
+    try:
+        found = {str(entry[4][0]).partition("%")[0]
+                 for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError as error:
+        log.error("max.connections.per.ip.overrides: no address",
+                  extra={"host": host, "reason": error.strerror})
+        return []
+    packed = [ipaddress.ip_address(address).packed for address in found]
+    return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
+
+
+def _reactors(settings, grants, io_pool, quotas, throttle) -> Reactors:
+    flexible = tables.flexible_from()
+    served = {**api.OF_CONTROLLER, **api.SERVED} if settings.controller_listeners else api.SERVED
+    versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
+                for key, (low, high) in served.items()]
+    longest, queued = settings["socket.request.max.bytes"], settings["queued.max.request.bytes"]
+    if queued <= 0:
+        queued = limits.input_bytes()
+        if queued < longest:
+            log.warning("little memory: longer requests are refused", extra={
+                "bytes": queued // 2, "memory": limits.memory_bytes()})
+            longest = min(longest, queued // 2)
+    return Reactors(
+        grants=grants, io_pool=io_pool, quotas=quotas, throttle=throttle, api_versions=versions,
+        rack_aware=settings["replica.selector.class"] == RACK_AWARE,
+        network_threads=min(settings["num.network.threads"], THREADS_MAX),
+        request_bytes_max=longest,
+        control_bytes_max=settings["control.request.bytes.max"],
+        idle_ms_max=settings["connections.max.idle.ms"],
+        queued_requests_max=settings["queued.max.requests"],
+        input_bytes_max=queued // settings["num.network.threads"],
+        send_buffer_bytes=settings["socket.send.buffer.bytes"],
+        receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
+        fetch_bytes_max=settings["fetch.max.bytes"],
+        gather_ms_max=settings["fetch.gather.max.ms"],
+        stranger_bytes_max=settings["sasl.server.max.receive.size"],
+        sessions_max=settings["max.incremental.fetch.session.cache.slots"])

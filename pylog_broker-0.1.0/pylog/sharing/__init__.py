@@ -1,0 +1,1 @@
+"""Share groups where their partitions are led: what is acquired, acknowledged, given back."""

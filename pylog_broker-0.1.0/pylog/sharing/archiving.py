@@ -1,0 +1,92 @@
+"""Records that share groups gave up, on their way to a dead-letter topic and then to the archive.
+
+Owns: a task for each share partition that has such records.
+Called by: sharing.share_partitions; on the event loop.
+Invariants: (1) what cannot be written is tried again with growing pauses, for as long as its share
+  partition is served here; (2) at most WRITES_MAX share partitions write at a time; (3) why nothing
+  is written is told when that begins, when the reason changes and when it ends.
+Source: KIP-1191. Kafka archives what it could not write; here it stays in flight, which bounds it
+  (share.partition.max.record.locks), until it is written or the group has no dead-letter topic.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pylog.sharing.dead_letters import DeadLetters
+from pylog.sharing.share_partition import SharePartition
+
+WRITES_MAX = 8
+PAUSE_SECONDS = 0.5, 30.0     # Between tries: at first, at most.
+
+log = logging.getLogger("pylog.sharing")
+
+
+class Archiving:
+    """idle: called when a share partition has nothing more to write. pauses_s: see PAUSE_SECONDS.
+    """
+
+    def __init__(self, letters: DeadLetters, idle: Callable[[SharePartition], object],
+                 pauses_s: tuple[float, float] = PAUSE_SECONDS):
+        self._letters = letters
+        self._idle = idle
+        self._pauses_s = pauses_s
+        self._tasks: dict[SharePartition, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(WRITES_MAX)
+
+    def look(self, partition: SharePartition) -> None:
+        """There may be something to write."""
+        in_flight = partition.in_flight
+        if in_flight is not None and partition not in self._tasks and in_flight.is_archiving:
+            task = asyncio.get_running_loop().create_task(self._run(partition))
+            self._tasks[partition] = task
+            task.add_done_callback(lambda _: self._done(partition))
+
+    def is_busy(self, partition: SharePartition) -> bool:
+        return partition in self._tasks
+
+    def end(self, partition: SharePartition) -> None:
+        """The share partition is served no more; what was not archived is read back elsewhere."""
+        task = self._tasks.get(partition)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, partition: SharePartition) -> None:
+        del self._tasks[partition]
+        self.look(partition)
+        if partition not in self._tasks:
+            self._idle(partition)
+
+    async def _run(self, partition: SharePartition) -> None:
+        pause_s, pause_s_max = self._pauses_s
+        told = None
+        while partition.in_flight is not None and partition.in_flight.is_archiving:
+            async with self._turns:
+                # Keeps (2).
+                why = await self._try(partition)
+            # Keeps (3).
+            if why != told:
+                log.log(logging.WARNING if why else logging.INFO, "dead letters %s",
+                        "wait" if why else "are written again", extra={
+                            "share_partition": partition.key.text, "reason": why})
+            told = why
+            if why is None:
+                pause_s = self._pauses_s[0]
+            else:
+                # Keeps (1).
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, pause_s_max)
+
+    async def _try(self, partition: SharePartition) -> str | None:
+        try:
+            return await partition.archive(self._letters)
+        except Exception as error:
+            log.exception("dead letters could not be written", extra={
+                "share_partition": partition.key.text})
+            return repr(error)

@@ -1,0 +1,73 @@
+"""Where partitions end, led here or elsewhere: what the lag of a share group is counted from.
+
+Owns: nothing.
+Called by: sharing.service (makes it); through it api.share_offsets.
+Invariants: (1) every partition that is asked about has an end or an error.
+Source: Kafka's PartitionMetadataClient.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.internal_topic import Node
+from pylog.metadata.image import NO_LEADER
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import Error, ErrorCode
+
+CONSUMER = -1       # The replica id of whoever is none.
+LATEST = -1
+LIST_OFFSETS_VERSION = 7
+Partition = tuple[str, int]
+
+
+class Ends:
+    """node: see internal_topic.Node. brokers: the others."""
+
+    def __init__(self, node: Node, brokers: Brokers):
+        self._node = node
+        self._brokers = brokers
+
+    async def find(self, partitions: Iterable[Partition]) -> dict[Partition, int | Error]:
+        """(topic, partition) -> its high watermark, or why that is not known. Keeps (1)."""
+        found: dict[Partition, int | Error] = {}
+        elsewhere: dict[int, list[Partition]] = {}
+        for partition in partitions:
+            state = self._node.image.partition(*partition)
+            if state is None:
+                found[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif state.leader == NO_LEADER:
+                found[partition] = ErrorCode.LEADER_NOT_AVAILABLE
+            elif state.leader != self._node.node_id:
+                elsewhere.setdefault(state.leader, []).append(partition)
+            else:
+                partition_log = self._node.logs.get(*partition)
+                found[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition_log is None \
+                    else partition_log.high_watermark
+        for rows in await asyncio.gather(*(
+                self._ask(leader, asked) for leader, asked in elsewhere.items())):
+            found.update(rows)
+        return found
+
+    async def _ask(self, leader: int, partitions: list[Partition]) -> dict[Partition, int | Error]:
+        new = messages.ListOffsetsRequest
+        topics: dict[str, list[int]] = {}
+        for name, index in partitions:
+            topics.setdefault(name, []).append(index)
+        found: dict[Partition, int | Error] = dict.fromkeys(
+            partitions, ErrorCode.NETWORK_EXCEPTION)
+        try:
+            answer = await self._brokers.ask(leader, new(replica_id=CONSUMER, topics=[
+                new.ListOffsetsTopic(name=name, partitions=[
+                    new.ListOffsetsPartition(partition_index=index, timestamp=LATEST)
+                    for index in indexes]) for name, indexes in topics.items()]),
+                LIST_OFFSETS_VERSION)
+        except PeerError:
+            return found
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if (topic.name, row.partition_index) in found:
+                    found[topic.name, row.partition_index] = row.offset if not row.error_code \
+                        else ErrorCode.of(row.error_code)
+        return found

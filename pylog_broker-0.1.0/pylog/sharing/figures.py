@@ -1,0 +1,95 @@
+"""What share groups did on this broker since it started, counted.
+
+Owns: the counts.
+Called by: sharing.service (makes it, samples on the thread of a scrape),
+  sharing.share_partitions, sharing.share_partition.
+Invariants: (1) at most GROUPS_MAX groups are told apart, and at most PARTITIONS_MAX share
+  partitions listed; the others are counted under no name, or left out.
+Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for what is counted.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pylog.sharing.in_flight import ACCEPT, GAP, REJECT, RELEASE, RENEW
+
+if TYPE_CHECKING:
+    from pylog.sharing.share_partitions import SharePartitions
+
+GROUPS_MAX = 1000
+PARTITIONS_MAX = 10_000
+KINDS = {GAP: "gap", ACCEPT: "accept", RELEASE: "release", REJECT: "reject", RENEW: "renew"}
+Sample = tuple[tuple[str, ...], int]
+
+
+class GroupFigures:
+    """Of one group. kinds: records by what a member said of them."""
+
+    __slots__ = ("acquired", "expired", "kinds", "out_bytes")
+
+    def __init__(self) -> None:
+        self.acquired = self.expired = self.out_bytes = 0
+        self.kinds = [0] * len(KINDS)
+
+    def acknowledged(self, rows: Iterable[tuple[int, int, Sequence[int]]]) -> None:
+        """rows: (first offset, last offset, types: one for all, or one each)."""
+        for first, last, types in rows:
+            if len(types) == 1:
+                self.kinds[types[0]] += last - first + 1
+            else:
+                for kind in types:
+                    self.kinds[kind] += 1
+
+
+class Figures:
+    """By group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupFigures] = {}
+
+    def of(self, group_id: str) -> GroupFigures:
+        """Keeps (1)."""
+        found = self._groups.get(group_id)
+        if found is None:
+            if len(self._groups) >= GROUPS_MAX:
+                group_id = ""
+            found = self._groups.setdefault(group_id, GroupFigures())
+        return found
+
+    def samples(self, partitions: "SharePartitions",
+                topic_name: Callable[[bytes], str]) -> list[tuple[str, list[Sample]]]:
+        """[(family, [(label values, number)])], as Collector.sources give them."""
+        groups = list(self._groups.items())
+        letters = partitions.letters
+        return [
+            ("pylog_share_sessions", [((), len(partitions.sessions))]),
+            ("pylog_share_acquired_records", [((name,), row.acquired) for name, row in groups]),
+            ("pylog_share_out_bytes", [((name,), row.out_bytes) for name, row in groups]),
+            ("pylog_share_acknowledged_records", [
+                ((name, KINDS[kind]), row.kinds[kind]) for name, row in groups for kind in KINDS]),
+            ("pylog_share_expired_records", [((name,), row.expired) for name, row in groups]),
+            ("pylog_share_dead_letters", _each(letters.records)),
+            ("pylog_share_dead_letter_batches", _each(letters.requests)),
+            ("pylog_share_dead_letter_failures", _each(letters.failures)),
+            *_in_flight(partitions, topic_name)]
+
+
+def _each(counts: dict[str, int]) -> list[Sample]:
+    return [((name,), count) for name, count in list(counts.items())[:GROUPS_MAX]]
+
+
+def _in_flight(partitions: "SharePartitions", topic_name: Callable[[bytes], str]) -> Any:
+    records: list[Sample] = []
+    ranges: list[Sample] = []
+    archiving: list[Sample] = []
+    for partition in partitions.every()[:PARTITIONS_MAX]:
+        in_flight = partition.in_flight
+        if in_flight is not None:
+            key = partition.key
+            place = key.group_id, topic_name(key.topic_id), str(key.partition)
+            records.append((place, in_flight.count - in_flight.done_count))
+            ranges.append((place, in_flight.range_count))
+            archiving.append((place, in_flight.archiving_count))
+    yield "pylog_share_in_flight_records", records
+    yield "pylog_share_in_flight_ranges", ranges
+    yield "pylog_share_archiving_records", archiving

@@ -1,0 +1,77 @@
+"""What a share group obeys: its own settings, else the broker's.
+
+Owns: nothing.
+Called by: api.share_groups, sharing.share_partitions.
+Invariants: (1) a setting that changes counts from the next time that somebody asks.
+Source: KIP-932, GROUP config resources.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pylog.config import groups, values
+from pylog.coordinator.share_groups import Obeyed
+from pylog.metadata.image import Image
+from pylog.sharing.in_flight import Limits
+
+RESOURCE_GROUP = 32
+LATEST, EARLIEST = "latest", "earliest"
+_PARTS = re.compile(
+    r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.I)
+
+
+class GroupSettings:
+    """image: gives the one in force."""
+
+    def __init__(self, settings: Any, image: Callable[[], Image]):
+        self._settings = settings
+        self._image = image
+
+    def value(self, group_id: str, name: str) -> Any:
+        """A group setting that is in effect."""
+        text = self._image().configs.get((RESOURCE_GROUP, group_id), {}).get(name)
+        if text is not None:
+            return values.parse(groups.group(name), text)
+        return self._settings[groups.SYNONYMS[name]] if name in groups.SYNONYMS \
+            else groups.group(name).default
+
+    def obeyed(self, group_id: str) -> Obeyed:
+        return Obeyed(
+            self.value(group_id, "share.session.timeout.ms"),
+            self.value(group_id, "share.heartbeat.interval.ms"),
+            self.value(group_id, "share.assignment.interval.ms"),
+            self._settings["group.share.max.size"],
+            self._settings["group.share.initialize.retry.interval.ms"])
+
+    def limits(self, group_id: str) -> Limits:
+        return Limits(
+            self.value(group_id, "share.record.lock.duration.ms"),
+            self.value(group_id, "share.delivery.count.limit"),
+            self.value(group_id, "share.partition.max.record.locks"),
+            self.value(group_id, "share.renew.acknowledge.enable"),
+            bool(self.dead_letter_topic(group_id)))
+
+    def dead_letter_topic(self, group_id: str) -> str:
+        """Where records go that nobody could process; "": nowhere."""
+        return str(self.value(group_id, "errors.deadletterqueue.topic.name"))
+
+    def copies_records(self, group_id: str) -> bool:
+        """Whether a dead letter carries its record."""
+        return bool(self.value(group_id, "errors.deadletterqueue.copy.record.enable"))
+
+    def lock_ms(self, group_id: str) -> int:
+        return int(self.value(group_id, "share.record.lock.duration.ms"))
+
+    def is_committed(self, group_id: str) -> bool:
+        """Whether records of open and aborted transactions are left out."""
+        return bool(self.value(group_id, "share.isolation.level") == "read_committed")
+
+    def begins(self, group_id: str) -> str | int:
+        """LATEST, EARLIEST, or how many ms before now."""
+        text = self.value(group_id, "share.auto.offset.reset")
+        found = _PARTS.fullmatch(text)
+        if found is None:
+            return EARLIEST if text == EARLIEST else LATEST
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return int(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000)

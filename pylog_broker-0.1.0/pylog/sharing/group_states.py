@@ -1,0 +1,167 @@
+"""What a share group needs of the share coordinator: its share partitions initialized, altered and
+deleted, and the group told when that is done.
+
+Owns: what is under way.
+Called by: sharing.service (makes it), api.groups (through sharing.service), api.share_offsets
+  (through sharing.service); api.share_groups gives it to the machine of the group coordinator,
+  whose outbox it is (answer, refuse).
+Invariants: (1) a group has a share partition as initialized only when its state is durable; (2) of
+  what could not be initialized the group is told, so that it is asked for again.
+Source: KIP-932; Kafka's GroupCoordinatorService (persisterInitialize).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from pylog.coordinator import share_groups, share_offsets
+from pylog.coordinator.internal_topic import Node
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.share_groups import ToInitialize
+from pylog.coordinator.share_offsets import Altering, Deleting, Fault
+from pylog.coordinator.share_state import NO_OFFSET, ShareKey
+from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.persister import Persister
+
+PLACES_AT_A_TIME = 256     # Share partitions that are asked about together.
+Place = tuple[bytes, int]
+
+log = logging.getLogger("pylog.sharing")
+
+
+class GroupStates:
+    """node: see internal_topic.Node."""
+
+    def __init__(self, node: Node, groups: GroupCoordinator, persister: Persister):
+        self._node = node
+        self._groups = groups
+        self._persister = persister
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def answer(self, message: ToInitialize) -> None:
+        """What a machine sends when its records are durable."""
+        self._spawn(self._initialize(message))
+
+    def refuse(self, error: Error) -> None:
+        """It was not written, or may not have been: the group asks again."""
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _initialize(self, asked: ToInitialize) -> None:
+        try:
+            errors = await self.initialize(
+                asked.group_id, asked.state_epoch,
+                {topic: dict.fromkeys(indexes, NO_OFFSET)
+                 for topic, indexes in asked.places.items()})
+        except Exception:
+            # Keeps (2): the group asks again when its time is over.
+            log.exception("share partitions were not initialized", extra={
+                "group": asked.group_id})
+            return
+        for (topic, index), error in errors.items():
+            if error != ErrorCode.NONE:
+                log.warning("a share partition was not initialized", extra={
+                    "group": asked.group_id, "topic_id": topic.hex(), "partition": index,
+                    "error": error.name})
+
+    async def initialize(self, group_id: str, state_epoch: int,
+                         starts: Mapping[bytes, Mapping[int, int]]
+                         ) -> dict[Place, Error]:
+        """(topic id, partition) -> NONE where it has its state now, and its group knows. Keeps (1).
+        """
+        places = [(topic, index) for topic, indexes in starts.items() for index in indexes]
+        faults = await self._each(places, lambda topic, index: self._persister.initialize(
+            ShareKey(group_id, topic, index), state_epoch, starts[topic][index]))
+        done: dict[bytes, list[int]] = {}
+        failed: dict[bytes, list[int]] = {}
+        for (topic, index), (error, _) in zip(places, faults, strict=True):
+            (done if error == ErrorCode.NONE else failed).setdefault(topic, []).append(index)
+        if failed:
+            await self._groups.run(group_id, Pending(lambda error: error),
+                                   share_groups.uninitialized, group_id, failed)
+        names = {topic: self._node.image.topics_by_id[topic].name for topic in done
+                 if topic in self._node.image.topics_by_id}
+        told: Error = ErrorCode.NONE
+        if done:
+            told = await self._groups.run(group_id, Pending(lambda error: error),
+                                          share_groups.initialized, group_id, done, names)
+        return {place: fault if fault != ErrorCode.NONE else told
+                for place, (fault, _) in zip(places, faults, strict=True)}
+
+    async def _each(self, places: list[Place],
+                    ask: Callable[[bytes, int], Awaitable[Any]]) -> list[Any]:
+        """What ask(topic id, partition) gives of each, some at a time."""
+        found: list[Any] = []
+        for first in range(0, len(places), PLACES_AT_A_TIME):
+            found += await asyncio.gather(*(
+                ask(*place) for place in places[first:first + PLACES_AT_A_TIME]))
+        return found
+
+    # ---- what an administrator asks for ---------------------------------------------------------
+
+    async def alter(self, group_id: str, starts: Mapping[bytes, Mapping[int, int]]
+                    ) -> tuple[Fault, dict[Place, Error]]:
+        """(why not, what became of each share partition). Keeps (1)."""
+        names = {topic: self._node.image.topics_by_id[topic].name for topic in starts}
+        found: Altering = await self._groups.run(
+            group_id, Pending(lambda error: Altering(Fault(error))),
+            share_offsets.alter, group_id, starts, names)
+        if found.fault.error != ErrorCode.NONE or not starts:
+            return found.fault, {}
+        return found.fault, await self.initialize(group_id, found.state_epoch, starts)
+
+    async def delete_offsets(self, group_id: str, names: list[str]
+                             ) -> tuple[Fault, dict[str, Fault]]:
+        """(why not, what became of each topic)."""
+        image = self._node.image
+        found: Deleting = await self._groups.run(
+            group_id, Pending(lambda error: Deleting(Fault(error), {}, {})),
+            share_offsets.begin_deletion, group_id, names, image.topics)
+        rows = dict(found.refused)
+        faults = await self._deleted(group_id, found)
+        for topic, error in faults.items():
+            name = image.topics_by_id[topic].name
+            rows[name] = Fault(error, None if error == ErrorCode.NONE else error.message)
+        gone = [topic for topic, error in faults.items() if error == ErrorCode.NONE]
+        told: Error = ErrorCode.NONE
+        if gone:
+            told = await self._groups.run(group_id, Pending(lambda error: error),
+                                          share_offsets.deleted, group_id, gone)
+        return (found.fault if told == ErrorCode.NONE else Fault(told)), rows
+
+    async def delete_group(self, group_id: str) -> Error:
+        """NONE when the group, and all that was kept of its share partitions, is gone."""
+        found: Deleting = await self._groups.run(
+            group_id, Pending(lambda error: Deleting(Fault(error), {}, {})),
+            share_offsets.begin_group_deletion, group_id, self._node.image.topics_by_id)
+        faults = await self._deleted(group_id, found)
+        error = next((error for error in (found.fault.error, *faults.values())
+                      if error != ErrorCode.NONE), ErrorCode.NONE)
+        if error != ErrorCode.NONE:
+            return error
+        pending: Pending = Pending(lambda error: error)
+        gone: Error = await self._groups.run(group_id, pending, share_offsets.delete_group,
+                                             group_id)
+        return gone
+
+    async def _deleted(self, group_id: str, asked: Deleting) -> dict[bytes, Error]:
+        """Topic id -> NONE when all of its states are gone."""
+        places = [(topic, index) for topic, indexes in asked.places.items() for index in indexes]
+        faults = await self._each(places, lambda topic, index: self._persister.delete(
+            ShareKey(group_id, topic, index)))
+        found: dict[bytes, Error] = dict.fromkeys(asked.places, ErrorCode.NONE)
+        for (topic, _), (error, _) in zip(places, faults, strict=True):
+            # A topic that is gone takes its states along.
+            if error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                found[topic] = error
+        return found

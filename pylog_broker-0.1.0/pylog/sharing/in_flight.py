@@ -1,0 +1,592 @@
+"""The records of a partition that a share group has in flight: acquired by a member, given back,
+or done with, as ranges of offsets.
+
+Owns: the ranges and the start offset of one share partition.
+Called by: sharing.share_partition; tests.
+Invariants: (1) ranges ascend and do not overlap; none begins below the start offset; (2) the first
+  range is not done with, unless a write of it is under way; (3) a record has one holder at a time,
+  and is held no longer than its deadline, unless what ends that is being written; (4) a range that
+  is being written neither changes nor splits until the write has succeeded or failed; (5) a record
+  is delivered at most deliveries_max times; (6) where the group has a dead-letter topic, what a
+  member rejects or gives back too often is archiving, and in flight, until its letter is written.
+Source: KIP-932 (states, delivery count), KIP-1206 (record_limit), KIP-1222 (renewal), KIP-1191
+  (archiving); what Kafka's SharePartition does for offsets by themselves is done for ranges here.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pylog.protocol.errors import Error, ErrorCode
+
+# As records of `__share_group_state` number them.
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
+DONE = frozenset((ACKNOWLEDGED, ARCHIVED))
+# As a client numbers its acknowledgements; a gap has no record.
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+NOBODY = ""
+THROTTLED_DELIVERIES_MIN = 2
+_STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVING}
+
+
+class Limits(NamedTuple):
+    """A group's settings. lock_ms: how long a record is held; records_max: in flight; renews:
+    whether a member may hold on; has_letters: whether there is a dead-letter topic."""
+
+    lock_ms: int
+    deliveries_max: int
+    records_max: int
+    renews: bool
+    has_letters: bool = False
+
+
+class StateBatch(NamedTuple):
+    """Offsets first to last, as they are kept."""
+
+    first: int
+    last: int
+    state: int
+    deliveries: int
+
+
+class Wanted(NamedTuple):
+    """What a member wants of a fetch. exact: no more records than records_max (record_limit), else
+    whole batches; batch_size: records in one part of the answer, where batches allow it."""
+
+    member: str
+    records_max: int
+    batch_size: int
+    exact: bool
+
+
+class Range:
+    """Offsets that share their state. batch: (first, last) of the records that were acquired with
+    them at first; before: (state, member) while a write is under way; is_rejected: archiving
+    because a member said so."""
+
+    __slots__ = ("batch", "before", "count", "deadline_ms", "first", "is_rejected", "last",
+                 "member", "state")
+
+    def __init__(self, first: int, last: int, state: int, count: int,
+                 batch: tuple[int, int] | None = None, member: str = NOBODY,
+                 deadline_ms: int = 0):
+        assert first <= last, (first, last)
+        self.first = first
+        self.last = last
+        self.state = state
+        self.count = count
+        self.batch = (first, last) if batch is None else batch
+        self.member = member
+        self.deadline_ms = deadline_ms
+        self.before: tuple[int, str] | None = None
+        self.is_rejected = False
+
+    @property
+    def is_free(self) -> bool:
+        return self.state == AVAILABLE and self.before is None
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def joins(self, after: "Range") -> bool:
+        """Whether the two are one."""
+        return self.last + 1 == after.first and self.batch == after.batch \
+            and self.state == after.state and self.count == after.count \
+            and self.member == after.member and self.deadline_ms == after.deadline_ms \
+            and self.before is None and after.before is None \
+            and self.is_rejected == after.is_rejected
+
+
+class InFlight:
+    """limits may be replaced at any time. start: the first offset that is not done with."""
+
+    def __init__(self, limits: Limits, start: int, kept: Iterable[StateBatch] = ()):
+        """kept: what was read back. Raises ValueError for what cannot be."""
+        self.limits = limits
+        self.start = start
+        self._ranges: list[Range] = []
+        self._due_ms: int | None = None      # No deadline is earlier.
+        self._may_have_free = False
+        self._may_archive = False
+        self._merged = 16                    # Ranges after the last merge.
+        next_offset = start
+        for row in kept:
+            if row.first < next_offset or row.last < row.first or row.deliveries < 0 or \
+                    row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
+                raise ValueError(f"{row} behind offset {next_offset}")
+            if row.first > next_offset:
+                # Acquired when the state was lost, and never acknowledged.
+                self._ranges.append(Range(next_offset, row.first - 1, AVAILABLE, 0))
+            self._ranges.append(Range(*row))
+            next_offset = row.last + 1
+        self._may_have_free = self._may_archive = bool(self._ranges)
+        self._advance()
+
+    # ---- what there is --------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """The last offset in flight; the start while there is none."""
+        return self._ranges[-1].last if self._ranges else self.start
+
+    @property
+    def count(self) -> int:
+        """Offsets from the start to the end."""
+        return self.end - self.start + 1 if self._ranges else 0
+
+    @property
+    def done_count(self) -> int:
+        """Of those, how many are done with."""
+        return sum(row.size for row in self._ranges if row.state in DONE)
+
+    @property
+    def range_count(self) -> int:
+        return len(self._ranges)
+
+    @property
+    def archiving_count(self) -> int:
+        """Offsets whose dead letters are to be written, or are being written."""
+        return sum(row.size for row in self._ranges if row.state == ARCHIVING)
+
+    def next_offset(self) -> int:
+        """Where to read next: the first that is free again, else behind the end."""
+        if self._may_have_free:
+            for row in self._ranges:
+                if row.is_free:
+                    return row.first
+            self._may_have_free = False
+        return self.end + 1 if self._ranges else self.start
+
+    def can_acquire(self) -> bool:
+        return self.count < self.limits.records_max \
+            or self.next_offset() <= self.end
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When to call expire(); nothing is due before. None: nothing is held."""
+        return self._due_ms
+
+    def holds(self, member: str) -> bool:
+        return any(row.member == member for row in self._ranges)
+
+    # ---- acquire --------------------------------------------------------------------------------
+
+    def acquire(self, wanted: Wanted, offset: int, batches: Sequence[tuple[int, int]],
+                now_ms: int) -> list[StateBatch]:
+        """What a member gets of the batches [(base offset, last offset)] that were read at
+        `offset`. Keeps (3)."""
+        low, high = batches[0][0], batches[-1][1]
+        if high < self.start:
+            return []
+        room = min(wanted.records_max, self.limits.records_max - self.count)
+        if room <= 0:
+            # At the limit, but something in between is free again.
+            if not self._ranges or offset > self.end:
+                return []
+            room = min(wanted.records_max, self.end - offset + 1)
+            high = min(high, self.end)
+        if room <= 0:
+            return []
+        self._archive(offset, low - 1)
+        low = max(low, self.start)
+        found: list[StateBatch] = []
+        room = self._acquire_again(wanted, low, high, room, now_ms, found)
+        first = max(low, self.end + 1) if self._ranges else low
+        if room > 0 and first <= high:
+            found += self._acquire_new(wanted, batches, first, high, room, now_ms)
+        return found
+
+    def _acquire_again(self, wanted: Wanted, low: int, high: int, room: int, now_ms: int,
+                       found: list[StateBatch]) -> int:
+        """Of what was in flight before. Returns how many more the member may get."""
+        taken = 0
+        for rows in self._batches_between(low, high):
+            free = [row for row in rows if row.is_free]
+            if taken >= room:
+                return 0
+            if not free:
+                continue
+            slowed = max(row.count for row in free) >= self._slow_count
+            if slowed and taken:
+                return 0
+            whole = len(rows) == 1 and (free[0].first, free[0].last) == free[0].batch
+            size = sum(row.size for row in free)
+            if whole and not slowed and not (wanted.exact and size > room - taken):
+                got = self._take(free[0], wanted.member, now_ms)
+                found.append(StateBatch(got.first, got.last, ACQUIRED, got.count))
+                taken += size
+                continue
+            some = self._acquire_some(wanted, free, room - taken, now_ms, found)
+            taken += some
+            if slowed and some:
+                return 0
+        return max(0, room - taken)
+
+    def _acquire_some(self, wanted: Wanted, free: list[Range], room: int, now_ms: int,
+                      found: list[StateBatch]) -> int:
+        """Of one batch. The more often a record was delivered, the fewer come with it, so that one
+        that cannot be processed is alone at last."""
+        deliveries_max, slow_count = self.limits.deliveries_max, self._slow_count
+        batch_first, batch_last = free[0].batch
+        taken, slow_max = 0, -1
+        before = len(found)
+        for row in free:
+            is_last = deliveries_max > 2 and row.count == deliveries_max - 1
+            if is_last and taken:
+                break
+            if row.count >= slow_count and slow_max < 0:
+                slow_max = max(
+                    1, (batch_last - batch_first + 1) >> (row.count - slow_count + 1))
+            size = 1 if is_last else row.size
+            if wanted.exact:
+                size = min(size, room - taken)
+            if slow_max > taken:
+                size = min(size, slow_max - taken)
+            got = self._take(self._head(row, size), wanted.member, now_ms)
+            taken += size
+            last = found[-1] if len(found) > before else None
+            if last is not None and last.last + 1 == got.first \
+                    and last.deliveries == got.count:
+                found[-1] = last._replace(last=got.last)
+            else:
+                found.append(StateBatch(got.first, got.last, ACQUIRED, got.count))
+            if is_last or taken == slow_max or wanted.exact and taken >= room:
+                break
+        return taken
+
+    def _acquire_new(self, wanted: Wanted, batches: Sequence[tuple[int, int]], first: int,
+                     high: int, room: int, now_ms: int) -> list[StateBatch]:
+        """Of what nobody had yet: whole batches are in flight from now on."""
+        last = high
+        if room < high - first + 1:
+            last = next(last for _, last in batches if last >= first + room - 1)
+        if not self._ranges:
+            self.start = first
+        firsts = [first]
+        if not wanted.exact and last - first + 1 > wanted.batch_size:
+            for base, _ in batches:
+                if base <= last and base - firsts[-1] >= wanted.batch_size:
+                    firsts.append(base)
+        deadline_ms = self._held_until(now_ms)
+        made = [Range(at, end, ACQUIRED, 1, None, wanted.member, deadline_ms)
+                for at, end in zip(firsts, [*(at - 1 for at in firsts[1:]), last], strict=True)]
+        self._ranges += made
+        if wanted.exact and last - first + 1 > room:
+            rest = self._split(len(self._ranges) - 1, first + room)
+            rest.state, rest.count, rest.member, rest.deadline_ms = AVAILABLE, 0, NOBODY, 0
+            self._may_have_free = True
+        return [StateBatch(row.first, row.last, ACQUIRED, 1) for row in made]
+
+    @property
+    def _slow_count(self) -> int:
+        return max(THROTTLED_DELIVERIES_MIN, math.ceil(self.limits.deliveries_max / 2))
+
+    def _take(self, row: Range, member: str, now_ms: int) -> Range:
+        assert row.is_free, (row.first, row.state)
+        row.state, row.member = ACQUIRED, member
+        row.count += 1
+        row.deadline_ms = self._held_until(now_ms)
+        # Keeps (5): what was delivered so often is archived when it is given back.
+        return row
+
+    def _held_until(self, now_ms: int) -> int:
+        due_ms = now_ms + self.limits.lock_ms
+        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
+        return due_ms
+
+    def archive(self, first: int, last: int) -> None:
+        """Records that nobody is to have, just acquired: of aborted transactions."""
+        for row in self._between(first, last):
+            if row.before is None:
+                self._end(row, ARCHIVED)
+        self._advance()
+
+    def _archive(self, first: int, last: int) -> None:
+        """Free offsets at which there is no record any more: the log was compacted."""
+        if first <= last:
+            for row in self._between(first, last):
+                if row.is_free:
+                    self._end(row, ARCHIVED)
+
+    # ---- acknowledge ----------------------------------------------------------------------------
+
+    def acknowledge(self, member: str, rows: Iterable[tuple[int, int, Sequence[int]]],
+                    now_ms: int) -> tuple[Error, str, list[Range]]:
+        """(NONE, "", ranges that are to be written) or (error, why, []), and then nothing changed
+        but deadlines. rows: (first offset, last offset, types: one for all, or one each)."""
+        moved: list[Range] = []
+        for first, last, types in rows:
+            if last < self.start:
+                continue
+            error, why = self._bounds_fault(first, last)
+            if error == ErrorCode.NONE:
+                for run_first, run_last, kind in _runs(first, last, types):
+                    error, why = self._acknowledge(
+                        member, max(run_first, self.start), run_last, kind, now_ms, moved)
+                    if error != ErrorCode.NONE:
+                        break
+            if error != ErrorCode.NONE:
+                self.settle(moved, False, now_ms)
+                return error, why, []
+        return ErrorCode.NONE, "", moved
+
+    def _bounds_fault(self, first: int, last: int) -> tuple[Error, str]:
+        at = self._at(first)
+        if at < 0 and not first < self.start <= last:
+            return ErrorCode.INVALID_RECORD_STATE, "No such records are in flight."
+        upto = self._at(last)
+        if upto < 0 or self._ranges[upto].last < last:
+            return ErrorCode.INVALID_REQUEST, "The records are not all in flight."
+        return ErrorCode.NONE, ""
+
+    def _acknowledge(self, member: str, first: int, last: int, kind: int, now_ms: int,
+                     moved: list[Range]) -> tuple[Error, str]:
+        if first > last:
+            return ErrorCode.NONE, ""
+        rows = self._between(first, last)
+        for row in rows:
+            if row.before is not None:
+                return ErrorCode.INVALID_RECORD_STATE, \
+                    "The records' state is being written already."
+            if row.state != ACQUIRED:
+                return ErrorCode.INVALID_RECORD_STATE, "The records are not acquired."
+            if row.member != member:
+                return ErrorCode.INVALID_RECORD_STATE, "The records are another member's."
+            if kind == RENEW:
+                if not self.limits.renews:
+                    return ErrorCode.INVALID_RECORD_STATE, "The group allows no renewal."
+                row.deadline_ms = self._held_until(now_ms)
+            else:
+                self._begin(row, _STATE_AFTER[kind], moved)
+        return ErrorCode.NONE, ""
+
+    def release(self, member: str) -> list[Range]:
+        """Gives back what a member holds. Returns ranges that are to be written."""
+        moved: list[Range] = []
+        for row in self._ranges:
+            if row.state == ACQUIRED and row.before is None and row.member == member:
+                self._begin(row, AVAILABLE, moved)
+        return moved
+
+    def _begin(self, row: Range, state: int, moved: list[Range]) -> None:
+        """What is written next. Keeps (4), (5)."""
+        assert row.state == ACQUIRED and row.before is None, (row.first, row.state)
+        row.before = row.state, row.member
+        row.is_rejected = state == ARCHIVING
+        row.state = self._given_back(row) if state == AVAILABLE else \
+            self._given_up if state == ARCHIVING else state
+        row.member = NOBODY
+        moved.append(row)
+
+    def _given_back(self, row: Range) -> int:
+        return self._given_up if row.count >= self.limits.deliveries_max else AVAILABLE
+
+    @property
+    def _given_up(self) -> int:
+        """Keeps (6)."""
+        return ARCHIVING if self.limits.has_letters else ARCHIVED
+
+    def settle(self, moved: Iterable[Range], written: bool, now_ms: int) -> bool:
+        """The write of `moved` has ended. Returns whether there is something new to acquire."""
+        changed = False
+        for row in moved:
+            assert row.before is not None, row.first
+            if not written:
+                state, member = row.before
+                if state == ACQUIRED and row.deadline_ms <= now_ms:
+                    state, member = self._given_back(row), NOBODY
+                row.state, row.member = state, member
+                row.is_rejected = row.is_rejected and state == ARCHIVING
+            row.before = None
+            if row.state != ACQUIRED:
+                row.deadline_ms = 0
+                changed = True
+            else:
+                self._due_ms = row.deadline_ms if self._due_ms is None \
+                    else min(self._due_ms, row.deadline_ms)
+            self._note(row)
+        if changed:
+            self._advance()
+        return changed
+
+    # ---- dead letters ---------------------------------------------------------------------------
+
+    @property
+    def is_archiving(self) -> bool:
+        """Whether begin_archiving() has something to give."""
+        self._may_archive = self._may_archive and any(
+            row.state == ARCHIVING and row.before is None for row in self._ranges)
+        return self._may_archive
+
+    def begin_archiving(self, records_max: int) -> list[Range]:
+        """Ranges, of about so many records, whose letters are to be written now: they stay as they
+        are (4) until settle(), of those that failed or that archived() was called with."""
+        found: list[Range] = []
+        for row in list(self._ranges):
+            if records_max <= 0:
+                break
+            if row.state == ARCHIVING and row.before is None:
+                found.append(self._head(row, min(row.size, records_max)))
+                row.before = ARCHIVING, NOBODY
+                records_max -= row.size
+        return found
+
+    def archived(self, moved: Iterable[Range]) -> None:
+        """The letters of `moved` are out: that is what is to be written of them next."""
+        for row in moved:
+            assert row.before == (ARCHIVING, NOBODY), (row.first, row.before)
+            row.state = ARCHIVED
+
+    def deliveries_exceeded(self, row: Range) -> bool:
+        """Whether that is why a range is archiving; what was read back does not say."""
+        return not row.is_rejected and row.count >= self.limits.deliveries_max
+
+    # ---- time, and the log's start --------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> list[StateBatch]:
+        """Takes back what was held for too long. Returns it as it is to be written."""
+        found: list[StateBatch] = []
+        self._due_ms = None
+        for row in self._ranges:
+            if row.state != ACQUIRED or row.before is not None:
+                continue
+            if row.deadline_ms <= now_ms:
+                self._end(row, self._given_back(row))
+                found.append(StateBatch(row.first, row.last, row.state, row.count))
+            elif self._due_ms is None or row.deadline_ms < self._due_ms:
+                self._due_ms = row.deadline_ms
+        if found:
+            self._advance()
+        return found
+
+    def move_start(self, start: int) -> None:
+        """The log begins later now: what lies before is nobody's."""
+        if start <= self.start:
+            return
+        self.start = start
+        while self._ranges and self._ranges[0].last < start:
+            self._ranges.pop(0)
+        if self._ranges and self._ranges[0].first < start:
+            if self._ranges[0].before is None:
+                self._split(0, start)
+                self._ranges.pop(0)
+            else:
+                # Keeps (4): another one goes on in its place. A letter that is being written may
+                # fail, so it is written again.
+                old = self._ranges[0]
+                self._ranges[0] = Range(
+                    start, old.last, ARCHIVING if old.state == ARCHIVING else ARCHIVED, old.count,
+                    old.batch)
+                self._note(self._ranges[0])
+        self._advance()
+
+    # ---- ranges ---------------------------------------------------------------------------------
+
+    def _end(self, row: Range, state: int) -> None:
+        """A state that is not written first."""
+        row.state, row.member, row.deadline_ms = state, NOBODY, 0
+        self._note(row)
+
+    def _note(self, row: Range) -> None:
+        self._may_have_free |= row.state == AVAILABLE
+        self._may_archive |= row.state == ARCHIVING
+
+    def _advance(self) -> None:
+        """Keeps (2)."""
+        done = 0
+        for row in self._ranges:
+            if row.state not in DONE or row.before is not None:
+                break
+            self.start = row.last + 1
+            done += 1
+        if done:
+            del self._ranges[:done]
+            if self._ranges:
+                self.start = self._ranges[0].first
+        if len(self._ranges) > 2 * self._merged:
+            self._merge()
+            self._merged = max(16, len(self._ranges))
+
+    def _merge(self) -> None:
+        merged = self._ranges[:1]
+        for row in self._ranges[1:]:
+            if merged[-1].joins(row):
+                merged[-1].last = row.last
+            else:
+                merged.append(row)
+        self._ranges = merged
+
+    def _at(self, offset: int) -> int:
+        """The index of the last range that begins at `offset` or before; -1."""
+        return bisect_right(self._ranges, offset, key=_first_of) - 1
+
+    def _split(self, index: int, at: int) -> Range:
+        """Makes a range begin at `at`, inside the one at `index`; returns it."""
+        row = self._ranges[index]
+        assert row.first < at <= row.last and row.before is None, (row.first, at, row.last)
+        rest = Range(at, row.last, row.state, row.count, row.batch, row.member, row.deadline_ms)
+        rest.is_rejected = row.is_rejected
+        row.last = at - 1
+        self._ranges.insert(index + 1, rest)
+        return rest
+
+    def _head(self, row: Range, size: int) -> Range:
+        """The first `size` offsets of a range, as a range."""
+        if size < row.size:
+            self._split(self._at(row.first), row.first + size)
+        return row
+
+    def _between(self, first: int, last: int) -> list[Range]:
+        """The ranges of [first, last], cut at both ends; one that is being written stays whole."""
+        at = max(0, self._at(first))
+        for edge in (first, last + 1):
+            index = self._at(edge)
+            if index >= 0:
+                row = self._ranges[index]
+                if row.first < edge <= row.last and row.before is None:
+                    self._split(index, edge)
+        found = []
+        for row in self._ranges[at:]:
+            if row.first > last:
+                break
+            if row.last >= first:
+                found.append(row)
+        return found
+
+    def _batches_between(self, low: int, high: int) -> list[list[Range]]:
+        """The ranges of [low, high], those of one batch together."""
+        found: list[list[Range]] = []
+        index = max(0, self._at(low))
+        while index < len(self._ranges) and self._ranges[index].first <= high:
+            row = self._ranges[index]
+            if row.last >= low:
+                if row.is_free and row.first < low:
+                    self._split(index, low)
+                    index += 1
+                    row = self._ranges[index]
+                if row.is_free and row.last > high:
+                    self._split(index, high + 1)
+                if found and found[-1][0].batch == row.batch:
+                    found[-1].append(row)
+                else:
+                    found.append([row])
+            index += 1
+        return found
+
+
+def _first_of(row: Range) -> int:
+    return row.first
+
+
+def _runs(first: int, last: int, types: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+    """(first, last, type) of neighbours of one type."""
+    if len(types) == 1:
+        yield first, last, types[0]
+        return
+    begin = 0
+    for at in range(1, len(types) + 1):
+        if at == len(types) or types[at] != types[begin]:
+            yield first + begin, first + at - 1, types[begin]
+            begin = at

@@ -1,0 +1,156 @@
+"""Where the state of share partitions is kept: with the share coordinator, here or on another
+broker.
+
+Owns: nothing.
+Called by: sharing.service (makes it), sharing.share_partition, sharing.group_states;
+  through sharing.service api.share_offsets.
+Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves or loads is asked
+  again for a while.
+Source: KIP-932; Kafka's DefaultStatePersister.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.share_coordinator import ShareCoordinator
+from pylog.coordinator.share_state import Batch, ShareKey, ShareState
+from pylog.coordinator.share_states import FINE, Fault, ShareStates
+from pylog.metadata.image import NO_LEADER
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import Error, ErrorCode
+
+PAUSE_SECONDS = 0.02, 0.5     # Between tries: at first, at last.
+TRIES_MAX = 12
+INITIALIZE_VERSION, READ_VERSION, WRITE_VERSION, DELETE_VERSION, SUMMARY_VERSION = 0, 0, 1, 0, 1
+_AGAIN = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NETWORK_EXCEPTION))
+
+
+class Persister:
+    """node_id: of this broker. brokers: the others."""
+
+    def __init__(self, coordinator: ShareCoordinator, brokers: Brokers, node_id: int):
+        self._coordinator = coordinator
+        self._brokers = brokers
+        self._node_id = node_id
+
+    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Fault:
+        new = messages.InitializeShareGroupStateRequest
+        await self._coordinator.ensure_topic()
+        fault, _ = await self._ask(
+            key, INITIALIZE_VERSION, new(group_id=key.group_id, topics=[new.InitializeStateData(
+                topic_id=key.topic_id, partitions=[new.PartitionData(
+                    partition=key.partition, state_epoch=state_epoch,
+                    start_offset=start_offset)])]),
+            lambda: self._here(key, ShareStates.initialize, state_epoch, start_offset))
+        return fault
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
+        """(fault, the state), for the leader of that epoch: an older one is fenced from now on."""
+        new = messages.ReadShareGroupStateRequest
+        fault, row = await self._ask(
+            key, READ_VERSION, new(group_id=key.group_id, topics=[new.ReadStateData(
+                topic_id=key.topic_id, partitions=[new.PartitionData(
+                    partition=key.partition, leader_epoch=leader_epoch)])]),
+            lambda: self._here_with(key, ShareStates.read, leader_epoch))
+        if row is None or isinstance(row, ShareState):
+            return fault, row
+        state = ShareState(0, row.state_epoch)
+        state.start_offset = row.start_offset
+        state.add([Batch(cell.first_offset, cell.last_offset, cell.delivery_state,
+                         cell.delivery_count) for cell in row.state_batches])
+        return fault, state
+
+    async def write(self, key: ShareKey, state_epoch: int, leader_epoch: int, start_offset: int,
+                    complete_count: int, batches: list[Batch]) -> Fault:
+        new = messages.WriteShareGroupStateRequest
+        fault, _ = await self._ask(
+            key, WRITE_VERSION, lambda: new(group_id=key.group_id, topics=[new.WriteStateData(
+                topic_id=key.topic_id, partitions=[new.PartitionData(
+                    partition=key.partition, state_epoch=state_epoch, leader_epoch=leader_epoch,
+                    start_offset=start_offset, delivery_complete_count=complete_count,
+                    state_batches=[new.StateBatch(
+                        first_offset=row.first, last_offset=row.last, delivery_state=row.state,
+                        delivery_count=row.deliveries) for row in batches])])]),
+            lambda: self._here(key, ShareStates.write, state_epoch, leader_epoch, start_offset,
+                               complete_count, batches))
+        return fault
+
+    async def delete(self, key: ShareKey) -> Fault:
+        if not self._coordinator.has_topic:
+            return FINE
+        new = messages.DeleteShareGroupStateRequest
+        fault, _ = await self._ask(
+            key, DELETE_VERSION, new(group_id=key.group_id, topics=[new.DeleteStateData(
+                topic_id=key.topic_id, partitions=[new.PartitionData(partition=key.partition)])]),
+            lambda: self._here(key, ShareStates.delete))
+        return fault
+
+    async def summary(self, key: ShareKey) -> tuple[Fault, Any]:
+        """(fault, whatever has start_offset, leader_epoch, state_epoch and
+        delivery_complete_count, or None)."""
+        if not self._coordinator.has_topic:
+            return FINE, None
+        new = messages.ReadShareGroupStateSummaryRequest
+        fault, row = await self._ask(
+            key, SUMMARY_VERSION, new(group_id=key.group_id, topics=[new.ReadStateSummaryData(
+                topic_id=key.topic_id, partitions=[new.PartitionData(
+                    partition=key.partition, leader_epoch=-1)])]),
+            lambda: self._here_with(key, ShareStates.summary))
+        if isinstance(row, ShareState):
+            row = messages.ReadShareGroupStateSummaryResponse.PartitionResult(
+                start_offset=row.start_offset, leader_epoch=row.leader_epoch,
+                state_epoch=row.state_epoch, delivery_complete_count=row.complete_count)
+        return fault, row
+
+    # ---- here or there --------------------------------------------------------------------------
+
+    async def _ask(self, key: ShareKey, version: int, request: Any,
+                   here: Callable[[], Awaitable[tuple[Fault, Any]]]) -> tuple[Fault, Any]:
+        """(fault, the partition's row of another broker's answer, or what `here` gives). request: a
+        message, or what makes one. Keeps (2)."""
+        pause_s, pause_s_max = PAUSE_SECONDS
+        found: tuple[Fault, Any] = (ErrorCode.COORDINATOR_NOT_AVAILABLE, None), None
+        for left in range(TRIES_MAX - 1, -1, -1):
+            leader = self._coordinator.leader_of(key.text)
+            if leader == self._node_id:
+                found = await here()
+            elif leader != NO_LEADER:
+                found = await self._there(leader, version,
+                                          request() if callable(request) else request)
+            if found[0][0] not in _AGAIN or not left:
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, pause_s_max)
+        return found
+
+    async def _here(self, key: ShareKey, step: Callable[..., Fault],
+                    *arguments: Any) -> tuple[Fault, None]:
+        pending: Pending = Pending(_refused)
+        return await self._coordinator.run(key, pending, step, *arguments), None
+
+    async def _here_with(self, key: ShareKey, step: Callable[..., tuple[Fault, Any]],
+                         *arguments: Any) -> tuple[Fault, Any]:
+        pending: Pending = Pending(lambda error: (_refused(error), None))
+        found: tuple[Fault, Any] = await self._coordinator.run(key, pending, step, *arguments)
+        return found
+
+    async def _there(self, leader: int, version: int, request: Any) -> tuple[Fault, Any]:
+        try:
+            answer = await self._brokers.ask(leader, request, version)
+        except PeerError as error:
+            return (ErrorCode.NETWORK_EXCEPTION, str(error)), None
+        if not answer.results or not answer.results[0].partitions:
+            return (ErrorCode.UNKNOWN_SERVER_ERROR, "An empty answer."), None
+        row = answer.results[0].partitions[0]
+        if row.error_code != ErrorCode.NONE:
+            return (ErrorCode.of(row.error_code), row.error_message), None
+        return (ErrorCode.NONE, None), row
+
+
+def _refused(error: Error) -> Fault:
+    return error, None

@@ -1,0 +1,93 @@
+"""Share sessions: which partitions a member fetches, so that it need not name them every time.
+
+Owns: the sessions.
+Called by: api.share_fetch; tests.
+Invariants: (1) there are at most sessions_max sessions; (2) a session's epoch is that of the next
+  request; (3) a session ends with its connection.
+Source: KIP-932; Kafka's ShareSessionCache.
+"""
+
+from collections.abc import Iterable
+
+from pylog.protocol.errors import Error, ErrorCode
+
+INITIAL, FINAL = 0, -1
+EPOCH_MAX = 2**31 - 1
+Place = tuple[bytes, int]      # (topic id, partition)
+
+
+class Session:
+    """places: each with whether its next row is told in any case. Those that had records come last.
+    """
+
+    __slots__ = ("connection", "epoch", "group_id", "member_id", "places")
+
+    def __init__(self, group_id: str, member_id: str, places: Iterable[Place], connection: int):
+        self.group_id = group_id
+        self.member_id = member_id
+        self.epoch = 1
+        self.places: dict[Place, bool] = dict.fromkeys(places, True)
+        self.connection = connection
+
+    def is_told(self, place: Place, has_records: bool, error: int) -> bool:
+        """Whether a partition's row is in the answer, which it then has been."""
+        told = has_records or error != ErrorCode.NONE or self.places.get(place, True)
+        if place in self.places:
+            if has_records:
+                del self.places[place]
+            # When the error has gone, that is told.
+            self.places[place] = error != ErrorCode.NONE
+        return told
+
+
+class Sessions:
+    """By group and member."""
+
+    def __init__(self, sessions_max: int):
+        self._sessions_max = sessions_max
+        self._sessions: dict[tuple[str, str], Session] = {}
+        self._of: dict[int, set[tuple[str, str]]] = {}      # By connection.
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, group_id: str, member_id: str, places: Iterable[Place],
+              connection: int) -> Session | None:
+        """A new session in place of the one that there was; None: there are too many. Keeps (1)."""
+        self.end(group_id, member_id)
+        if len(self._sessions) >= self._sessions_max:
+            return None
+        session = Session(group_id, member_id, places, connection)
+        self._sessions[group_id, member_id] = session
+        self._of.setdefault(connection, set()).add((group_id, member_id))
+        return session
+
+    def find(self, group_id: str, member_id: str, epoch: int) -> tuple[Session | None, Error]:
+        """(the session, NONE) for a request of that epoch, which is the last of it, or (None, the
+        error to answer). Keeps (2)."""
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            return None, ErrorCode.SHARE_SESSION_NOT_FOUND
+        if epoch != FINAL:
+            if epoch != session.epoch:
+                return None, ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        return session, ErrorCode.NONE
+
+    def end(self, group_id: str, member_id: str) -> Session | None:
+        """Forgets a session; what there was."""
+        session = self._sessions.pop((group_id, member_id), None)
+        if session is not None:
+            keys = self._of[session.connection]
+            keys.discard((group_id, member_id))
+            if not keys:
+                del self._of[session.connection]
+        return session
+
+    def closed(self, connection: int) -> list[Session]:
+        """The sessions that ended with a connection. Keeps (3)."""
+        found = [self.end(*key) for key in list(self._of.get(connection, ()))]
+        return [session for session in found if session is not None]
+
+    def has_group(self, group_id: str) -> bool:
+        return any(group == group_id for group, _ in self._sessions)

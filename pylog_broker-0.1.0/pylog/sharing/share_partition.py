@@ -1,0 +1,345 @@
+"""One partition for one share group, where it is led: its records in flight, and its state with the
+share coordinator.
+
+Owns: the in-flight records of the share partition; writes that are under way.
+Called by: sharing.share_partitions; on the event loop.
+Invariants: (1) an acknowledgement is answered after its state is durable; (2) a share partition
+  that was fenced writes nothing more; (3) nothing is acquired before the state has been read;
+  (4) a record that is archiving is archived after its letter is written.
+Source: KIP-932, KIP-1191; Kafka's SharePartition.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from pylog._native import batch
+from pylog._native.log import Log, LogError
+from pylog.coordinator.share_state import NO_OFFSET, Batch, ShareKey
+from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.dead_letters import (
+    EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp,
+)
+from pylog.sharing.figures import GroupFigures
+from pylog.sharing.group_settings import EARLIEST, LATEST, GroupSettings
+from pylog.sharing.in_flight import InFlight, Range, StateBatch, Wanted
+from pylog.sharing.persister import Persister
+
+ABORT_KEY = b"\0\0\0\0"
+READ_BYTES_MIN = 16 << 10
+LETTERS_MAX = 500             # Records that are archived together.
+READ_BYTES_MAX = 1 << 20      # Of one partition in one answer; a first batch is always whole.
+BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE = 0, 1
+Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
+# What a client is told of an error of the share coordinator.
+_TOLD = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+_FENCES = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.GROUP_ID_NOT_FOUND,
+                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+
+log = logging.getLogger("pylog.sharing")
+
+
+class Acquired(NamedTuple):
+    """What a member got. records: the batches that hold it."""
+
+    records: bytes
+    rows: list[StateBatch]
+
+    @property
+    def offset_count(self) -> int:
+        return sum(row.last - row.first + 1 for row in self.rows)
+
+
+NOTHING = Acquired(b"", [])
+
+
+class SharePartition:
+    """stir: called when there may be something new to acquire, or the partition is lost. fenced:
+    called once it is. now_ms, wall_ms: clocks."""
+
+    def __init__(self, key: ShareKey, partition_log: Log, leader_epoch: int, persister: Persister,
+                 settings: GroupSettings, figures: GroupFigures,
+                 stir: Callable[["SharePartition"], object],
+                 fenced: Callable[["SharePartition"], object], now_ms: Callable[[], int],
+                 wall_ms: Callable[[], int]):
+        self.key = key
+        self.log = partition_log
+        self.leader_epoch = leader_epoch
+        self.in_flight: InFlight | None = None      # Once it is read (3).
+        self.error: Error = ErrorCode.NONE          # Why there will be none.
+        self.is_reading = False
+        self.is_watched = False      # Whether somebody waits for its log.
+        self._persister = persister
+        self._settings = settings
+        self._figures = figures
+        self._stir = stir
+        self._fenced = fenced
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._state_epoch = 0
+        self._record_bytes = 1024.0      # Of one record, as read last.
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads the state, or learns why that cannot be done: `error`."""
+        try:
+            fault, state = await self._persister.read(self.key, self.leader_epoch)
+            if state is None:
+                self.fence(_TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR))
+                return
+            start = state.start_offset
+            if start == NO_OFFSET:
+                start = await asyncio.get_running_loop().run_in_executor(None, self._begin)
+            self._state_epoch = state.state_epoch
+            in_flight = InFlight(
+                self._settings.limits(self.key.group_id), start,
+                [StateBatch(*row) for row in state.batches if row.last >= start])
+            in_flight.move_start(self.log.start_offset)
+        except (LogError, ValueError) as error:
+            log.warning("a share partition could not be read", extra={
+                "share_partition": self.key.text, "reason": str(error)})
+            self.fence(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if self.error == ErrorCode.NONE:
+            self.in_flight = in_flight
+        self._stir(self)
+
+    def _begin(self) -> int:
+        """Where the group's settings say that it begins. May wait for the disk."""
+        begins = self._settings.begins(self.key.group_id)
+        if begins == LATEST:
+            return self.log.high_watermark
+        if begins == EARLIEST:
+            return self.log.start_offset
+        assert isinstance(begins, int), begins
+        found = self.log.offset_for_time(self._wall_ms() - begins)
+        return self.log.high_watermark if found is None else found[0]
+
+    def fence(self, error: Error) -> None:
+        """It serves no more (2): whoever asks gets another one, or an error."""
+        if self.error == ErrorCode.NONE:
+            self.error = error
+            self.in_flight = None
+            self._fenced(self)
+            self._stir(self)
+
+    # ---- acknowledgements -----------------------------------------------------------------------
+
+    async def acknowledge(self, member: str, rows: Acknowledgements) -> tuple[Error, str | None]:
+        """(NONE, None) when the new state is durable (1), else (error, why)."""
+        in_flight = self.in_flight
+        if in_flight is None:
+            return self.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        in_flight.limits = self._settings.limits(self.key.group_id)
+        error, why, moved = in_flight.acknowledge(member, rows, self._now_ms())
+        if error != ErrorCode.NONE:
+            return error, why
+        found = await self._settle(in_flight, moved)
+        if found[0] == ErrorCode.NONE:
+            self._figures.acknowledged(rows)
+        return found
+
+    async def release(self, member: str) -> None:
+        """Gives back what a member holds."""
+        in_flight = self.in_flight
+        if in_flight is not None:
+            await self._settle(in_flight, in_flight.release(member))
+
+    async def _settle(self, in_flight: InFlight, moved: list[Range]) -> tuple[Error, str | None]:
+        if not moved:
+            return ErrorCode.NONE, None
+        fault = await self._write(in_flight, [
+            Batch(row.first, row.last, row.state, row.count) for row in moved])
+        if in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms()):
+            self._stir(self)
+        return fault
+
+    def expire(self) -> None:
+        """Takes back what was held for too long; the state is written as far as that goes."""
+        in_flight = self.in_flight
+        if in_flight is None:
+            return
+        in_flight.limits = self._settings.limits(self.key.group_id)
+        found = in_flight.expire(self._now_ms())
+        if found:
+            self._figures.expired += sum(row.last - row.first + 1 for row in found)
+            task = asyncio.get_running_loop().create_task(
+                self._write(in_flight, [Batch(*row) for row in found]))
+            task.add_done_callback(_look)
+            self._stir(self)
+
+    async def archive(self, letters: DeadLetters) -> str | None:
+        """Writes letters of some records that are archiving, and archives these (4). None, or why
+        some still are not. Raises whatever else went wrong."""
+        in_flight = self.in_flight
+        if in_flight is None:
+            return None
+        in_flight.limits = self._settings.limits(self.key.group_id)
+        moved = in_flight.begin_archiving(LETTERS_MAX)
+        done, why = 0, None
+        try:
+            for row in moved:
+                await letters.write(self.key, self.log, GivenUp(
+                    row.first, row.last, row.count,
+                    EXCEEDED if in_flight.deliveries_exceeded(row) else REJECTED))
+                done += 1
+        except DeadLetterError as error:
+            why = str(error)
+        finally:
+            in_flight.settle(moved[done:], False, self._now_ms())
+        in_flight.archived(moved[:done])
+        if self.in_flight is not in_flight:
+            # Keeps (2): whoever serves it now writes the letters again.
+            in_flight.settle(moved[:done], False, self._now_ms())
+            return None
+        fault = await self._settle(in_flight, moved[:done])
+        return why if fault[0] == ErrorCode.NONE else fault[0].name
+
+    async def _write(self, in_flight: InFlight, batches: list[Batch]) -> tuple[Error, str | None]:
+        fault = await self._persister.write(
+            self.key, self._state_epoch, self.leader_epoch, in_flight.start,
+            in_flight.done_count, batches)
+        if fault[0] == ErrorCode.NONE:
+            return fault
+        told = _TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR)
+        if told in _FENCES:
+            self.fence(told)
+        return told, fault[1]
+
+    # ---- fetches --------------------------------------------------------------------------------
+
+    @property
+    def readable_end(self) -> int:
+        return self.log.last_stable_offset if self._is_committed else self.log.high_watermark
+
+    @property
+    def _is_committed(self) -> bool:
+        return self._settings.is_committed(self.key.group_id)
+
+    def bytes_to_read(self) -> int:
+        """About how many bytes a member could get now; 0: nothing."""
+        in_flight = self.in_flight
+        if in_flight is None or self.is_reading or not in_flight.can_acquire():
+            return 0
+        offset = in_flight.next_offset()
+        if offset >= self.readable_end:
+            return 0
+        return max(1, self.log.bytes_from(offset, self._bound))
+
+    @property
+    def _bound(self) -> int:
+        return BOUND_LAST_STABLE if self._is_committed else BOUND_HIGH_WATERMARK
+
+    async def acquire(self, wanted: Wanted, bytes_max: int) -> Acquired:
+        """What a member gets now. Raises LogError."""
+        in_flight = self.in_flight
+        if in_flight is None or not self.bytes_to_read():
+            return NOTHING
+        in_flight.limits = self._settings.limits(self.key.group_id)
+        in_flight.move_start(self.log.start_offset)
+        offset = in_flight.next_offset()
+        data = await self._read(offset, self._bytes_of(wanted, bytes_max))
+        if in_flight is not self.in_flight or not data:
+            return NOTHING
+        return self._acquired(in_flight, wanted, offset, data)
+
+    def _bytes_of(self, wanted: Wanted, bytes_max: int) -> int:
+        estimate = int(2 * self._record_bytes * wanted.records_max)
+        return max(1, min(bytes_max, READ_BYTES_MAX, max(READ_BYTES_MIN, estimate)))
+
+    async def _read(self, offset: int, bytes_max: int) -> bytes:
+        bound = self._bound
+        found = self.log.read_range(offset, bytes_max, bound, nowait=True)
+        if found is not None and found[4]:
+            return self.log.read(offset, bytes_max, bound)
+        self.is_reading = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                None, self.log.read, offset, bytes_max, bound)
+        finally:
+            self.is_reading = False
+            # Others may have passed it over meanwhile.
+            self._stir(self)
+
+    def _acquired(self, in_flight: InFlight, wanted: Wanted, offset: int,
+                  data: bytes) -> Acquired:
+        headers = list(batch.walk(data))
+        batches = [(header.base_offset, header.base_offset + header.last_offset_delta)
+                   for _, header in headers]
+        if not batches:
+            return NOTHING
+        count = batches[-1][1] - batches[0][0] + 1
+        self._record_bytes = max(1.0, len(data) / count)
+        rows = in_flight.acquire(wanted, offset, batches, self._now_ms())
+        if rows and self._is_committed:
+            rows = self._without_aborted(in_flight, data, headers, rows)
+        if not rows:
+            return NOTHING
+        found = Acquired(_slice(data, headers, rows[0].first, rows[-1].last), rows)
+        self._figures.acquired += found.offset_count
+        self._figures.out_bytes += len(found.records)
+        return found
+
+    def _without_aborted(self, in_flight: InFlight, data: bytes, headers: list[Any],
+                         rows: list[StateBatch]) -> list[StateBatch]:
+        """Archives records of aborted transactions, which nobody is to see."""
+        for first, last in self._aborted(data, headers):
+            in_flight.archive(first, last)
+            rows = [part for row in rows for part in _less(row, first, last)]
+        return rows
+
+    def _aborted(self, data: bytes, headers: list[Any]) -> list[tuple[int, int]]:
+        """(first, last) of the batches of aborted transactions."""
+        low = headers[0][1].base_offset
+        high = headers[-1][1].base_offset + headers[-1][1].last_offset_delta
+        begins = sorted(((first, producer) for producer, first
+                         in self.log.aborted_between(low, high + 1)), reverse=True)
+        found, open_ = [], set()
+        for position, header in headers:
+            base, last = header.base_offset, header.base_offset + header.last_offset_delta
+            while begins and begins[-1][0] <= last:
+                open_.add(begins.pop()[1])
+            if header.producer_id not in open_:
+                continue
+            if header.attributes & batch.CONTROL:
+                if batch.records(memoryview(data)[position:])[0][2] == ABORT_KEY:
+                    open_.discard(header.producer_id)
+            elif header.attributes & batch.TRANSACTIONAL:
+                found.append((base, last))
+        return found
+
+
+def _less(row: StateBatch, first: int, last: int) -> list[StateBatch]:
+    """What is left of a row without the offsets first to last."""
+    if last < row.first or first > row.last:
+        return [row]
+    return [part for part in (row._replace(last=first - 1), row._replace(first=last + 1))
+            if part.first <= part.last]
+
+
+def _slice(data: bytes, headers: list[Any], first: int, last: int) -> bytes:
+    """The batches that hold the offsets first to last."""
+    begin, end = 0, len(data)
+    for position, header in headers:
+        if header.base_offset > last:
+            end = position
+            break
+        if header.base_offset <= first:
+            begin = position
+    return data[begin:end] if (begin, end) != (0, len(data)) else data
+
+
+def _look(task: "asyncio.Task[Any]") -> None:
+    """A write that nobody waits for: what went wrong is told, what was taken back stays so."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a share partition's state was not written", exc_info=task.exception())

@@ -1,0 +1,349 @@
+"""The share partitions of this broker, and what happens to them: fetches that wait, holds that run
+out, leadership that moves away.
+
+Owns: the share partitions by group, topic and index; sessions; timers; who waits for records.
+Called by: sharing.service (topics, connections), api.share_fetch; on the event loop.
+Invariants: (1) there is one share partition for a group and a partition, of the newest leader
+  epoch; (2) whoever waits looks again when there is something new, and at the latest when its time
+  is over; (3) a group without sessions here holds nothing here but what is archiving.
+Source: KIP-932; Kafka's SharePartitionManager and DelayedShareFetch.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from pylog._native.flushes import FlushWaits
+from pylog._native.log import LogError
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.internal_topic import Node
+from pylog.coordinator.share_state import ShareKey
+from pylog.metadata.image import Topic
+from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.archiving import Archiving
+from pylog.sharing.dead_letters import DeadLetters
+from pylog.sharing.figures import Figures
+from pylog.sharing.group_settings import GroupSettings
+from pylog.sharing.in_flight import Wanted
+from pylog.sharing.persister import Persister
+from pylog.sharing.sessions import Place, Session, Sessions
+from pylog.sharing.share_partition import NOTHING, Acknowledgements, Acquired, SharePartition
+
+SLOTS = 512            # Share partitions whose log is watched at a time;
+POLL_SECONDS = 0.1     # the others are looked at so often.
+WAIT_MS_MAX = 600_000
+
+
+class Fetch(NamedTuple):
+    """What a member asks for."""
+
+    group_id: str
+    wanted: Wanted
+    wait_ms_max: int
+    bytes_min: int
+    bytes_max: int
+
+
+class Row(NamedTuple):
+    """What is answered for a partition."""
+
+    error: Error
+    text: str | None = None
+    acquired: Acquired = NOTHING
+
+
+class SharePartitions:
+    """node: see internal_topic.Node."""
+
+    def __init__(self, node: Node, brokers: Brokers, persister: Persister,
+                 settings: GroupSettings, figures: Figures):
+        self.settings = settings
+        self._figures = figures
+        self.letters = DeadLetters(node, brokers, settings)
+        self.sessions = Sessions(node.settings["group.share.max.share.sessions"])
+        self._node = node
+        self._persister = persister
+        self._partitions: dict[ShareKey, SharePartition] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[ShareKey, asyncio.TimerHandle] = {}
+        self._waiting: dict[ShareKey, dict[asyncio.Event, None]] = {}
+        self._waits: FlushWaits | None = None
+        self._free: list[int] = []
+        self._watched: dict[int, SharePartition] = {}      # By slot.
+        self._archiving = Archiving(self.letters, self._written)
+        self._left: set[ShareKey] = set()      # They are here only to be archived.
+
+    async def stop(self) -> None:
+        """Whoever waits is answered with nothing."""
+        await self._archiving.stop()
+        for partition in list(self._partitions.values()):
+            partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for handle in self._timers.values():
+            handle.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._waits is not None:
+            asyncio.get_running_loop().remove_reader(self._waits.fileno())
+            self._waits = None
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- share partitions -----------------------------------------------------------------------
+
+    def every(self) -> list[SharePartition]:
+        """Those that are here; on any thread."""
+        return list(self._partitions.values())
+
+    def find(self, group_id: str, place: Place) -> SharePartition | None:
+        return self._partitions.get(ShareKey(group_id, *place))
+
+    def _get(self, group_id: str, place: Place) -> tuple[SharePartition | None, Error]:
+        """(the share partition, which perhaps has yet to be read, NONE), or (None, why not)."""
+        key = ShareKey(group_id, *place)
+        if key in self._left:
+            # Somebody may have altered where the group is since.
+            self._partitions[key].fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        found = self._partitions.get(key)
+        if found is not None:
+            return found, ErrorCode.NONE
+        topic = self._node.image.topics_by_id.get(place[0])
+        if topic is None:
+            return None, ErrorCode.UNKNOWN_TOPIC_ID
+        if not 0 <= place[1] < len(topic.partitions):
+            return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        state = topic.partitions[place[1]]
+        partition_log = self._node.logs.get(topic.name, place[1])
+        if state.leader != self._node.node_id or partition_log is None \
+                or not partition_log.is_leader:
+            return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition_log.failed:
+            return None, ErrorCode.KAFKA_STORAGE_ERROR
+        made = self._partitions[key] = SharePartition(
+            key, partition_log, state.leader_epoch, self._persister, self.settings,
+            self._figures.of(key.group_id), self._stir, self._fenced, _now_ms, self._node.now_ms)
+        self._spawn(made.load())
+        return made, ErrorCode.NONE
+
+    def _fenced(self, partition: SharePartition) -> None:
+        """Keeps (1)."""
+        self._archiving.end(partition)
+        if self._partitions.get(partition.key) is partition:
+            del self._partitions[partition.key]
+            self._left.discard(partition.key)
+            handle = self._timers.pop(partition.key, None)
+            if handle is not None:
+                handle.cancel()
+
+    def _stir(self, partition: SharePartition) -> None:
+        """Has those who wait look again."""
+        for event in self._waiting.get(partition.key, ()):
+            event.set()
+        self._archiving.look(partition)
+        self._arm(partition)
+
+    def _arm(self, partition: SharePartition) -> None:
+        """Has a hold run out in time."""
+        in_flight = partition.in_flight
+        due_ms = None if in_flight is None else in_flight.next_due_ms
+        if due_ms is None:
+            return
+        handle = self._timers.get(partition.key)
+        when = (due_ms + 1) / 1000
+        if handle is None or handle.when() > when:
+            if handle is not None:
+                handle.cancel()
+            self._timers[partition.key] = asyncio.get_running_loop().call_at(
+                when, self._due, partition)
+
+    def _due(self, partition: SharePartition) -> None:
+        self._timers.pop(partition.key, None)
+        partition.expire()
+        self._arm(partition)
+
+    def topic_changed(self, topic: Topic) -> None:
+        """The topic, as it now is, has other partitions or leaders, or is new. Keeps (1)."""
+        for partition in list(self._partitions.values()):
+            if partition.key.topic_id == topic.id:
+                state = topic.partitions[partition.key.partition]
+                if state.leader != self._node.node_id \
+                        or state.leader_epoch != partition.leader_epoch:
+                    partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def topic_deleted(self, name: str) -> None:
+        for partition in list(self._partitions.values()):
+            if partition.key.topic_id not in self._node.image.topics_by_id:
+                partition.fence(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    # ---- sessions -------------------------------------------------------------------------------
+
+    def end_session(self, group_id: str, member_id: str) -> None:
+        """A member closes its session: what it holds is given back."""
+        session = self.sessions.end(group_id, member_id)
+        if session is not None:
+            self._spawn(self._end(session))
+
+    def closed(self, connection: int) -> None:
+        """A connection has ended, and its sessions with it."""
+        for session in self.sessions.closed(connection):
+            self._spawn(self._end(session))
+
+    async def _end(self, session: Session) -> None:
+        """Keeps (3)."""
+        for place in session.places:
+            partition = self.find(session.group_id, place)
+            if partition is not None:
+                await partition.release(session.member_id)
+        # What is altered or deleted of a group that nobody is in counts for whoever comes next.
+        if not self.sessions.has_group(session.group_id):
+            for partition in list(self._partitions.values()):
+                if partition.key.group_id == session.group_id and not self._waiting.get(
+                        partition.key):
+                    self._leave_partition(partition)
+
+    def _leave_partition(self, partition: SharePartition) -> None:
+        if self._archiving.is_busy(partition):
+            self._left.add(partition.key)
+        else:
+            partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _written(self, partition: SharePartition) -> None:
+        """A share partition has nothing more to write. Keeps (3)."""
+        if partition.key in self._left and self._partitions.get(partition.key) is partition:
+            partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    # ---- acknowledgements -----------------------------------------------------------------------
+
+    async def acknowledge(self, group_id: str, member_id: str, place: Place,
+                          rows: Acknowledgements) -> tuple[Error, str | None]:
+        """(NONE, None) when the new state is durable, else (error, why)."""
+        partition = self.find(group_id, place)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        found = await partition.acknowledge(member_id, rows)
+        self._arm(partition)
+        return found
+
+    # ---- fetches --------------------------------------------------------------------------------
+
+    async def fetch(self, asked: Fetch, places: list[Place]) -> dict[Place, Row]:
+        """What a member gets of each partition: at once when there is enough, else when there is,
+        or when its time is over. Keeps (2)."""
+        rows: dict[Place, Row] = {}
+        partitions: dict[Place, SharePartition] = {}
+        for place in places:
+            partition, error = self._get(asked.group_id, place)
+            if partition is None:
+                rows[place] = Row(error)
+            else:
+                partitions[place] = partition
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(max(asked.wait_ms_max, 0), WAIT_MS_MAX) / 1000
+        event = asyncio.Event()
+        keys = [partition.key for partition in partitions.values()]
+        for key in keys:
+            self._waiting.setdefault(key, {})[event] = None
+        try:
+            while True:
+                event.clear()
+                is_late = loop.time() >= until
+                found = await self._acquire(asked, partitions, rows, is_late)
+                if found or is_late or not partitions:
+                    return rows
+                watched = all([self._watch(partition) for partition in partitions.values()])
+                await _wait(event, until if watched else min(until, loop.time() + POLL_SECONDS))
+        finally:
+            for key in keys:
+                self._leave(event, key)
+
+    def _leave(self, event: asyncio.Event, key: ShareKey) -> None:
+        events = self._waiting[key]
+        del events[event]
+        if not events:
+            del self._waiting[key]
+
+    async def _acquire(self, asked: Fetch, partitions: dict[Place, SharePartition],
+                       rows: dict[Place, Row], is_late: bool) -> bool:
+        """Acquires for `rows` what there is, if it is enough or late. Whether there was any."""
+        for place, partition in list(partitions.items()):
+            if partition.error != ErrorCode.NONE:
+                rows[place] = Row(partition.error)
+                del partitions[place]
+        ready = {place: size for place, partition in partitions.items()
+                 if (size := partition.bytes_to_read())}
+        if not ready or not is_late and sum(ready.values()) < asked.bytes_min:
+            return False
+        bytes_max = max(1, asked.bytes_max // len(ready))
+        left = asked.wanted.records_max
+        found = False
+        for place in ready:
+            if left <= 0:
+                break
+            partition = partitions[place]
+            try:
+                got = await partition.acquire(
+                    asked.wanted._replace(records_max=left), bytes_max)
+            except LogError as error:
+                rows[place] = Row(ErrorCode.of(error.code))
+                continue
+            self._arm(partition)
+            if got.rows:
+                rows[place] = Row(ErrorCode.NONE, None, got)
+                left -= got.offset_count
+                found = True
+        return found
+
+    # ---- records that arrive --------------------------------------------------------------------
+
+    def _watch(self, partition: SharePartition) -> bool:
+        """Has whoever waits look again when there is something to read. False: there is no room to
+        watch another one."""
+        in_flight = partition.in_flight
+        if in_flight is None or not in_flight.can_acquire() or partition.is_watched:
+            # It stirs when it is read, given back, written.
+            return True
+        if self._waits is None:
+            self._waits = FlushWaits(SLOTS)
+            self._free = list(range(SLOTS))
+            asyncio.get_running_loop().add_reader(self._waits.fileno(), self._woken)
+        if not self._free:
+            return False
+        slot = self._free.pop()
+        try:
+            is_there = self._waits.wait_visible(
+                slot, partition.log, in_flight.next_offset(),
+                self.settings.is_committed(partition.key.group_id))
+        except LogError:
+            self._free.append(slot)
+            return False
+        if is_there:
+            self._free.append(slot)
+            # Somebody is reading: it stirs at the end, or there is something for the next round.
+            return False
+        self._watched[slot] = partition
+        partition.is_watched = True
+        return True
+
+    def _woken(self) -> None:
+        assert self._waits is not None
+        for slot in self._waits.take():
+            partition = self._watched.pop(slot)
+            partition.is_watched = False
+            self._free.append(slot)
+            self._stir(partition)
+
+
+async def _wait(event: asyncio.Event, until: float) -> None:
+    try:
+        async with asyncio.timeout_at(until):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+

@@ -1,0 +1,1 @@
+"""Load that can be checked and validation that can be believed, through Spark."""

@@ -1,0 +1,315 @@
+"""From summaries to a verdict: what is missing, doubled, out of order, damaged, unexpected.
+
+Owns: nothing; pure but for what it is given.
+Called by: spark.validate, the tests.
+Invariants: (1) the verdict is good only if every expected record was seen once, whole and in its
+  generator's order, nothing else was there, and every gap in the offsets is explained; (2)
+  summaries of stretches that were read twice (a task tried again) count once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import records, summary
+from .summary import BLOCK, Expected
+
+RUNS_MAX = 20
+_SUMS = ("records", "bytes", "corrupted", "foreign", "wrong_key", "wrong_header", "disordered")
+FAULTS = ("missing", "doubled", "disordered", "corrupted", "foreign", "wrong_key", "wrong_header",
+          "unread", "unexplained_gaps")
+PART_FAULTS = tuple(name for name in FAULTS if name != "missing")
+MEANING = {
+    "missing": "acknowledged but not there", "doubled": "there more than once",
+    "disordered": "behind a later one of the same generator",
+    "corrupted": "their checksum fails", "foreign": "unexpected: whole, but not of this load",
+    "wrong_key": "with another record's key", "wrong_header": "with another record's header",
+    "unread": "offsets that were not read", "unexplained_gaps": "offsets without a record that "
+    "neither transactions nor compaction explain",
+}
+
+
+@dataclass
+class PartitionRow:
+    """What was found in one partition."""
+
+    partition: int
+    records: int = 0
+    bytes: int = 0
+    first_offset: int = -1
+    end_offset: int = -1
+    corrupted: int = 0
+    foreign: int = 0
+    wrong_key: int = 0
+    wrong_header: int = 0
+    disordered: int = 0
+    doubled: int = 0
+    missing: int = 0
+    unread: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    explained_gaps: int = 0
+    unexplained_gaps: int = 0
+
+
+@dataclass
+class Verdict:
+    """good, and all that the report shows."""
+
+    good: bool
+    expected: int
+    records: int
+    bytes: int
+    faults: dict[str, int]
+    examples: list[str]
+    partitions: list[PartitionRow]
+    missing_runs: list[tuple[int, int, int]]
+    latency_ms: dict[str, float]
+    latencies: list[int]
+    seconds: list[tuple[int, int, int]]
+    read_seconds: list[tuple[int, int, int]]
+    skew: float
+    superseded: int = 0
+    acks: list[int] = field(default_factory=list)
+    ack_ms: dict[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        head = (f"{'GOOD' if self.good else 'BAD'}: {self.records} records of {self.expected} "
+                f"expected, {self.bytes / 1e6:.1f} MB of values")
+        faults = [f"  {name}: {count} ({MEANING[name]})"
+                  for name, count in self.faults.items() if count]
+        runs = [f"  missing: generator {generator}, sequences {first} to {last}"
+                for generator, first, last in self.missing_runs]
+        if self.superseded:
+            head += (f"\n  superseded: {self.superseded} (removed by compaction, later ones are "
+                     "there)")
+        return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
+
+    def json(self, **more: Any) -> str:
+        return json.dumps({**more, **asdict(self)}, indent=1)
+
+
+def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keeps (2): of each stretch's rows those that were written once, and of two the first."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["kind"], row["partition"], row["first_offset"], row["end_offset"],
+               row["generator"], row["block"], row["second"])
+        found.setdefault(key, row)
+    return list(found.values())
+
+
+def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, tuple[int, int]],
+            explained: Any = None, compacted: Any = None) -> Verdict:
+    """rows: of summaries. planned: per partition the offsets that were to be read. explained(gaps):
+    those of [(partition, first, end)] that hold no record for a good reason. compacted(): whether
+    the topic may lose records to later ones of their key."""
+    rows = distinct(rows)
+    partitions = {number: PartitionRow(number) for number in planned}
+    examples: list[str] = []
+    latencies = np.zeros(summary.LATENCY_BUCKETS, np.int64)
+    ranges = sorted((row for row in rows if row["kind"] == "range"),
+                    key=lambda row: (row["partition"], row["first_offset"]))
+    for row in ranges:
+        part = partitions.setdefault(row["partition"], PartitionRow(row["partition"]))
+        for name in _SUMS:
+            setattr(part, name, getattr(part, name) + row[name])
+        gaps = _gaps(row["gaps"])
+        part.gaps += gaps
+        # Offsets of gaps that were too many to be listed: nobody can be asked about these.
+        part.unexplained_gaps += (row["end_offset"] - row["first_offset"] - row["records"]
+                                  - sum(end - first for first, end in gaps))
+        latencies += np.frombuffer(row["latencies"], np.int64)
+        examples += [text for text in row["examples"].split("\n")
+                     if text and not text.startswith("doubled")]
+    _stretches(partitions, ranges, planned)
+    seen = [row for row in rows if row["kind"] == "seen"]
+    bits, doubled, notes = _sequences(expected, seen, ranges, partitions)
+    _between(seen, partitions, examples)
+    gone = _unexplained(partitions, explained)
+    replaced: dict[int, np.ndarray] = {}
+    if gone and compacted is not None and expected.content.keys and compacted():
+        replaced = _superseded(expected, bits)
+    superseded = sum(map(len, replaced.values()))
+    missing, runs = _missing(expected, bits, replaced)
+    if replaced:
+        _explain_gaps(partitions, superseded, notes)
+        if superseded > gone:  # More are gone than there are places that they could have had.
+            missing += superseded - gone
+            notes.append(f"missing: {superseded - gone} of the records that compaction may remove "
+                         "have left no gap")
+    faults = {name: sum(getattr(part, name) for part in partitions.values()) for name in FAULTS}
+    faults["missing"], faults["doubled"] = missing, doubled
+    counts = [part.records for part in partitions.values()]
+    total = sum(counts)
+    return Verdict(
+        good=not any(faults.values()), expected=sum(expected.counts.values()), records=total,
+        bytes=sum(part.bytes for part in partitions.values()), faults=faults,
+        examples=_shortened(notes + examples),
+        partitions=[partitions[number] for number in sorted(partitions)], missing_runs=runs,
+        latency_ms=percentiles(latencies), latencies=latencies.tolist(),
+        seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
+        skew=max(counts) * len(counts) / total if total else 0.0, superseded=superseded)
+
+
+def _unexplained(partitions: dict[int, PartitionRow], explained: Any) -> int:
+    """Notes, and counts, the offsets in gaps that are not explained."""
+    gaps = [(part.partition, first, end) for part in partitions.values()
+            for first, end in part.gaps]
+    known = set(explained(gaps)) if gaps and explained is not None else set()
+    for place, first, end in gaps:
+        part = partitions[place]
+        if (place, first, end) in known:
+            part.explained_gaps += end - first
+        else:
+            part.unexplained_gaps += end - first
+    return sum(part.unexplained_gaps for part in partitions.values())
+
+
+def _superseded(expected: Expected, bits: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Per generator the sequences that are not there while a later record of their key is: of the
+    same generator, or of another one, whose order to this one nobody knows."""
+    content = expected.content
+    last = {generator: np.full(content.keys, -1, np.int64) for generator in bits}
+    for generator, count in expected.counts.items():
+        there = np.flatnonzero(bits[generator][:count])
+        np.maximum.at(last[generator], records.keys(content, generator, there), there)
+    found = {}
+    for generator, count in expected.counts.items():
+        lost = np.flatnonzero(~bits[generator][:count])
+        keys = records.keys(content, generator, lost)
+        replaced = last[generator][keys] > lost
+        for other, highest in last.items():
+            if other != generator:
+                replaced |= highest[keys] >= 0
+        found[generator] = lost[replaced]
+    return found
+
+
+def _explain_gaps(partitions: dict[int, PartitionRow], superseded: int, notes: list[str]) -> None:
+    """As many offsets are explained as records were superseded: each left one."""
+    left = superseded
+    for part in partitions.values():
+        explained = min(left, part.unexplained_gaps)
+        part.unexplained_gaps -= explained
+        part.explained_gaps += explained
+        left -= explained
+    over = sum(part.unexplained_gaps for part in partitions.values())
+    if over:
+        notes.append(f"unexplained: {over} offsets more are empty than compaction can account for")
+
+
+def _gaps(data: bytes) -> list[tuple[int, int]]:
+    pairs = np.frombuffer(data, np.int64).reshape(-1, 2)
+    return [(int(first), int(end)) for first, end in pairs]
+
+
+def _shortened(examples: list[str]) -> list[str]:
+    """A few of each kind."""
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for text in examples:
+        by_kind[text.split(" ")[0]].append(text)
+    return [text for texts in by_kind.values() for text in texts[:summary.EXAMPLES_MAX]]
+
+
+def _stretches(partitions: dict[int, PartitionRow], ranges: list[dict[str, Any]],
+               planned: dict[int, tuple[int, int]]) -> None:
+    """Joins the stretches of each partition: what lies between two was not read, or is a gap."""
+    at = {number: start for number, (start, _) in planned.items()}
+    for row in ranges:
+        part = partitions[row["partition"]]
+        if part.first_offset < 0:
+            part.first_offset = row["first_offset"]
+        part.end_offset = max(part.end_offset, row["end_offset"])
+        place = at.setdefault(part.partition, row["first_offset"])
+        if row["first_offset"] > place:
+            part.gaps.append((place, row["first_offset"]))
+        at[part.partition] = max(place, row["end_offset"])
+    for number, (_, end) in planned.items():
+        part = partitions[number]
+        if at[number] < end and part.records:
+            part.gaps.append((at[number], end))
+        elif at[number] < end:
+            part.unread += end - at[number]
+
+
+def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict[str, Any]],
+               partitions: dict[int, PartitionRow]
+               ) -> tuple[dict[int, np.ndarray], int, list[str]]:
+    """(per generator what was seen, how many doubled, examples of doubled ones)."""
+    bits: dict[int, np.ndarray] = {generator: np.zeros(-(-count // BLOCK) * BLOCK, bool)
+                                   for generator, count in expected.counts.items()}
+    doubled, notes = 0, []
+    for row in ranges:
+        doubled += row["doubled"]
+        partitions[row["partition"]].doubled += row["doubled"]
+        notes += [text for text in row["examples"].split("\n") if text.startswith("doubled")]
+    for row in seen:
+        block = np.unpackbits(np.frombuffer(row["bitmap"], np.uint8)).astype(bool)
+        start = row["block"] * BLOCK
+        window = bits[row["generator"]][start:start + BLOCK]
+        twice = np.flatnonzero(window & block)
+        if len(twice):
+            doubled += len(twice)
+            partitions[row["partition"]].doubled += len(twice)
+            notes.append(f"doubled in {row['partition']} (generator {row['generator']}, sequence "
+                        f"{start + int(twice[0])})")
+        window |= block
+    return bits, doubled, notes
+
+
+def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
+             ) -> tuple[int, list[tuple[int, int, int]]]:
+    """(how many, runs of them): neither there nor replaced."""
+    missing, runs = 0, list[tuple[int, int, int]]()
+    for generator, count in expected.counts.items():
+        gone = ~bits[generator][:count]
+        gone[replaced.get(generator, [])] = False
+        lost = np.flatnonzero(gone)
+        missing += len(lost)
+        for run in np.split(lost, np.flatnonzero(np.diff(lost) != 1) + 1) if len(lost) else []:
+            if len(runs) < RUNS_MAX:
+                runs.append((generator, int(run[0]), int(run[-1])))
+    return missing, runs
+
+
+def _between(seen: list[dict[str, Any]], partitions: dict[int, PartitionRow],
+             examples: list[str]) -> None:
+    """Order from one stretch of a partition to the next."""
+    orders = sorted({(row["partition"], row["generator"], row["first_offset"], row["lowest"],
+                      row["highest"]) for row in seen})
+    highest: dict[tuple[int, int], int] = {}
+    for partition, generator, first, low, high in orders:
+        before = highest.get((partition, generator), -1)
+        if low < before:
+            # At least one; when it was seen before, the doubled ones say so already.
+            partitions[partition].disordered += 1
+            examples.append(f"disordered at {partition}/{first} or later (generator {generator}, "
+                            f"sequence {low} behind {before})")
+        highest[partition, generator] = max(before, high)
+
+
+def percentiles(latencies: np.ndarray) -> dict[str, float]:
+    """Upper bounds in ms, of counts by summary.bucket."""
+    total = int(latencies.sum())
+    if not total:
+        return {}
+    sums = np.cumsum(latencies)
+    return {name: summary.latency_ms(int(np.searchsorted(sums, share * total)))
+            for name, share in (("p50", .5), ("p90", .9), ("p99", .99), ("p99.9", .999),
+                                ("max", 1.0))}
+
+
+def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]]:
+    """(second, records, bytes) by the records' timestamps, or as they were read."""
+    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        if row["kind"] == kind:
+            sums[row["second"]][0] += row["records"]
+            sums[row["second"]][1] += row["bytes"]
+    return [(second, records, size) for second, (records, size) in sorted(sums.items())]

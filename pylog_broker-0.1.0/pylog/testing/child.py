@@ -1,0 +1,144 @@
+"""A broker as a child process of the test's, with everything that one on a thread can do.
+
+Owns: the child process and the connection to it.
+Called by: testing.broker; as a program (`python -m pylog.testing.child`) in the child process.
+Invariants: (1) a child does not outlive the process that started it; (2) one call is under way at a
+  time.
+"""
+
+import multiprocessing.connection
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+from pylog.testing.errors import BrokerFailed
+
+START_WAIT_S = 60.0
+CALL_WAIT_S = 60.0
+STOP_WAIT_S = 30.0
+
+
+class ChildHost:
+    """texts: the broker's settings; directory: where its output goes, `broker.out`."""
+
+    def __init__(self, texts: dict, directory: str):
+        self.port = 0
+        self.output = os.path.join(directory, "broker.out")
+        self._texts = texts
+        self._lock = threading.Lock()
+        # Both from start() on.
+        self._process: subprocess.Popen
+        self._connection: multiprocessing.connection.Connection
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when requests are answered. Raises BrokerFailed."""
+        ours, theirs = socket.socketpair()
+        with theirs, open(self.output, "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pylog.testing.child", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        self._connection = multiprocessing.connection.Connection(ours.detach())
+        try:
+            self._send(self._texts)
+            self.port = self._received(START_WAIT_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def call(self, name: str, *arguments):
+        """Runs a method of the Node in the child. Raises what it raises, BrokerFailed when gone."""
+        with self._lock:
+            self._send((name, arguments))
+            return self._received(CALL_WAIT_S)
+
+    def _send(self, message) -> None:
+        try:
+            self._connection.send(message)
+        except (OSError, ValueError) as error:
+            raise self._gone() from error
+
+    def _received(self, wait_s: float):
+        try:
+            if not self._connection.poll(wait_s):
+                raise BrokerFailed(f"the broker did not answer within {wait_s} s")
+            done, result = self._connection.recv()
+        except (OSError, EOFError) as error:
+            raise self._gone() from error
+        if not done:
+            raise result
+        return result
+
+    def _gone(self) -> BrokerFailed:
+        with open(self.output, errors="replace") as output:
+            tail = output.read()[-2000:]
+        return BrokerFailed(f"the broker's process {self._process.pid} has ended\n{tail}")
+
+    def stop(self) -> None:
+        """A clean stop."""
+        if self._process.poll() is None:
+            self._connection.close()
+            try:
+                self._process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise BrokerFailed(f"the broker did not stop within {STOP_WAIT_S} s") from None
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL: what was not acknowledged may be lost."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+
+def main(descriptor: int) -> None:
+    """The child: serves calls until the parent closes the connection, or is gone. Keeps (1)."""
+    from pylog.testing.thread import ThreadHost
+
+    # Ctrl-C goes to the whole foreground group; the parent decides what becomes of us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = multiprocessing.connection.Connection(descriptor)
+    host = ThreadHost(connection.recv())
+    try:
+        host.start()
+    except Exception as error:
+        _answer(connection, False, error)
+        return
+    _answer(connection, True, host.port)
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except (EOFError, OSError):
+            break
+        try:
+            result = host.call(name, *arguments)
+        except Exception as error:
+            _answer(connection, False, error)
+        else:
+            _answer(connection, True, result)
+    host.stop()
+
+
+def _answer(connection, done: bool, result) -> None:
+    """A kind of exception that the parent may not know goes as text."""
+    if not done and type(result).__module__ not in ("pylog.testing.errors", "builtins"):
+        result = BrokerFailed(f"{type(result).__name__}: {result}")
+    connection.send((done, result))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,134 @@
+"""What a Node does to its broker on request: connections, relayed traffic, the disk.
+
+Owns: the relay, while there is one.
+Called by: testing.node, on the broker's event loop.
+Invariants: (1) clients see the same address all the time: while the relay has the broker's
+  port, the broker listens on another one that nobody learns of.
+Source: KIP-226 (listeners change while the broker runs).
+"""
+
+import os
+import socket
+
+from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
+from pylog.metadata.image import RESOURCE_BROKER
+from pylog.metadata.threads import in_thread
+from pylog.protocol import api, messages
+from pylog.testing.errors import BrokerFailed
+from pylog.testing.relay import Relay, Rule
+
+DISKS = {"system": DISK_SYSTEM, "full": DISK_FULL, "no sync": DISK_NO_SYNC}
+SET = 0
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Disturbances:
+    """broker: the pylog.broker.Broker. port: that clients know."""
+
+    def __init__(self, broker, port: int, can_relay: bool):
+        self._broker = broker
+        self._port = port
+        self._own_port = port     # Where the broker itself listens.
+        self._can_relay = can_relay
+        self._relay: Relay | None = None
+
+    async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
+        key = api_name if api_name is None or isinstance(api_name, int) else api_key(api_name)
+        relay = self._relay or await self._put_relay()
+        return relay.add(Rule(kind, key, ms, count))
+
+    def remove_rule(self, number: int) -> None:
+        if self._relay is not None:
+            self._relay.remove(number)
+
+    def hits(self, number: int) -> int:
+        return 0 if self._relay is None else self._relay.hits(number)
+
+    async def _put_relay(self) -> Relay:
+        if not self._can_relay:
+            raise BrokerFailed("faults of the network need the listener that the broker has by "
+                               "default: leave the setting `listeners` out")
+        self._own_port = free_port()
+        await self._listen_on(self._own_port)
+        self._relay = relay = await in_thread(Relay, self._port, self._own_port)
+        return relay
+
+    async def take_relay_away(self) -> None:
+        """The broker has its port again."""
+        if self._relay is not None:
+            gone, self._relay = self._relay, None
+            await in_thread(gone.close)
+            await self._listen_on(self._port)
+            self._own_port = self._port
+
+    async def _listen_on(self, port: int) -> None:
+        new = messages.IncrementalAlterConfigsRequest
+        request = new(resources=[new.AlterConfigsResource(
+            resource_type=RESOURCE_BROKER, resource_name=str(self._broker.node_id),
+            configs=[new.AlterableConfig(name="listeners", config_operation=SET,
+                                         value=f"PLAINTEXT://127.0.0.1:{port}")])])
+        result, = await self._broker.controller.alter_configs(request, True)
+        if result.error:
+            raise BrokerFailed(f"the listener cannot be moved: {result.message}")
+        await self._broker.publisher.registered()
+        if [bound for _, _, bound in self._broker.network.addresses] != [port]:
+            raise BrokerFailed(f"port {port} cannot be listened on")
+
+    async def drop_connections(self) -> int:
+        """Ends every connection of the broker and of the relay; how many clients' there were."""
+        return await in_thread(_shut_down, self._port, self._own_port)
+
+    def set_disk(self, kind: str) -> None:
+        for directory in filter(None, self._broker.logs.directories):
+            directory.set_disk(DISKS[kind])
+
+
+def api_key(name: str) -> int:
+    """The key of an API by Kafka's name for it: "Produce", "ListOffsets". Raises BrokerFailed."""
+    wanted = name.replace("_", "").lower().removesuffix("request")
+    for known, key in vars(api).items():
+        if isinstance(key, int) and known.isupper() and known.replace("_", "").lower() == wanted:
+            return key
+    raise BrokerFailed(f"{name!r} is no API that the broker serves")
+
+
+def _shut_down(known_port: int, own_port: int) -> int:
+    """Ends the connections of this process whose local end has one of the ports.
+
+    The descriptors belong to native threads, which learn of it as of any connection that ends: the
+    broker needs no door for tests.
+    """
+    ended = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            # Sockets only: to close a copy of a lock file's descriptor would free the lock.
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            # A copy: the number may be another connection's by the time it is looked at.
+            descriptor = os.dup(int(name))
+        except OSError:
+            continue
+        with socket.socket(fileno=descriptor) as connection:
+            ended += _shut_down_one(connection, {known_port, own_port}) == known_port
+    return ended
+
+
+def _shut_down_one(connection: socket.socket, ports: set) -> int | None:
+    """The local port of the connection that was ended; None when it was none of these."""
+    try:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        connection.getpeername()
+        port = connection.getsockname()[1]
+        if port not in ports:
+            return None
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return None
+    return port

@@ -1,0 +1,312 @@
+"""The broker itself and what a test may ask of it, where it lives: on its own event loop.
+
+Owns: the pylog.broker.Broker under test and its clocks.
+Called by: testing.thread, which runs it and passes the calls on; the names of the public methods
+  are what a test's process may ask for.
+Invariants: (1) every call runs on the broker's event loop; (2) arguments and results can be sent
+  between processes; (3) after advance() what became due is done.
+"""
+
+import asyncio
+import errno
+
+from pylog._native import batch
+from pylog.broker import Broker
+from pylog.config import Settings
+from pylog.coordinator import inventory
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.pending import Pending
+from pylog.log.checkpoints import remove_clean_mark
+from pylog.log.errors import StartError
+from pylog.metadata.image import RESOURCE_TOPIC, is_internal
+from pylog.protocol import messages
+from pylog.replication.lifecycle import Stage
+from pylog.testing import links
+from pylog.testing.clock import MovedClock
+from pylog.testing.disturbances import Disturbances
+from pylog.testing.errors import BrokerFailed, Refused
+from pylog.testing.links import Rules
+from pylog.testing.records import Record
+
+DRAIN_MS_MAX = 100
+READ_BYTES_MAX = 4 << 20
+READ_RECORDS_MAX = 1_000_000
+NEW_TOPICS = messages.CreateTopicsRequest
+# What a test would wait for in vain, or pay for without need. Its own settings take precedence.
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "log.initial.task.delay.ms": "0",
+    "log.retention.check.interval.ms": "1000",
+}
+
+
+class Node:
+    """One broker. texts: its settings, log.dirs among them."""
+
+    def __init__(self, texts: dict):
+        self.clock = MovedClock()
+        self._texts = {**SETTINGS, **texts}
+        self._running: Broker | None = None
+        self._disturbances: Disturbances     # From begin() on.
+        self._spent: str | None = None       # Why no other test may have this broker.
+        self._at_first: list | None = None   # What is not of topics, as it was at the start.
+
+    @property
+    def _broker(self) -> Broker:
+        """Only between begin() and end()."""
+        assert self._running is not None
+        return self._running
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    async def begin(self) -> int:
+        """Starts the broker; the port of its first listener. Raises BrokerFailed."""
+        broker = Broker(Settings(self._texts), self.clock.wall_ms)
+        try:
+            await broker.begin()
+            await broker.joined()
+        except (StartError, OSError) as error:
+            broker.logs.close()
+            raise BrokerFailed(str(error)) from None
+        self._running = broker
+        self._at_first = self._state()
+        # A controller alone has no listener for clients.
+        port = (broker.network.addresses or broker.network.controller_addresses)[0][2]
+        self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
+        return port
+
+    async def end(self) -> None:
+        broker, self._running = self._running, None
+        if broker is not None:
+            await self._disturbances.take_relay_away()
+            await broker.end(DRAIN_MS_MAX)
+            # The broker, its coordinator and the runtime under that know each other: threads,
+            # descriptors and logs would stay until the next garbage collection.
+            for part in (broker.groups, broker):
+                vars(part).clear()
+
+    async def die(self) -> None:
+        """Ends as by a kill: nobody is told, and nothing says that the stop was clean."""
+        broker = self._broker
+        paths = [path for _, path in broker.logs.disks.usable()]
+        if broker.membership is not None:
+            broker.membership.lifecycle.stage = Stage.STOPPED
+        await self.end()
+        for path in paths:
+            remove_clean_mark(path)
+
+    def _state(self):
+        image = self._broker.image
+        return [{key: value for key, value in image.configs.items() if key[0] != RESOURCE_TOPIC},
+                image.features, *[getattr(image, name) for name in image.__slots__
+                                  if name not in _OF_TOPICS]]
+
+    async def reset(self) -> str | None:
+        """Makes it as good as new for another test, or says why it is not."""
+        broker = self._running
+        if self._spent is None and broker is not None and self._state() != self._at_first:
+            self._spent = "settings were changed"
+        if self._spent is not None or broker is None:
+            return self._spent or "it was stopped"
+        names = [name for name in broker.image.topics if not is_internal(name)]
+        if names:
+            await self.delete_topics(names)
+        for shard in broker.groups.shards()[0]:
+            deleted = [broker.groups.run_in_pieces(
+                row.group_id, Pending(lambda code: code), inventory.delete, row.group_id)
+                for row in list(inventory.listed(shard.machine, (), ()))]
+            for pending in deleted:
+                await pending
+            if any(group.members for group in shard.machine.groups.values()):
+                return "a consumer was left behind"
+        return None
+
+    async def addresses(self) -> list:
+        """(listener name, host, port) of each listener."""
+        return self._broker.network.addresses
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    async def advance(self, ms: int, timers: bool) -> None:
+        """Moves the clocks and does what became due (3)."""
+        if ms:
+            self._spent = "its clock was moved"
+        self.clock.move(ms, timers)
+        self._broker.network.reactors.set_wall_ahead(self.clock.wall_ahead_ms)
+        # The loop's own timers: in the next turn, and what they woke in the one after.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(
+            None, _keep_up, self._broker.logs, self.clock.wall_ms())
+        await self._broker.groups.runtime.expire()
+
+    async def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    # ---- disturbances ---------------------------------------------------------------------------
+
+    async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
+        """A rule of the relay, by its number. Raises BrokerFailed."""
+        self._spent = "its network was disturbed"
+        return await self._disturbances.add_rule(kind, api_name, ms, count)
+
+    async def remove_rule(self, number: int) -> None:
+        self._disturbances.remove_rule(number)
+
+    async def rule_hits(self, number: int) -> int:
+        return self._disturbances.hits(number)
+
+    async def drop_connections(self) -> int:
+        return await self._disturbances.drop_connections()
+
+    async def set_disk(self, kind: str) -> None:
+        self._spent = "its disk was disturbed"
+        self._disturbances.set_disk(kind)
+
+    async def fail_directory(self, number: int) -> None:
+        """Takes a log directory offline, for good, as a disk does that does not answer."""
+        self._spent = "its disk was disturbed"
+        self._broker.logs.disks.fail(number, OSError(errno.EIO, "lost by the test"))
+
+    async def cut_links(self, rules: Rules, host_prefix: str) -> None:
+        """See testing.links; for a broker in a process of its own."""
+        links.apply(rules, host_prefix)
+
+    async def clear_faults(self) -> None:
+        self._disturbances.set_disk("system")
+        await self._disturbances.take_relay_away()
+
+    # ---- topics ---------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, config: dict, replicas: int) -> None:
+        """Raises Refused."""
+        result, = await self._broker.controller.create_topics(NEW_TOPICS(topics=[
+            NEW_TOPICS.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=replicas,
+                configs=[NEW_TOPICS.CreatableTopicConfig(name=key, value=value)
+                         for key, value in config.items()])]))
+        if result.error:
+            raise Refused(int(result.error), f"topic {name}: {result.message or result.error.name}")
+
+    async def delete_topics(self, names: list) -> None:
+        """Raises Refused."""
+        results = await self._broker.controller.delete_topics(
+            [(name, bytes(16)) for name in names])
+        for result in results:
+            if result.error:
+                raise Refused(int(result.error), f"topic {result.name}: {result.error.name}")
+
+    async def topics(self) -> dict:
+        """Name -> number of partitions; without the broker's own."""
+        return {name: len(topic.partitions) for name, topic in self._broker.image.topics.items()
+                if not is_internal(name)}
+
+    async def partitions(self, name: str) -> list:
+        """(leader, ISR, replicas) of each partition; none of a topic that is not there."""
+        topic = self._broker.image.topics.get(name)
+        return [] if topic is None else [
+            (state.leader, tuple(state.isr), tuple(state.replicas)) for state in topic.partitions]
+
+    async def ends(self, name: str) -> list:
+        """(first offset, end) of each partition."""
+        return [(log.start_offset, log.high_watermark) for log in self._logs(name)]
+
+    async def records(self, name: str, partition: int | None) -> list:
+        """Records that a consumer may see, by partition and offset. Raises BrokerFailed."""
+        logs = self._logs(name)
+        wanted = range(len(logs)) if partition is None else [partition]
+        loop = asyncio.get_running_loop()
+        rows = []
+        for index in wanted:
+            rows += await loop.run_in_executor(None, _records_of, logs[index], index)
+            if len(rows) > READ_RECORDS_MAX:
+                raise BrokerFailed(f"{name} holds more than {READ_RECORDS_MAX} records")
+        return rows
+
+    async def append(self, name: str, partition: int, rows: list) -> int:
+        """Appends [(key, value, timestamp or None, headers)]; the offset of the first."""
+        now_ms = self.clock.wall_ms()
+        data = batch.build([(key, value, now_ms if at is None else at, headers)
+                            for key, value, at, headers in rows])
+        first, _ = self._logs(name)[partition].append(data, now_ms)
+        return first
+
+    def _logs(self, name: str) -> list:
+        topic = self._broker.image.topics.get(name)
+        if topic is None:
+            raise BrokerFailed(f"no such topic: {name!r}")
+        return [self._broker.logs.get(name, index) for index in range(len(topic.partitions))]
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    async def groups(self) -> dict:
+        """Group id -> state."""
+        return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
+                for row in inventory.listed(shard.machine, (), ())}
+
+    async def members(self, group_id: str) -> dict:
+        """Member id -> client id."""
+        group = self._group(group_id)
+        return {} if group is None else {
+            member.id: member.client_id for member in group.members.values()}
+
+    async def offsets(self, group_id: str) -> dict:
+        """(topic, partition) -> committed offset."""
+        group = self._group(group_id)
+        return {} if group is None else {
+            partition: entry.offset for partition, entry in group.offsets.items()}
+
+    async def rebalance(self, group_id: str) -> None:
+        """Everybody is to join again. Raises BrokerFailed without members."""
+        group = self._group(group_id)
+        if group is None or not group.members:
+            raise BrokerFailed(f"group {group_id!r} has no members")
+        self._step(group_id, Groups.rebalance, group)
+
+    async def expire_session(self, group_id: str, member_id: str | None) -> None:
+        """One member's session, or each one's, is over. Raises BrokerFailed."""
+        group = self._group(group_id)
+        if group is None or not group.members:
+            raise BrokerFailed(f"group {group_id!r} has no members")
+        if member_id is not None and member_id not in group.members:
+            raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
+        for id_ in [member_id] if member_id is not None else list(group.members):
+            self._step(group_id, Groups.expire_session, group, id_)
+
+    def _group(self, group_id: str):
+        return self._broker.groups.look(group_id, Groups.find, group_id)[0]
+
+    def _step(self, group_id: str, step, *arguments) -> None:
+        self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)
+
+
+# Fields of the image that change with topics and restarts, or are compared in part.
+_OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_producer_id",
+              "offset", "epoch", "states"}
+
+
+def _keep_up(logs, now_ms: int) -> None:
+    """Retention, rolls and compaction, as far as they are due; blocks."""
+    logs.upkeep(now_ms)
+    logs.cleaner.catch_up()
+
+
+def _records_of(log, partition: int) -> list:
+    """Every record of one log, on a worker thread."""
+    rows = []
+    offset = log.start_offset
+    while offset < log.high_watermark:
+        data = memoryview(log.read(offset, READ_BYTES_MAX))
+        if not data:
+            break
+        for position, header in batch.walk(data):
+            if not header.attributes & batch.CONTROL:
+                rows += [Record(partition, at, timestamp, key, value, tuple(headers))
+                         for at, timestamp, key, value, headers in batch.records(data[position:])
+                         if at >= offset]
+            offset = header.base_offset + header.last_offset_delta + 1
+    return rows

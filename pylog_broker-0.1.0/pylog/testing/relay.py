@@ -1,0 +1,217 @@
+"""A relay between clients and the broker: it loses and delays what a test says.
+
+Owns: a thread with an event loop of its own, the listening socket, the relayed connections.
+Called by: testing.disturbances, only once a test asks for a fault of the network.
+Invariants: (1) frames keep their order, in both directions; (2) what no rule names passes as it is;
+  (3) delays go by real time, whatever the broker's clock does.
+Source: Kafka's framing: size, then api key, version and correlation id; an answer's correlation id.
+"""
+
+import asyncio
+import errno
+import itertools
+import socket
+import struct
+import threading
+
+DELAY, LOSE_REQUESTS, LOSE_ANSWERS, REFUSE = "delay", "lose requests", "lose answers", "refuse"
+REQUEST = struct.Struct(">ihhi")
+ANSWER = struct.Struct(">ii")
+ANSWERS_HELD_MAX = 64
+FRAME_BYTES_MAX = 1 << 30
+LISTEN_BACKLOG = 128
+BIND_ATTEMPTS, BIND_PAUSE_S = 2000, 0.005
+
+
+class Rule:
+    """kind: one of the above. api_key: None for all. count: how often, None for ever."""
+
+    __slots__ = ("api_key", "count", "hits", "kind", "ms")
+
+    def __init__(self, kind: str, api_key: int | None, ms: int, count: int | None):
+        self.kind, self.api_key, self.ms, self.count = kind, api_key, ms, count
+        self.hits = 0
+
+    def applies(self, kind: str, api_key: int | None) -> bool:
+        """Whether it is about this frame; counts it then."""
+        if kind != self.kind or self.api_key is not None and api_key != self.api_key:
+            return False
+        if self.count is not None and self.hits >= self.count:
+            return False
+        self.hits += 1
+        return True
+
+
+class Relay:
+    """Listens on `port` for the broker on `target`, both on 127.0.0.1. Raises OSError."""
+
+    def __init__(self, port: int, target: int):
+        self._target = target
+        self._rules: dict[int, Rule] = {}
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task] = set()
+        self._socket = _listening(port)
+        self._loop = asyncio.SelectorEventLoop()
+        self._ended = asyncio.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pylog-relay", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    # ---- rules; from any thread -----------------------------------------------------------------
+
+    def add(self, rule: Rule) -> int:
+        """The rule is in force from now on; its number."""
+        number = next(self._numbers)
+        self._rules[number] = rule
+        return number
+
+    def remove(self, number: int) -> None:
+        self._rules.pop(number, None)
+
+    def hits(self, number: int) -> int:
+        """How many frames or connections a rule has met."""
+        rule = self._rules.get(number)
+        return 0 if rule is None else rule.hits
+
+    def rule_for(self, kind: str, api_key: int | None = None) -> Rule | None:
+        """The first rule that applies, which counts it."""
+        return next((rule for rule in list(self._rules.values()) if rule.applies(kind, api_key)),
+                    None)
+
+    def close(self) -> None:
+        """Ends every connection and frees the port."""
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join()
+
+    # ---- the thread -----------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        server = await asyncio.start_server(self._begin, sock=self._socket)
+        self._ready.set()
+        await self._ended.wait()
+        server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, reader, writer) -> None:
+        task = asyncio.get_running_loop().create_task(self._accepted(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accepted(self, reader, writer) -> None:
+        if self.rule_for(REFUSE) is not None:
+            writer.transport.abort()
+            return
+        try:
+            there = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        await _Connection(self, (reader, writer), there).run()
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket that has the port alone: it is free once the broker's threads have closed it."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for left in reversed(range(BIND_ATTEMPTS)):
+        try:
+            made.bind(("127.0.0.1", port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not left:
+                made.close()
+                raise
+            threading.Event().wait(BIND_PAUSE_S)
+    made.listen(LISTEN_BACKLOG)
+    return made
+
+
+class _Connection:
+    """One client's connection and ours to the broker, a (reader, writer) each."""
+
+    def __init__(self, relay: Relay, client: tuple, broker: tuple):
+        self._relay = relay
+        self._client, self._broker = client, broker
+        self._asked: dict[int, int] = {}     # correlation id -> api key
+        self._held: asyncio.Queue = asyncio.Queue(ANSWERS_HELD_MAX)
+
+    def abort(self) -> None:
+        self._client[1].transport.abort()
+        self._broker[1].transport.abort()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        readers = [loop.create_task(part) for part in (self._requests(), self._answers())]
+        try:
+            await self._send()
+        except OSError:
+            return   # A connection may end at any time.
+        finally:
+            for reader in readers:
+                reader.cancel()
+            self.abort()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _requests(self) -> None:
+        reader, writer = self._client[0], self._broker[1]
+        try:
+            while True:
+                head = await reader.readexactly(REQUEST.size)
+                size, api_key, _, correlation_id = REQUEST.unpack(head)
+                if not REQUEST.size - 4 <= size <= FRAME_BYTES_MAX:
+                    self.abort()
+                    return
+                body = await reader.readexactly(size + 4 - REQUEST.size)
+                if self._relay.rule_for(LOSE_REQUESTS, api_key) is not None:
+                    self.abort()
+                    return
+                self._asked[correlation_id] = api_key
+                writer.write(head + body)
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            if not writer.is_closing():
+                writer.write_eof()
+        except OSError:
+            self.abort()
+
+    async def _answers(self) -> None:
+        reader = self._broker[0]
+        try:
+            while True:
+                head = await reader.readexactly(ANSWER.size)
+                size, correlation_id = ANSWER.unpack(head)
+                frame = head + await reader.readexactly(size + 4 - ANSWER.size)
+                api_key = self._asked.pop(correlation_id, None)
+                if self._relay.rule_for(LOSE_ANSWERS, api_key) is not None:
+                    break
+                rule = self._relay.rule_for(DELAY, api_key)
+                # Answers that wait at the same time are not delayed one after the other.
+                due_s = asyncio.get_running_loop().time() + (rule.ms / 1000 if rule else 0)
+                await self._held.put((due_s, frame))
+        except (asyncio.IncompleteReadError, OSError):
+            pass   # The broker has ended it: what it answered before is sent first.
+        else:
+            self.abort()
+        await self._held.put((0, b""))
+
+    async def _send(self) -> None:
+        writer = self._client[1]
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s, frame = await self._held.get()
+            if due_s > loop.time():
+                await asyncio.sleep(due_s - loop.time())
+            if not frame:
+                return
+            writer.write(frame)
+            await writer.drain()

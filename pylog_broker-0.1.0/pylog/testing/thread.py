@@ -1,0 +1,83 @@
+"""A broker on a thread of the test's own process.
+
+Owns: the thread, its event loop and the Node on it.
+Called by: testing.broker, and testing.child within the child process.
+Invariants: (1) a call returns what the node's method returned, or raises what it raised; (2) when
+  stop() returns, the broker's threads are gone and its port is free.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+
+from pylog.testing.clock import MovedLoop
+from pylog.testing.errors import BrokerFailed
+from pylog.testing.node import Node
+
+CALL_WAIT_S = 60.0
+
+
+class ThreadHost:
+    """texts: the broker's settings. `port` is its first listener's."""
+
+    def __init__(self, texts: dict):
+        self.port = 0
+        self._node = Node(texts)
+        self._loop = MovedLoop(self._node.clock)
+        self._ended = asyncio.Event()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._thread = threading.Thread(target=self._run, name="pylog-broker", daemon=True)
+
+    def start(self) -> None:
+        """Returns when requests are answered. Raises BrokerFailed."""
+        self._thread.start()
+        try:
+            self.port = self.call("begin")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        await self._ended.wait()
+        await self._node.end()
+
+    def call(self, name: str, *arguments):
+        """Runs a method of the Node on its loop. Raises what it raises, BrokerFailed when gone."""
+        if not self._thread.is_alive():
+            raise BrokerFailed("the broker is not running")
+        future = asyncio.run_coroutine_threadsafe(
+            getattr(self._node, name)(*arguments), self._loop)
+        try:
+            return future.result(CALL_WAIT_S)
+        except concurrent.futures.TimeoutError:
+            raise BrokerFailed(f"{name} took more than {CALL_WAIT_S} s") from None
+        except concurrent.futures.CancelledError:
+            raise BrokerFailed("the broker was stopped meanwhile") from None
+
+    def pause(self) -> None:
+        """Its event loop stands still; returns when it does."""
+        self._goes_on.clear()
+        still = threading.Event()
+        self._loop.call_soon_threadsafe(self._stand_still, still)
+        still.wait(CALL_WAIT_S)
+
+    def _stand_still(self, still: threading.Event) -> None:
+        still.set()
+        self._goes_on.wait()
+
+    def resume(self) -> None:
+        self._goes_on.set()
+
+    def stop(self) -> None:
+        self.resume()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(CALL_WAIT_S)
+
+    def _end(self) -> None:
+        self._ended.set()

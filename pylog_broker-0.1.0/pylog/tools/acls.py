@@ -1,0 +1,291 @@
+"""`pylog acl`: access rules, and which of them decides.
+
+Owns: nothing.
+Called by: tools.app (by name).
+Invariants: (1) nothing is removed without a yes, and a dry run changes nothing; (2) what `explain`
+  says comes from the rules by the authorizer that brokerd itself goes by.
+Source: kafka-acls, for the options; security.authorizer for the decision.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylog.client.descriptions import AclBinding, AclFilter
+from pylog.tools.command import Tools, confirmed
+from pylog.tools.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from pylog.client.administration import Admin
+
+COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "OPERATION",
+           "resource_type": "ON", "pattern_type": "PATTERN", "resource_name": "NAME",
+           "host": "FROM"}
+CLUSTER_NAME = "kafka-cluster"
+FILE_BYTES_MAX = 64 << 20
+UNDECIDED = ("no rule allows it, so only super.users may, and everybody where no rule names the "
+             "resource and allow.everyone.if.no.acl.found is set")
+
+
+def _resources(command: Any) -> Any:
+    """The options that name resources, of one or several kinds."""
+    for option in reversed((
+            click.option("--topic", "topics", multiple=True, metavar="NAME",
+                         help="A topic, * for all; may be repeated."),
+            click.option("--group", "groups", multiple=True, metavar="NAME", help="A group."),
+            click.option("--transactional-id", "ids", multiple=True, metavar="ID",
+                         help="A transactional id."),
+            click.option("--cluster", "cluster", is_flag=True, help="The cluster."),
+            click.option("--user", "users", multiple=True, metavar="PRINCIPAL",
+                         help="A principal, for tokens."))):
+        command = option(command)
+    return command
+
+
+def _named(given: dict[str, Any]) -> list[tuple[str, str]]:
+    """[(resource type, name)] of those options, which it takes out."""
+    found = [("TOPIC", name) for name in given.pop("topics")]
+    found += [("GROUP", name) for name in given.pop("groups")]
+    found += [("TRANSACTIONAL_ID", name) for name in given.pop("ids")]
+    found += [("USER", name) for name in given.pop("users")]
+    return found + [("CLUSTER", CLUSTER_NAME)] * given.pop("cluster")
+
+
+@click.group("acl", cls=Tools)
+def acl() -> None:
+    """Access rules: who may do what, and which rule decides."""
+
+
+@acl.command("list")
+@_resources
+@click.option("--principal", metavar="User:NAME", help="Of this one only.")
+@click.pass_obj
+def list_rules(session: Session, principal: str | None, **given: Any) -> None:
+    """List access rules; of a resource, all that concern it."""
+    named: list[tuple[str, str | None]] = [*_named(given)] or [("ANY", None)]
+
+    async def work(admin: Admin) -> list[AclBinding]:
+        found = [await admin.describe_acls(AclFilter(
+            kind, name, "ANY" if name is None else "MATCH", principal)) for kind, name in named]
+        return sorted(set(itertools.chain(*found)))
+
+    session.out.rows([rule._asdict() for rule in session.administer(work)], COLUMNS,
+                     empty="no rules")
+
+
+@acl.command()
+@_resources
+@click.option("--allow", "allowed", multiple=True, metavar="User:NAME", help="Who may.")
+@click.option("--deny", "denied", multiple=True, metavar="User:NAME",
+              help="Who may not, whatever else allows it.")
+@click.option("--operation", "operations", multiple=True, metavar="NAME",
+              help="READ, WRITE, DESCRIBE and so on.  [default: ALL]")
+@click.option("--producer", is_flag=True, help="What a producer of these topics needs.")
+@click.option("--consumer", is_flag=True, help="What a consumer needs, of topics and groups.")
+@click.option("--prefixed", is_flag=True, help="The names are prefixes.")
+@click.option("--host", "hosts", multiple=True, metavar="ADDRESS", help="From there only.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.pass_obj
+def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
+        operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
+        hosts: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+    """Add access rules."""
+    who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied]
+    wanted = _wanted(_named(given), operations, producer, consumer)
+    if not who or not wanted:
+        raise click.UsageError("nothing to add: --allow or --deny says who, --topic, --group, "
+                               "--transactional-id, --user or --cluster on what")
+    rules = [AclBinding(kind, name, "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL",
+                        principal, host, operation, permission)
+             for permission, principal in who for kind, name, operation in wanted
+             for host in hosts or ("*",)]
+    _add(session, rules, dry_run)
+
+
+def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer: bool,
+            consumer: bool) -> list[tuple[str, str, str]]:
+    """[(resource type, name, operation)]."""
+    sets: dict[str, set[str]] = {}
+    if producer:
+        sets["TOPIC"] = {"WRITE", "DESCRIBE", "CREATE"}
+        sets["TRANSACTIONAL_ID"] = {"WRITE", "DESCRIBE"}
+    if consumer:
+        sets["TOPIC"] = sets.get("TOPIC", set()) | {"READ", "DESCRIBE"}
+        sets["GROUP"] = {"READ"}
+    if sets and operations:
+        raise click.UsageError("--producer and --consumer say which operations")
+    plain = {name.upper() for name in operations} or {"ALL"}
+    return [(kind, name, operation) for kind, name in named
+            for operation in sorted(sets.get(kind, set()) if sets else plain)]
+
+
+def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
+    async def work(admin: Admin) -> list[AclBinding]:
+        there = set(await admin.describe_acls())
+        new = [rule for rule in dict.fromkeys(rules) if rule not in there]
+        if not dry_run:
+            await admin.create_acls(new)
+        return new
+
+    _say(session, session.administer(work), "added", dry_run)
+
+
+@acl.command()
+@_resources
+@click.option("--principal", metavar="User:NAME", help="Rules for this one only.")
+@click.option("--operation", default="ANY", metavar="NAME", help="For this operation only.")
+@click.option("--pattern", default="LITERAL", type=click.Choice(
+    ["LITERAL", "PREFIXED", "ANY", "MATCH"], case_sensitive=False),
+    help="Which kind of rule; MATCH: all that concern the resource.  [default: LITERAL]")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.pass_obj
+def remove(session: Session, principal: str | None, operation: str, pattern: str, yes: bool,
+           dry_run: bool, **given: Any) -> None:
+    """Remove the access rules on resources, or all of a principal."""
+    named: list[tuple[str, str | None]] = [*_named(given)]
+    if not named and principal is None:
+        raise click.UsageError("which rules? name a resource or --principal")
+    filters = [AclFilter(kind, name, "ANY" if name is None else pattern, principal,
+                         operation=operation) for kind, name in named or [("ANY", None)]]
+    _remove(session, filters, yes, dry_run)
+
+
+def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool) -> None:
+    """Keeps (1)."""
+    async def look(admin: Admin) -> list[AclBinding]:
+        found = [await admin.describe_acls(wanted) for wanted in filters]
+        return sorted(set(itertools.chain(*found)))
+
+    doomed = session.administer(look)
+    if doomed and not dry_run:
+        confirmed(f"remove {len(doomed)} rules?", yes)
+        session.administer(lambda admin: admin.delete_acls([_exactly(rule) for rule in doomed]))
+    _say(session, doomed, "removed", dry_run)
+
+
+def _exactly(rule: AclBinding) -> AclFilter:
+    return AclFilter(*rule)
+
+
+def _say(session: Session, rules: list[AclBinding], done: str, dry_run: bool) -> None:
+    would = f"would be {done}" if dry_run else done
+    session.out.rows([rule._asdict() for rule in rules], COLUMNS, empty=f"no rule {would}")
+    if not session.given.get("as_json") and rules:
+        click.echo(f"{len(rules)} {would}", err=True)
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+@acl.command("export")
+@click.argument("file", type=click.File("w"), default="-")
+@click.pass_obj
+def export_rules(session: Session, file: Any) -> None:
+    """Write all access rules as JSON, in an order that stays."""
+    rules = sorted(session.administer(lambda admin: admin.describe_acls()))
+    file.write("[" + ",".join(f"\n  {json.dumps(rule._asdict())}" for rule in rules) + "\n]\n")
+
+
+@acl.command("import")
+@click.argument("file", type=click.File("r"))
+@click.option("--only", is_flag=True, help="Remove the rules that the file has not.")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.pass_obj
+def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bool) -> None:
+    """Add the access rules of a file that `export` wrote."""
+    rules = _read(file)
+    there = set(session.administer(lambda admin: admin.describe_acls()))
+    _add(session, rules, dry_run)
+    doomed = sorted(there - set(rules)) if only else []
+    if doomed:
+        _remove(session, [_exactly(rule) for rule in doomed], yes, dry_run)
+
+
+def _read(file: Any) -> list[AclBinding]:
+    try:
+        rows = json.loads(file.read(FILE_BYTES_MAX))
+        return [AclBinding(**{name: str(value) for name, value in row.items()}) for row in rows]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ToolError(f"{file.name}: expected a list of rules as `pylog acl export` writes it: "
+                        f"{error}") from None
+
+
+# ---- which rule decides -----------------------------------------------------------------------
+
+
+@acl.command()
+@_resources
+@click.option("--principal", required=True, metavar="User:NAME", help="Who.")
+@click.option("--operation", required=True, metavar="NAME", help="Wants to do what.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="From where.")
+@click.pass_obj
+def explain(session: Session, principal: str, operation: str, host: str, **given: Any) -> None:
+    """Say whether somebody may do something, and which rule decides."""
+    named = _named(given)
+    if len(named) != 1:
+        raise click.UsageError("name one resource: --topic, --group, --transactional-id, --user or "
+                               "--cluster")
+    kind, name = named[0]
+
+    rules = session.administer(lambda admin: admin.describe_acls())
+    decision = _decided(rules, principal, operation, host, kind, name)
+    rule = decision.rule
+    text = UNDECIDED if rule is None else " ".join(
+        _words(rule)[field] for field in (
+            "permission", "principal", "operation", "resource_type", "pattern_type",
+            "resource_name")) + f" from {rule.host}"
+    session.out.result(
+        {"allowed": decision.allowed, "rule": None if rule is None else _words(rule)},
+        f"{'allowed' if decision.allowed else 'denied'}: {text}")
+
+
+def _decided(rules: list[AclBinding], principal: str, operation: str, host: str, kind: str,
+             name: str) -> Any:
+    """Keeps (2)."""
+    from pylog.client.security_administration import (
+        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
+    )
+    from pylog.protocol import messages
+    from pylog.security import authorizer, identities
+
+    who = identities.parse(principal)
+    if who is None:
+        raise click.UsageError(f"{principal!r}: expected User:NAME")
+
+    judge = authorizer.StandardAuthorizer(_NoSettings())
+    judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
+        resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
+        resource_name=rule.resource_name,
+        pattern_type=number_of(PATTERN_TYPES, rule.pattern_type), principal=rule.principal,
+        host=rule.host, operation=number_of(OPERATIONS, rule.operation),
+        permission_type=number_of(PERMISSIONS, rule.permission))
+        for number, rule in enumerate(rules)})
+    return judge.authorize(who, host, number_of(OPERATIONS, operation),
+                           number_of(RESOURCE_TYPES, kind), name)
+
+
+class _NoSettings:
+    """Brokers do not tell super.users and allow.everyone.if.no.acl.found."""
+
+    def value(self, name: str) -> None:
+        return None
+
+
+def _words(rule: Any) -> dict[str, str]:
+    from pylog.client.security_administration import (
+        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, word_of,
+    )
+
+    return AclBinding(
+        word_of(RESOURCE_TYPES, rule.resource_type), rule.resource_name,
+        word_of(PATTERN_TYPES, rule.pattern_type), rule.principal, rule.host,
+        word_of(OPERATIONS, rule.operation), word_of(PERMISSIONS, rule.permission))._asdict()
+
+
+COMMANDS = {"acl": acl}

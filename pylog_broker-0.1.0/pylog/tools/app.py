@@ -1,0 +1,164 @@
+"""The root of the `pylog` command: finds the module of a command, turns failures into one line.
+
+Owns: the table of commands, the exit codes.
+Called by: cli (the `pylog` command), tools.document.
+Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) the
+  module of a command is imported when it is used, so that help and completion stay quick.
+Source: click; the exit codes are those of the usual tools: 1 failed, 2 wrong usage, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from pylog.tools.command import Tools, shared
+from pylog.tools.session import Session, ToolError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
+
+# command: (module, one line of help), in the order of the help page.
+COMMANDS = {
+    "Records": {
+        "produce": ("produce", "Send records from a file or from standard input."),
+        "consume": ("consume", "Print records, from where and as what is wanted."),
+        "offsets": ("offsets", "First and last offsets, or those of a time."),
+    },
+    "Topics and settings": {
+        "topics": ("topics", "List, describe, create, change and delete topics."),
+        "configs": ("configs", "Settings of topics, brokers, groups and loggers."),
+        "quotas": ("quotas", "How fast users, client ids and addresses may go."),
+        "config": ("settings", "About the settings of a brokerd that is not running."),
+    },
+    "Groups": {
+        "groups": ("groups", "Consumer groups: lag, members, offsets, and why one lags."),
+        "share": ("share", "Share groups: where they are, and their dead letters."),
+        "txn": ("transactions",
+                "Transactions: what is open, who holds back a partition, ends by force."),
+    },
+    "Security": {
+        "acl": ("acls", "Access rules: who may do what, and which rule decides."),
+        "users": ("users", "Users that log in by SCRAM, and their passwords."),
+        "tokens": ("tokens", "Delegation tokens, by which a program logs in for somebody."),
+    },
+    "Cluster and machine": {
+        "cluster": ("cluster", "Brokers, controller, log directories."),
+        "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
+        "systemd": ("systemd", "Print the unit that runs brokerd under systemd, sandboxed."),
+        "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
+        "log": ("segments", "Verify, print and repair segment files, without a broker."),
+    },
+    "This command": {
+        "completion": ("completion", "Completion for bash, zsh and fish."),
+        "version": ("settings", "Print the version."),
+    },
+}
+
+
+# Other spellings, which help does not list.
+ALIASES = {"topic": "topics"}
+
+
+class Root(Tools):
+    """Invariant (2): commands by name, without their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for rows in COMMANDS.values() for name in rows]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
+        for rows in COMMANDS.values():
+            if name in rows:
+                module = importlib.import_module(f"pylog.tools.{rows[name][0]}")
+                found: click.Command = module.COMMANDS[name]
+                return found
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, rows in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in rows.items()],
+                                   col_max=12)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name, help=text) for rows in COMMANDS.values()
+                for name, (_, text) in rows.items() if name.startswith(incomplete)]
+
+
+def root() -> Root:
+    """The command with everything below it."""
+    made = Root(
+        "pylog", params=[*shared(), click.Option(["--version"], is_flag=True, is_eager=True,
+                                                 expose_value=False, callback=_version,
+                                                 help="Print the version and exit.")],
+        help="Tools for brokerd, and for every cluster that speaks Kafka's protocol.",
+        epilog="Options may stand before or behind a command. Every command takes --json and "
+               "--help. PYLOG_BOOTSTRAP is used in place of -b.")
+    made.callback = lambda: None
+    return made
+
+
+def _version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import pylog
+
+        click.echo(f"pylog {pylog.__version__}")
+        ctx.exit(0)
+
+
+def main(argv: list[str]) -> int:
+    """Runs one command. Returns the exit code. Keeps (1)."""
+    session = Session()
+    try:
+        ended = root().main(args=argv, prog_name="pylog", standalone_mode=False, obj=session)
+        sys.stdout.flush()
+        return ended if isinstance(ended, int) else 0
+    except click.exceptions.NoArgsIsHelpError as ended:
+        print(ended.ctx.get_help() if ended.ctx else "", file=sys.stderr)
+        return EXIT_USAGE
+    except click.UsageError as error:
+        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return _fail(f"{error.format_message().rstrip('.')}{hint}", EXIT_USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), EXIT_FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain of it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except ToolError as error:
+        return _fail(error, error.exit_code)
+    except Exception as error:
+        return _failed(error)
+    finally:
+        session.hush()
+
+
+def _failed(error: Exception) -> int:
+    from pylog.client.errors import ConfigError, KafkaError
+
+    if isinstance(error, ConfigError):
+        return _fail(error, EXIT_USAGE)
+    if isinstance(error, KafkaError):
+        return _fail(error, EXIT_FAILED)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", EXIT_FAILED)
+    if isinstance(error, ImportError) and not str(error.name or "pylog").startswith("pylog"):
+        package = str(error.name).partition(".")[0]
+        return _fail(f"this needs {package}: pip install {package}", EXIT_FAILED)
+    if os.environ.get("PYLOG_TRACEBACK"):
+        raise error
+    return _fail(f"internal error: {type(error).__name__}: {error} (PYLOG_TRACEBACK=1 shows where)",
+                 EXIT_BUG)
+
+
+def _fail(error: object, code: int) -> int:
+    print(f"pylog: {' '.join(str(error).split())}", file=sys.stderr)
+    return code

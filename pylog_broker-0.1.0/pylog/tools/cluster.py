@@ -1,0 +1,224 @@
+"""`pylog cluster`: brokers, controller, what they serve, their log directories, and what is wrong.
+
+Owns: nothing.
+Called by: tools.app (by name).
+Invariants: (1) a broker that does not answer is a row that says so; (2) what is wrong is said in
+  sentences, the worst first.
+Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from pylog.client.cluster import Cluster
+from pylog.client.errors import KafkaError
+from pylog.monitor.overview import quorum_troubles
+from pylog.protocol import messages
+from pylog.tools import endpoint, inquiry, replicas, verify
+from pylog.tools.cluster_moves import drain, grow, move, shrink
+from pylog.tools.command import TOPIC, Look, Tools, shared, watch_option, watched
+from pylog.tools.elections import elect
+from pylog.tools.printer import size
+from pylog.tools.reassignments import cancel, moves, reassign
+from pylog.tools.session import Session, ToolError
+
+BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
+           "controller": "CONTROLLER", "leaders": "LEADERS", "replicas": "REPLICAS",
+           "status": "STATUS"}
+DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
+        "bytes": ("SIZE", size), "usable_bytes": ("FREE", size), "total_bytes": ("OF", size),
+        "error": "ERROR"}
+
+
+@click.group(cls=Tools, invoke_without_command=True,
+             params=[*shared(), watch_option()])
+@click.pass_context
+def cluster(ctx: click.Context, watch: float | None) -> None:
+    """Brokers, controller and log directories of the cluster; what is wrong with it."""
+    if ctx.invoked_subcommand is None:
+        watched(ctx.obj, watch, lambda: _show(ctx.obj))
+
+
+@cluster.command(cls=Look)
+@endpoint.endpoint_options
+@click.pass_obj
+def status(session: Session, metrics: str | None, token: str | None) -> None:
+    """What is wrong with the cluster, in sentences; fails when something is.
+
+    How the members of etcd or ZooKeeper are is known where a controller has a metrics endpoint.
+    """
+    async def work(asked: Cluster) -> dict[str, Any]:
+        found = await _overview(asked)
+        return {**found, "quorum_members": await endpoint.quorum(asked, metrics, token)}
+
+    found = session.run(work)
+    members = found["quorum_members"]
+    told = [*_troubles(found), *quorum_troubles(members or ())]
+    if session.out.as_json:
+        session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
+                              "quorum_members": members})
+    else:
+        for line in told or [f"cluster {found['cluster_id']} is well: "
+                             f"{len(found['brokers'])} brokers, {found['partitions']} partitions, "
+                             "every replica in sync"
+                             f"{_shown(members)}"]:
+            session.out.line(line)
+    if told:
+        raise ToolError(f"{len(told)} of these need somebody")
+
+
+@cluster.command()
+@click.argument("name", metavar="TOPIC-P", type=TOPIC)
+@click.pass_obj
+def explain(session: Session, name: str) -> None:
+    """Say why one partition is offline, under-replicated or slow, and what to do."""
+    topic, _, number = name.rpartition("-")
+    if not topic or not number.isdigit():
+        raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")
+    facts = session.run(lambda asked: replicas.facts_of(asked, topic, int(number)))
+    told = replicas.sentences(facts)
+    if session.out.as_json:
+        session.out.document({**facts._asdict(), "alive": sorted(facts.alive), "sentences": told})
+        return
+    for line in told:
+        session.out.line(line)
+
+
+@cluster.command("verify")
+@click.argument("names", metavar="[TOPIC]...", type=TOPIC, nargs=-1)
+@click.pass_obj
+def compare(session: Session, names: tuple[str, ...]) -> None:
+    """Compare the replicas of every partition byte by byte; fails when they differ."""
+    async def work(asked: Cluster) -> list[dict[str, Any]]:
+        known = await inquiry.topics(asked, names) if names else sorted(
+            (await inquiry.all_topics(asked)).topics.values(), key=lambda row: row.name)
+        return [(await verify.compare(asked, part))._asdict()
+                for row in known for part in row.partitions.values()]
+
+    rows = session.run(work)
+    different = [row for row in rows if row["problems"]]
+    if session.out.as_json:
+        session.out.document(rows)
+    for row in different:
+        for problem in row["problems"]:
+            session.out.line(f"{row['topic']}-{row['partition']}: {problem}")
+    if different:
+        raise ToolError(f"{len(different)} of {len(rows)} partitions are not the same on all "
+                        "their replicas")
+    session.out.line(f"{len(rows)} partitions, {sum(row['batches'] for row in rows)} batches: the "
+                     "same on all replicas")
+
+
+def _shown(members: list[dict[str, Any]] | None) -> str:
+    return f", {len(members)} members of the quorum" if members else ""
+
+
+def _troubles(found: dict[str, Any]) -> list[str]:
+    """Keeps (2)."""
+    gone = [row for row in found["brokers"] if row["status"] != "ok"]
+    told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
+    told += [f"broker {number} is not there: it has replicas of {count} partitions"
+             for number, count in found["missing_brokers"].items()]
+    for key, text in (("offline", "have no leader"), ("under_replicated", "are under-replicated")):
+        names = found[key]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            told.append(f"{len(names)} partitions {text}: {', '.join(names[:3])}{more} "
+                        "(pylog cluster explain says why)")
+    quorum = found["quorum"]
+    if quorum is not None and quorum["leader"] < 0:
+        told.append("there is no active controller: nothing can be created, changed or elected")
+    told += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
+             for row in found["log_dirs"] if row["error"]]
+    return told
+
+
+async def _quorum(asked: Cluster) -> dict[str, Any] | None:
+    """Who decides, and how far those are who follow; None where nobody tells."""
+    new = messages.DescribeQuorumRequest
+    try:
+        answer = await asked.send_any(new(topics=[new.TopicData(
+            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
+    except KafkaError:
+        return None
+    if answer.error_code or not answer.topics or not answer.topics[0].partitions:
+        return None
+    row = answer.topics[0].partitions[0]
+    return {"leader": row.leader_id, "epoch": row.leader_epoch,
+            "voters": [voter.replica_id for voter in row.current_voters],
+            "observers": [other.replica_id for other in row.observers]}
+
+
+for command in (move, drain, grow, shrink, moves, cancel, reassign, elect):
+    cluster.add_command(command)
+
+
+async def _overview(asked: Cluster) -> dict[str, Any]:
+    """Everything that the page shows."""
+    metadata = await inquiry.all_topics(asked)
+    parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    brokers: list[dict[str, Any]] = [{
+        "broker": node.id, "host": node.host, "port": node.port, "rack": node.rack,
+        "controller": node.id == metadata.controller,
+        "leaders": sum(part.leader == node.id for part in parts),
+        "replicas": sum(node.id in part.replicas for part in parts)}
+        for node in sorted(metadata.nodes.values())]
+    answers = await asyncio.gather(*[_status(asked, row["broker"]) for row in brokers])
+    for row, answer in zip(brokers, answers):
+        row.update(answer)
+    dirs = [{"broker": row["broker"], "path": row["path"],
+             "partitions": len(row["partitions"]), "bytes": sum(row["partitions"].values()),
+             "usable_bytes": row["usable_bytes"], "total_bytes": row["total_bytes"],
+             "error": row["error"]} for row in await inquiry.log_dirs(asked)]
+    placed = [node for part in parts for node in part.replicas]
+    offline = [part for part in parts if part.leader < 0]
+    behind = [part for part in parts if len(part.isr) < len(part.replicas)]
+    return {"cluster_id": metadata.cluster_id, "controller": metadata.controller,
+            "topics": len(metadata.topics), "partitions": len(parts),
+            "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
+            "offline": _names(offline), "under_replicated": _names(behind),
+            "missing_brokers": {node: placed.count(node) for node in sorted(set(placed))
+                                if node not in metadata.nodes},
+            "quorum": await _quorum(asked), "brokers": brokers, "log_dirs": dirs}
+
+
+def _names(parts: list[Any]) -> list[str]:
+    return sorted(f"{part.topic}-{part.partition}" for part in parts)
+
+
+def _show(session: Session) -> None:
+    found = session.run(_overview)
+    out = session.out
+    if out.as_json:
+        out.document(found)
+        return
+    out.title(f"cluster {found['cluster_id']}")
+    out.line(f"  {found['topics']} topics, {found['partitions']} partitions; "
+             f"{found['offline_partitions']} offline, "
+             f"{found['under_replicated_partitions']} under-replicated")
+    out.line()
+    out.table(found["brokers"], BROKERS)
+    out.line()
+    out.table(found["log_dirs"], DIRS, empty="no log directories are listed")
+    told = _troubles(found)
+    if told:
+        out.line()
+    for line in told:
+        out.line(line)
+
+
+async def _status(asked: Cluster, node: int) -> dict[str, Any]:
+    """Keeps (1)."""
+    try:
+        connection = await asked.connection(node)
+    except KafkaError as error:
+        return {"status": f"unreachable: {error}", "apis": None, "features": None}
+    return {"status": "ok", "apis": len(connection.versions),
+            "features": dict(connection.features)}
+
+
+COMMANDS = {"cluster": cluster}

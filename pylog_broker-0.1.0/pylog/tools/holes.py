@@ -1,0 +1,155 @@
+"""Bytes of a segment file that are no good batches, and where good ones go on.
+
+Owns: nothing; the file is read only.
+Called by: tools.repair, files.
+Invariants: (1) what is outside of the holes is whole batches with right CRCs and rising offsets;
+  (2) a file is read, not mapped: what was cut meanwhile is missing, what the disk cannot read is
+  an OSError.
+Source: csrc/log/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from pylog._native import batch as native
+
+OVERHEAD = 12         # Bytes before what a batch's length counts.
+MAGIC_AT = 16
+OFFSETS_MAX = 2**31 - 1
+WINDOW_BYTES = 1 << 20
+
+
+class FileBytes:
+    """The bytes of a file, read when they are asked for (2). `with FileBytes(path) as data`; slices
+    of it are bytes, shorter where the file was cut. Raises OSError."""
+
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._size = os.fstat(self._file).st_size
+        self._window, self._from = b"", 0
+
+    def __enter__(self) -> FileBytes:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._file)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        begin, end, _ = part.indices(self._size)
+        if not self._from <= begin <= end <= self._from + len(self._window):
+            self._read(begin, end - begin)
+        return self._window[begin - self._from:max(end, begin) - self._from]
+
+    def find(self, what: bytes, begin: int) -> int:
+        """As bytes.find, of one byte."""
+        while begin < self._size:
+            if not self._from <= begin < self._from + len(self._window):
+                self._read(begin, 1)
+            found = self._window.find(what, begin - self._from)
+            if found >= 0 or not self._window:
+                return found if found < 0 else found + self._from
+            begin = self._from + len(self._window)
+        return -1
+
+    def _read(self, begin: int, count: int) -> None:
+        pieces, wanted = [], min(max(count, WINDOW_BYTES), self._size - begin)
+        at = begin
+        while at < begin + wanted:
+            piece = os.pread(self._file, begin + wanted - at, at)
+            if not piece:
+                break
+            pieces.append(piece)
+            at += len(piece)
+        self._window, self._from = b"".join(pieces), begin
+
+
+class Hole(NamedTuple):
+    """[position, end) of the file. offset: due there; next_offset: of the batch behind, or None."""
+
+    position: int
+    end: int
+    offset: int
+    next_offset: int | None
+    why: str
+
+
+def holes_of(path: Path, base: int) -> tuple[int, list[Hole]]:
+    """(the offset behind the last good batch, holes in order). Raises OSError."""
+    with FileBytes(path) as data:
+        return _walk(data, len(data), base)
+
+
+def next_good(data: FileBytes, position: int, offset: int, base: int) -> tuple[int, int | None]:
+    """(position, base offset) of the first good batch behind `position`, of offsets from `offset`
+    on; (the file's size, None) without one."""
+    return _search(data, len(data), position, offset, base)
+
+
+def leads_on(data: FileBytes, position: int, offset: int, base: int) -> bool:
+    """Whether a header that can be lies at `position`, or the file ends there."""
+    if position == len(data):
+        return True
+    try:
+        head = native.header(data[position:position + native.HEADER_BYTES])
+    except native.BatchError:
+        return False
+    return (head.base_offset >= offset and head.last_offset_delta >= 0
+            and head.base_offset + head.last_offset_delta - base <= OFFSETS_MAX
+            and position + OVERHEAD + head.batch_length <= len(data))
+
+
+def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
+    position, offset, holes = 0, base, []
+    while position < size:
+        head, why = _good(data, size, position, offset, base)
+        if head is None:
+            end, following = _search(data, size, position, offset, base)
+            holes.append(Hole(position, end, offset, following, why))
+            position, offset = end, offset if following is None else following
+        else:
+            position += OVERHEAD + head.batch_length
+            offset = head.base_offset + head.last_offset_delta + 1
+    return offset, holes
+
+
+def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
+    """(header of the good batch at `position`, "") or (None, why there is none)."""
+    head = data[position:position + native.HEADER_BYTES]
+    if not any(head):
+        return None, "zeros"
+    if len(head) < native.HEADER_BYTES:
+        return None, "a batch that is cut short"
+    try:
+        found = native.header(head)
+    except native.BatchError:
+        return None, "bytes that are no batch"
+    end = position + OVERHEAD + found.batch_length
+    if end > size:
+        return None, "a batch that is cut short"
+    if found.base_offset < offset or found.last_offset_delta < 0 \
+            or found.base_offset + found.last_offset_delta - base > OFFSETS_MAX:
+        return None, "offsets that fall"
+    if not native.crc_ok(data[position:end]):
+        return None, "a batch with a wrong CRC"
+    return found, ""
+
+
+def _search(data: FileBytes, size: int, position: int, offset: int,
+            base: int) -> tuple[int, int | None]:
+    """(position, base offset) of the next good batch; (size, None) without one."""
+    at = position + 1
+    while True:
+        magic = data.find(b"\x02", at + MAGIC_AT)
+        if magic < 0:
+            return size, None
+        at = magic - MAGIC_AT
+        head, _ = _good(data, size, at, offset, base)
+        if head is not None:
+            return at, head.base_offset
+        at += 1

@@ -1,0 +1,185 @@
+"""One run of the command: which cluster, with which client settings, and how to print.
+
+Owns: the options given, the printer.
+Called by: all of tools.
+Invariants: (1) a cluster that cannot be reached is reported at once, not after retries; (2) a key
+  of a client settings file that belongs to another role is left out; one that does not exist is
+  an error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pylog.client.administration import Admin
+    from pylog.client.cluster import Cluster
+    from pylog.tools.printer import Printer
+
+BOOTSTRAP = "localhost:9092"
+TIMEOUT_S = 15.0
+PROFILE = ".properties"
+
+
+class ToolError(Exception):
+    """What a command could not do, in one line."""
+
+    exit_code = 1
+
+
+def profile_path(name: str) -> str:
+    """Where a profile's settings stand. Raises ToolError."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    folder = os.path.join(home, "pylog")
+    path = os.path.join(folder, f"{name}{PROFILE}")
+    if os.path.basename(name) == name and os.path.exists(path):
+        return path
+    known = sorted(one.removesuffix(PROFILE) for one in os.listdir(folder)
+                   if one.endswith(PROFILE)) if os.path.isdir(folder) else []
+    raise ToolError(f"there is no profile {name!r} in {folder}; there are: "
+                    f"{', '.join(known) or 'none'}")
+
+
+def _read(path: str) -> dict[str, str]:
+    """Client settings of a file, with what they refer to. Raises ToolError."""
+    from pylog.client import providers
+    from pylog.client.errors import ConfigError as Missing
+    from pylog.config.errors import ConfigError
+    from pylog.config.properties import parse
+
+    with open(path, encoding="latin-1") as file:
+        try:
+            given = {key: value for key, (value, _) in parse(file.read(), path).items()}
+            return providers.resolved(given, providers.USUAL)
+        except (ConfigError, Missing) as error:
+            raise ToolError(str(error)) from None
+
+
+class Session:
+    """What the shared options said. `now_ms` is the clock of all commands."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self._printer: Printer | None = None
+        self._speaker: Any = None
+
+    @property
+    def out(self) -> Printer:
+        if self._printer is None:
+            from pylog.tools.printer import Printer
+
+            self._printer = Printer(as_json=bool(self.given.get("as_json")))
+        return self._printer
+
+    @property
+    def timeout_s(self) -> float:
+        return float(self.given.get("timeout_s", TIMEOUT_S))
+
+    @property
+    def bootstrap(self) -> str:
+        return str(self.client_values().get("bootstrap.servers", ""))
+
+    def speak(self) -> None:
+        """Has the client's warnings shown as lines of this command, from now to its end."""
+        import logging
+        import sys
+
+        class Speaker(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                print(f"pylog: {record.getMessage()}", file=sys.stderr, flush=True)
+
+        self._speaker = Speaker(logging.WARNING)
+        logging.getLogger("pylog.client").addHandler(self._speaker)
+
+    def hush(self) -> None:
+        """The command has ended: an error is one line then."""
+        if self._speaker is not None:
+            import logging
+
+            logging.getLogger("pylog.client").removeHandler(self._speaker)
+            self._speaker = None
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def client_values(self) -> dict[str, Any]:
+        """Client settings as given: profile, file, then -X, then -b. Raises ToolError."""
+        values: dict[str, Any] = {}
+        profile = self.given.get("profile") or os.environ.get("PYLOG_PROFILE")
+        if profile:
+            values.update(_read(profile_path(profile)))
+        if "client_config" in self.given:
+            values.update(_read(self.given["client_config"]))
+        for text in self.given.get("client_settings", ()):
+            key, sign, value = text.partition("=")
+            if not sign:
+                raise ToolError(f"-X {text}: expected KEY=VALUE")
+            values[key] = value
+        if "bootstrap" in self.given:
+            values["bootstrap.servers"] = self.given["bootstrap"]
+        values.setdefault("bootstrap.servers", os.environ.get("PYLOG_BOOTSTRAP", BOOTSTRAP))
+        return values
+
+    def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
+        """Settings for a client object of a role; `more` with underscores are the command's own,
+        which what was given overrules. Keeps (2)."""
+        import logging
+
+        from pylog.client.errors import ConfigError
+        from pylog.client.settings import ALL, ROWS
+        from pylog.client.spellings import translated
+
+        # What goes wrong is told by the command, in one line, unless it goes on (`speak`).
+        logger = logging.getLogger("pylog.client")
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+        wait_ms = int(self.timeout_s * 1000)
+        values = {"client.id": "pylog-tool", "default.api.timeout.ms": wait_ms,
+                  "socket.connection.setup.timeout.ms": min(10_000, wait_ms),
+                  **{name.replace("_", "."): value for name, value in more.items()}}
+        try:
+            given, _ = translated(self.client_values())
+        except ConfigError as error:
+            raise ToolError(str(error)) from None
+        for key, value in given.items():
+            row = ROWS.get(key)
+            if row is None or role in row.roles or ALL in row.roles:
+                values[key] = value
+        return values
+
+    def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
+        return self.administer(lambda admin: work(admin.cluster))
+
+    def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        """What work(admin) gives, likewise."""
+        import asyncio  # Only here: help and completion of commands do without it.
+
+        return asyncio.run(self._with_admin(work))
+
+    async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        from pylog.client.administration import Admin
+
+        async with Admin(self.settings_of("admin")) as admin:
+            await self.reach(admin.cluster)
+            return await work(admin)
+
+    async def reach(self, cluster: Cluster) -> None:
+        """Keeps (1)."""
+        import asyncio
+
+        from pylog.client.errors import KafkaTimeoutError, NoBrokersError
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await cluster.refresh()
+        except NoBrokersError as error:
+            raise ToolError(f"{error}; -b HOST:PORT or PYLOG_BOOTSTRAP says where it is") from None
+        except TimeoutError as error:
+            if isinstance(error, KafkaTimeoutError):
+                raise
+            raise ToolError(
+                f"{self.bootstrap} did not answer within {self.timeout_s:g} s") from None

@@ -1,0 +1,104 @@
+"""`pylog share`: share groups, where they are, and (in dead_letters) what they gave up.
+
+Owns: nothing.
+Called by: tools.app (by name).
+Invariants: (1) nothing is changed here.
+Source: kafka-share-groups, for the words.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import click
+
+from pylog.client.administration import Admin
+from pylog.client.descriptions import ShareOffset
+from pylog.client.errors import GroupIdNotFoundError
+from pylog.client.offsets import TopicPartition
+from pylog.tools import dead_letters, inquiry
+from pylog.tools.command import GROUP, Look, Tools
+from pylog.tools.session import Session
+
+LISTED = {"group": "GROUP", "state": "STATE", "coordinator": "COORDINATOR"}
+PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START", "lag": "LAG",
+         "members": "MEMBERS"}
+
+
+@click.group(cls=Tools)
+def share() -> None:
+    """Share groups: where they are, and their dead letters."""
+
+
+share.add_command(dead_letters.look)
+share.add_command(dead_letters.redrive)
+share.add_command(dead_letters.purge)
+
+
+@share.command("list", cls=Look)
+@click.argument("pattern", required=False)
+@click.pass_obj
+def list_groups(session: Session, pattern: str | None) -> None:
+    """List share groups. PATTERN has * and ? as in a shell."""
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [row for row in await inquiry.groups(admin.cluster)
+                if row["type"].lower() == "share"
+                and fnmatch.fnmatchcase(row["group"], pattern or "*")]
+
+    session.out.rows(session.administer(work), LISTED, empty="no share groups")
+
+
+@share.command(cls=Look)
+@click.argument("names", nargs=-1, required=True, type=GROUP, metavar="GROUP...")
+@click.pass_obj
+def describe(session: Session, names: tuple[str, ...]) -> None:
+    """Describe share groups: state, members, and what is left of each partition."""
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [await _described(admin, name) for name in names]
+
+    found = session.administer(work)
+    out = session.out
+    if out.as_json:
+        out.document(found)
+        return
+    for at, row in enumerate(found):
+        if at:
+            out.line()
+        out.title(row["group"])
+        out.line(f"  state         {row['state']}")
+        out.line(f"  members       {row['members']}")
+        out.line(f"  coordinator   {row['coordinator']}")
+        out.line(f"  lag           {'-' if row['lag'] is None else row['lag']} records")
+        out.line(f"  dead letters  {row['dead_letter_topic'] or 'none are written'}")
+        out.line()
+        out.table(row["partitions"], PARTS, empty="it has begun nowhere")
+
+
+async def _described(admin: Admin, name: str) -> dict[str, Any]:
+    try:
+        row = (await admin.describe_share_groups([name]))[name]
+    except GroupIdNotFoundError:
+        known = [group["group"] for group in await inquiry.groups(admin.cluster)
+                 if group["type"].lower() == "share"]
+        raise inquiry.unknown("share group", name, known) from None
+    offsets = await admin.list_share_group_offsets(name)
+    members: dict[TopicPartition, int] = {}
+    for member in row.members:
+        for part in member.assignment:
+            members[part] = members.get(part, 0) + 1
+    parts = [_part(part, offsets.get(part, ShareOffset(-1, -1, -1)), members.get(part, 0))
+             for part in sorted({*offsets, *members})]
+    lags = [part["lag"] for part in parts]
+    return {"group": name, "state": row.state, "coordinator": row.coordinator,
+            "members": len(row.members), "lag": None if None in lags else sum(lags),
+            "dead_letter_topic": await dead_letters.topic_of(admin, name), "partitions": parts}
+
+
+def _part(part: TopicPartition, at: ShareOffset, members: int) -> dict[str, Any]:
+    return {"topic": part.topic, "partition": part.partition,
+            "start_offset": at.start_offset if at.start_offset >= 0 else None,
+            "lag": at.lag if at.lag >= 0 else None, "members": members}
+
+
+COMMANDS = {"share": share}

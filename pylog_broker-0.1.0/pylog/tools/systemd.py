@@ -1,0 +1,170 @@
+"""`pylog systemd`: the unit that runs brokerd under systemd, with nothing that it does not need.
+
+Owns: nothing.
+Called by: tools.app (by name).
+Invariants: (1) what the properties make brokerd write is writable in the unit, and nothing else
+  is; (2) a file is written by --install only.
+Source: systemd.exec(5), systemd.service(5), sd_notify(3).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from pylog.tools.command import Local
+from pylog.tools.session import Session, ToolError
+
+FOLDER = "/etc/systemd/system"
+STATE = "/var/lib"
+HOMES = ("/home/", "/root/", "/run/user/")
+PRIVILEGED_PORTS = range(1, 1024)
+BIND = "CAP_NET_BIND_SERVICE"
+
+# The write of an executable page is what an attack would need; no library of brokerd's does it.
+# Of @system-service, which a server needs: no calls for the administrator. /proc stays whole, for
+# the metrics of the machine.
+SANDBOX = """\
+NoNewPrivileges=yes
+ProtectSystem=strict
+PrivateTmp=yes
+PrivateDevices=yes
+DevicePolicy=closed
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RemoveIPC=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
+
+
+@click.command(cls=Local, short_help="Print the unit that runs brokerd under systemd.")
+@click.argument("properties", required=False, metavar="[server.properties]",
+                type=click.Path(exists=True, dir_okay=False, resolve_path=True))
+@click.option("--name", default="brokerd", show_default=True, help="The unit's name, and that of "
+              f"its directory below {STATE} where no log.dirs are set.")
+@click.option("--user", help="A user that is there.  [default: systemd makes one for the unit "
+              "(DynamicUser)]")
+@click.option("--command", metavar="PATH", help="The brokerd to run.  [default: this one]")
+@click.option("--install", "is_installed", is_flag=True, help=f"Write it to {FOLDER}.")
+@click.pass_obj
+def systemd(session: Session, properties: str | None, name: str, user: str | None,
+            command: str | None, is_installed: bool) -> None:
+    """Print the unit that runs brokerd under systemd, sandboxed. What server.properties makes it
+    write (log.dirs, audit.log.file) is writable, and nothing else is."""
+    text = unit(properties, name, user, command)
+    path = f"{FOLDER}/{name}.service"
+    if not is_installed:
+        session.out.result({"path": path, "unit": text}, text.rstrip("\n"))
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    session.out.result({"path": path, "unit": text},
+                       f"{path} is written: systemctl daemon-reload, then "
+                       f"systemctl enable --now {name}")
+
+
+def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
+         command: str | None = None) -> str:
+    """The text of the unit. Raises ToolError."""
+    from pylog.config import ConfigError, Settings
+
+    try:
+        settings = Settings.load(properties)
+    except ConfigError as error:
+        raise ToolError(str(error)) from None
+    program = command or _program()
+    has_dirs = any(settings.origin(key) != "default" for key in ("log.dirs", "log.dir"))
+    state = f"{STATE}/{name}"
+    words = [program, *([properties] if properties else []),
+             *([] if has_dirs else ["--override", f"log.dirs={state}"])]
+    ports = [listener.port for listener in settings.all_listeners]
+    capability = BIND if any(port in PRIVILEGED_PORTS for port in ports) else ""
+    # A user of its own name space has no such capability outside of it.
+    lines = [f"CapabilityBoundingSet={capability}", f"AmbientCapabilities={capability}",
+             f"PrivateUsers={'no' if capability else 'yes'}",
+             f"ProtectHome={'read-only' if _is_at_home(program, properties) else 'yes'}"]
+    # Keeps (1).
+    for path in _written(settings, state if not has_dirs else None):
+        lines.append(f"ReadWritePaths={_quoted(path)}")
+    return f"""\
+[Unit]
+Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+ExecStart={' '.join(map(_quoted, words))}
+{f'User={user}' if user else 'DynamicUser=yes'}
+StateDirectory={name}
+StateDirectoryMode=0700
+LogsDirectory={name}
+LogsDirectoryMode=0700
+LimitNOFILE=1048576
+LimitCORE=0
+# An unclean start may have much to check, and a clean stop much to write.
+TimeoutStartSec=infinity
+TimeoutStopSec=180
+# brokerd ends its etcd itself.
+KillMode=mixed
+Restart=on-failure
+RestartSec=2
+# Wrong settings, which do not mend themselves.
+RestartPreventExitStatus=2
+
+{SANDBOX}{chr(10).join(lines)}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _program() -> str:
+    """The brokerd beside this Python, or the one on the path. Raises ToolError."""
+    beside = os.path.join(os.path.dirname(sys.executable), "brokerd")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("brokerd")
+    if found is None:
+        raise ToolError("there is no brokerd beside this command: name it with --command")
+    return os.path.abspath(found)
+
+
+def _is_at_home(*paths: str | None) -> bool:
+    return any(path is not None and path.startswith(HOMES) for path in paths)
+
+
+def _written(settings, state: str | None) -> list[str]:
+    """What is outside of the unit's own directories."""
+    found = [] if state is not None else list(settings.log_dirs)
+    if settings["audit.log.file"]:
+        found.append(os.path.dirname(os.path.abspath(settings["audit.log.file"])))
+    return list(dict.fromkeys(found))
+
+
+def _quoted(text: str) -> str:
+    """A word of a unit: percent and dollar signs stand for themselves."""
+    text = text.replace("%", "%%").replace("$", "$$")
+    if not any(sign in text for sign in ' "\'\\;'):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+COMMANDS = {"systemd": systemd}
