@@ -1,6 +1,0 @@
-from pylog._native cimport csrc as c
-
-
-cdef class Grants:
-    cdef c.grants *ptr
-    cdef tuple directories

@@ -1,3 +1,0 @@
-from typing_extensions import Buffer
-
-def search_offsets(index: Buffer, wanted: Buffer, counts: Buffer) -> None: ...

@@ -1,5 +1,0 @@
-from pylog._native cimport csrc
-
-
-cdef class IoPool:
-    cdef csrc.iopool *pool

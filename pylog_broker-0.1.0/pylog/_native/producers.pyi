@@ -1,3 +1,0 @@
-from pylog._native.log import Log
-
-def producer_of(log: Log, producer_id: int, now_ms: int = 0) -> tuple[int, int, int, int]: ...

@@ -1,5 +1,0 @@
-from pylog._native cimport csrc as c
-
-
-cdef class Quotas:
-    cdef c.quotas *ptr

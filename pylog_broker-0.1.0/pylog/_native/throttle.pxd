@@ -1,5 +1,0 @@
-from pylog._native cimport csrc
-
-
-cdef class Throttle:
-    cdef csrc.throttle *ptr

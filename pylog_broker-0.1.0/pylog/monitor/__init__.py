@@ -1,1 +1,0 @@
-"""What the broker reports about itself, over HTTP and off the hot path."""

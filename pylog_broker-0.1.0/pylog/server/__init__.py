@@ -1,1 +1,0 @@
-"""What joins the parts of one broker while it runs."""

@@ -1,1 +1,0 @@
-"""Share groups where their partitions are led: what is acquired, acknowledged, given back."""

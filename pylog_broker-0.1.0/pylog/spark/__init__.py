@@ -1,1 +1,0 @@
-"""Load that can be checked and validation that can be believed, through Spark."""

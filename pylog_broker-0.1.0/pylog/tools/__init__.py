@@ -1,1 +1,0 @@
-"""The `pylog` command: what an operator or a script asks of a Kafka-protocol cluster."""
