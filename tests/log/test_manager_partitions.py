@@ -109,6 +109,16 @@ def test_a_branch_that_cannot_be_published_is_left_to_the_next_start(branched, m
     assert branched.logs.finish_moves() == []
 
 
+def test_a_name_that_a_deleted_topic_still_has_in_kafkas_files_is_waited_for(world, monkeypatch):
+    is_free = []
+    monkeypatch.setattr(world.logs._hints, "is_free", lambda place, key: bool(is_free))
+    world.logs.create("t", topic_id(1), [LEADS], {})
+    assert world.logs.get("t", 0) is None and world.logs.finish_moves() == []
+    is_free.append(True)
+    assert world.logs.finish_moves() == ["t"] and len(world.opened) == 1
+    assert world.logs.disks.loads == [1] and not world.logs.any_offline("t")
+
+
 # Deleted topics and partitions.
 
 def test_a_deleted_topic_leaves_nothing_behind(two):
@@ -211,6 +221,7 @@ def test_new_partitions_are_opened_and_older_ones_get_their_roles(two):
     assert two.opened[1:] == [(1, "t", 2, NOTHING_KNOWN, False)]
     assert [two.logs.get("t", index) is None for index in range(5)] == [
         False, True, False, True, True]
+    assert len(two.logs.by_topic()[0][1]) == 4
 
 
 @pytest.mark.parametrize(("added", "opened"), [((), []), ({1}, [1]), ({1, 2}, [1, 2])])

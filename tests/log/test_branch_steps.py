@@ -1,0 +1,359 @@
+"""A branch step by step: its names, its files, its end, and what a refusal takes back."""
+
+import os
+import struct
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native import batch
+from pylog._native.log import CorruptLog, LogError
+from pylog.log import branches
+from pylog.log.branches import Part
+from pylog.log.errors import StartError
+from pylog.protocol.errors import ErrorCode
+
+TIME = 1_700_000_000_000
+ID, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
+STRAY = f"t-0.{ID.hex()}-stray"
+DELETE = f"t-0.{ID.hex()}-delete"
+
+
+def failure():
+    return LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted")
+
+
+# Names.
+
+@pytest.mark.parametrize(("length", "left"), [(1, 1), (214, 214), (215, 214), (249, 214)])
+def test_the_name_before_publication_fits_into_a_file_system(length, left):
+    """255 bytes: "-0.", 32 digits and "-stray" take 41."""
+    name = branches._directory("x" * length, 0, ID)
+    assert name == "x" * left + f"-0.{ID.hex()}-stray" and len(name) <= 255
+    assert branches.STRAY.fullmatch(name).groups() == ("x" * left, "0", ID.hex())
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / STRAY).mkdir()
+    (tmp_path / STRAY / "branch").touch()
+    return tmp_path
+
+
+def part(root, name=STRAY):
+    return Part(0, str(root / name), None)
+
+
+def test_a_published_branch_has_its_partitions_name_and_no_mark_and_that_is_on_disk(
+        root, monkeypatch):
+    second = root / STRAY.replace("t-0", "t-1")
+    second.mkdir()
+    (second / "branch").touch()
+    synced = []
+    monkeypatch.setattr(branches, "sync_directory",
+                        lambda path: synced.append((path, sorted(os.listdir(path)))))
+    branches.publish("t", [part(root), part(root, second.name)])
+    assert synced == [(str(root), ["t-0", "t-1"])]
+    assert os.listdir(root / "t-0") == os.listdir(root / "t-1") == []
+
+
+def test_a_discarded_branch_is_gone_also_when_it_cannot_be_renamed(root, monkeypatch):
+    doomed = []
+    remove = branches.remove_tree
+    monkeypatch.setattr(branches, "remove_tree", lambda path: doomed.append(path) or remove(path))
+    branches.discard([part(root)])
+    assert os.listdir(root) == [] and doomed == [str(root / DELETE)]
+    branches.discard([part(root)])
+    assert doomed[1:] == [str(root / STRAY)]
+
+
+# What a start finds.
+
+class Disks:
+    """Of one log directory. renames: whether its only copies can be renamed."""
+
+    def __init__(self, root, *listing):
+        self.paths, self.listings, self.refuses = [str(root)], [set(listing)], None
+
+    def rename_only_copy(self, number, name, goal):
+        if isinstance(self.refuses, Exception):
+            raise self.refuses
+        if self.refuses:
+            return False
+        os.rename(os.path.join(self.paths[number], name), os.path.join(self.paths[number], goal))
+        return True
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_branch_whose_topic_there_is_becomes_the_partition(root, marked):
+    if not marked:
+        os.unlink(root / STRAY / "branch")
+    places = {"u-0": 0}
+    assert branches.take_left_over(Disks(root, STRAY), {ID: "t"}, places) == []
+    assert places == {"u-0": 0, "t-0": 0} and os.listdir(root / "t-0") == []
+
+
+def test_a_topics_name_that_was_too_long_is_whole_again(root):
+    places = {}
+    branches.take_left_over(Disks(root, STRAY), {ID: "t" * 249}, places)
+    assert places == {"t" * 249 + "-0": 0} and os.listdir(root) == ["t" * 249 + "-0"]
+
+
+def test_the_partition_is_not_taken_for_there_when_its_disk_refuses_the_name(root):
+    disks, places = Disks(root, STRAY), {}
+    disks.refuses = True
+    assert branches.take_left_over(disks, {ID: "t"}, places) == [] and places == {}
+    disks.refuses = StartError("planted")
+    with pytest.raises(StartError):
+        branches.take_left_over(disks, {ID: "t"}, places)
+
+
+@pytest.mark.parametrize(("names", "places"), [
+    ({}, {}), ({OTHER: "t"}, {}), ({ID: "t"}, {"t-0": 0})])
+def test_a_branch_without_topic_or_beside_its_partition_is_to_be_removed(root, names, places):
+    before = dict(places)
+    assert branches.take_left_over(Disks(root, STRAY), names, places) == [str(root / DELETE)]
+    assert os.listdir(root) == [DELETE] and places == before
+
+
+@pytest.mark.parametrize(("content", "removed"), [
+    ((), True), (("branch",), True), (("branch", "x.log"), True), (("x.log",), False)])
+def test_a_stray_directory_without_the_mark_is_somebody_elses_unless_it_is_empty(
+        root, content, removed):
+    os.unlink(root / STRAY / "branch")
+    for name in content:
+        (root / STRAY / name).touch()
+    left = branches.take_left_over(Disks(root, STRAY), {}, {})
+    assert left == [str(root / DELETE)] * removed
+    assert os.listdir(root) == [DELETE if removed else STRAY]
+
+
+@pytest.mark.parametrize("name", [
+    f"t-0.{ID.hex()}-future", f"t-0.{ID.hex()[1:]}-stray", f"t.{ID.hex()}-stray", "t-0",
+    f"t-\u0663.{ID.hex()}-stray"])
+def test_other_names_are_left_alone(root, name):
+    (root / name).mkdir(exist_ok=True)
+    assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
+    assert (root / name).exists()
+
+
+def test_a_file_of_such_a_name_is_left_alone(root):
+    name = STRAY.replace("t-0", "t-5")
+    (root / name).touch()
+    assert branches.take_left_over(Disks(root, name), {ID: "t"}, {}) == []
+    assert (root / name).exists()
+
+
+# Files.
+
+class Source:
+    """A log with segments of 10 records in a directory, the last of them written to."""
+
+    topic, partition, start_offset, leader_epoch = "s", 0, 0, 7
+
+    def __init__(self, root, bases=(0, 10, 20), sizes=(5, 6, 0)):
+        self.folder, self.rows = root / "s-0", list(zip(bases, sizes))
+        self.end_offset = self.flushed_offset = 20
+        self.log_dir = SimpleNamespace(path=str(root))
+        self.folder.mkdir()
+        for base, size in self.rows:
+            (self.folder / f"{base:020d}.log").write_bytes(bytes(size))
+
+    def segments(self):
+        return b"".join(struct.pack("=qqq", *row, 0) for row in self.rows)
+
+    def flush(self):
+        pass
+
+
+@pytest.fixture
+def source(root):
+    return Source(root)
+
+
+def link(source, root, end=20):
+    path = root / "branch-of-it"
+    path.mkdir(exist_ok=True)
+    return branches._link(source, str(source.folder), str(path), end), sorted(os.listdir(path))
+
+
+@pytest.mark.parametrize(("end", "bases"), [
+    (0, []), (1, [0]), (10, [0]), (11, [0, 10]), (20, [0, 10]), (99, [0, 10])])
+def test_sealed_segments_that_begin_below_the_end_are_shared(source, root, end, bases):
+    same, names = link(source, root, end)
+    assert same and names == [f"{base:020d}.log" for base in bases]
+    for name in names:
+        assert os.stat(root / "branch-of-it" / name).st_ino == os.stat(source.folder / name).st_ino
+
+
+def test_empty_segments_are_left_out(root):
+    assert link(Source(root, sizes=(0, 6, 0)), root) == (True, [f"{10:020d}.log"])
+
+
+def test_indexes_are_shared_where_there_are_some(source, root):
+    for name in (f"{0:020d}.index", f"{10:020d}.timeindex", f"{20:020d}.index"):
+        (source.folder / name).touch()
+    assert link(source, root)[1] == [
+        f"{0:020d}.index", f"{0:020d}.log", f"{10:020d}.log", f"{10:020d}.timeindex"]
+
+
+def test_epochs_and_producers_up_to_the_end_of_the_source_are_copied(source, root):
+    copied = ["leader-epoch-checkpoint", f"{0:020d}.snapshot", f"{20:020d}.snapshot"]
+    for name in (*copied, f"{21:020d}.snapshot", "x.snapshot", "partition.metadata"):
+        (source.folder / name).write_text(name)
+    _, names = link(source, root, 0)
+    assert names == sorted(copied)
+    for name in names:
+        assert (root / "branch-of-it" / name).read_text() == name
+        assert os.stat(root / "branch-of-it" / name).st_nlink == 1
+
+
+def test_a_segment_that_goes_or_grows_meanwhile_is_seen(source, root):
+    os.unlink(source.folder / f"{10:020d}.log")
+    assert link(source, root)[0] is False
+    (source.folder / f"{10:020d}.log").write_bytes(bytes(7))
+    for name in os.listdir(root / "branch-of-it"):
+        os.unlink(root / "branch-of-it" / name)
+    assert link(source, root)[0] is False
+
+
+def test_segments_that_are_others_at_the_end_are_seen(source, root):
+    asked = []
+
+    def segments():
+        asked.append(len(asked))
+        return struct.pack("=qqq", 0, 5, 0) * (2 if len(asked) > 1 else 1) + bytes(24)
+
+    source.segments = segments
+    assert link(source, root)[0] is False
+
+
+def test_transactions_that_were_aborted_below_the_end_are_copied(source, root):
+    entry = struct.Struct(">hqqqq")
+    rows = [entry.pack(0, 1, 0, last, 4) for last in (3, 11, 12)]
+    (source.folder / f"{0:020d}.txnindex").write_bytes(b"".join(rows) + b"torn")
+    link(source, root, 12)
+    copy = root / "branch-of-it" / f"{0:020d}.txnindex"
+    assert copy.read_bytes() == rows[0] + rows[1] and not (
+        root / "branch-of-it" / f"{10:020d}.txnindex").exists()
+
+
+# The end.
+
+class Target:
+    """A branch that is to be cut; batches begin at `bases`."""
+
+    def __init__(self, end_offset, bases=()):
+        self.end_offset, self.bases, self.cut, self.appended = end_offset, bases, [], []
+
+    def truncate(self, offset):
+        self.cut.append(offset)
+        self.end_offset = max([base for base in self.bases if base <= offset], default=offset)
+
+    def append_as_follower(self, data, now_ms):
+        (_, head), = batch.walk(data)
+        assert head.base_offset == self.end_offset and now_ms == TIME and batch.crc_ok(data)
+        self.end_offset = head.base_offset + head.last_offset_delta + 1
+        self.appended.append((head, batch.records(data)))
+
+
+def batch_at(base, count=5, **more):
+    rows = [(b"k", b"%d" % (base + at), TIME + at, ()) for at in range(count)]
+    return batch.build(rows, base_offset=base, leader_epoch=4, **more)
+
+
+def cut_off(end, data=None, bases=(0, 10), start=0, read=None):
+    target, asked = Target(15, bases), []
+
+    def read_one(offset, *more, **named):
+        asked.append((offset, more, named))
+        if read is not None:
+            raise read
+        return data
+
+    branches._end_before(
+        target, SimpleNamespace(start_offset=start, read=read_one), end, TIME)
+    return target, asked
+
+
+@pytest.mark.parametrize("end", [15, 16])
+def test_a_branch_that_ends_early_enough_is_not_cut(end):
+    target, asked = cut_off(end)
+    assert (target.cut, asked, target.end_offset) == ([], [], 15)
+
+
+def test_at_the_end_of_a_batch_nothing_comes_back():
+    target, asked = cut_off(10)
+    assert (target.cut, asked, target.end_offset) == ([10], [], 10)
+
+
+@pytest.mark.parametrize("end", [11, 14])
+def test_of_the_last_batch_the_records_below_the_end_come_back_as_they_were(end):
+    data = batch_at(10, codec=2, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2,
+                    attributes=batch.TRANSACTIONAL)
+    target, asked = cut_off(end, data)
+    assert asked == [(10, (1,), {"at_least_one": True})] and target.end_offset == end
+    (head, rows), = target.appended
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        (10 + at, TIME + at, b"%d" % (10 + at)) for at in range(end - 10)]
+    assert (head.producer_id, head.producer_epoch, head.base_sequence, head.leader_epoch) == (
+        9, 3, 2**31 - 2, 4)
+    assert head.attributes == batch.TRANSACTIONAL | 2
+
+
+def test_gaps_of_a_compacted_batch_stay_and_sequences_go_on_behind_them(monkeypatch):
+    records = batch.records
+    monkeypatch.setattr(branches.batch, "records", lambda data: [
+        row for row in records(data) if row[0] != 11])
+    target = Target(15, (0, 10))
+    target.append_as_follower = lambda data, now_ms: target.appended.append(
+        (next(iter(batch.walk(data)))[1], [row[0] for row in records(data)]))
+    data = batch_at(10, producer_id=9, producer_epoch=3, base_sequence=2**31 - 2)
+    branches._end_before(
+        target, SimpleNamespace(start_offset=0, read=lambda *_, **__: data), 14, TIME)
+    assert [(head.base_sequence, found) for head, found in target.appended] == [
+        (2**31 - 2, [10]), (0, [12, 13])]
+
+
+def test_records_without_a_producer_have_no_sequence():
+    assert cut_off(12, batch_at(10))[0].appended[0][0].base_sequence == -1
+    numbered = batch_at(10, producer_id=1, producer_epoch=0, base_sequence=0)
+    assert cut_off(12, numbered)[0].appended[0][0].base_sequence == 0
+
+
+def test_a_batch_that_begins_below_the_start_is_asked_for_at_the_start():
+    target, asked = cut_off(13, batch_at(10), start=12)
+    assert asked[0][0] == 12
+    assert [row[0] for row in target.appended[0][1]] == [10, 11, 12]
+
+
+def test_damage_below_the_end_ends_the_branch_before_it():
+    spoiled = bytearray(batch_at(10))
+    spoiled[-1] ^= 1
+    for given in ({"data": bytes(spoiled)}, {"data": b""},
+                  {"read": CorruptLog(-111, 2, "s-0")}):
+        target, _ = cut_off(12, **given)
+        assert target.end_offset == 10 and target.appended == []
+
+
+@pytest.mark.parametrize(("offsets", "runs"), [
+    ([], []), ([4], [[4]]), ([4, 5, 6], [[4, 5, 6]]), ([4, 6, 7, 9], [[4], [6, 7], [9]])])
+def test_runs_have_no_gaps(offsets, runs):
+    assert [[row[0] for row in run] for run in branches._runs([(at,) for at in offsets])] == runs
+
+
+def producer(number, first, epoch=2, coordinator_epoch=6):
+    return struct.pack(">qhiqiqiq", number, epoch, 0, 0, 0, TIME, coordinator_epoch, first)
+
+
+def test_open_transactions_are_aborted_in_the_order_in_which_they_began():
+    target = Target(15)
+    target.producers = lambda now_ms: bytes(10) + producer(1, 8) + producer(2, -1) + producer(
+        3, 0, epoch=5, coordinator_epoch=-1)
+    branches._abort_open(target, 7, TIME)
+    assert [(head.producer_id, head.producer_epoch, head.base_offset, head.leader_epoch,
+             head.attributes) for head, _ in target.appended] == [
+        (3, 5, 15, 7, 48), (1, 2, 16, 7, 48)]
+    # A marker's key: version, type 0 for an abort; its value: version, coordinator's epoch.
+    assert [(row[2], row[3], row[1]) for _, (row,) in target.appended] == [
+        (bytes(4), struct.pack(">hi", 0, epoch), TIME) for epoch in (0, 6)]
