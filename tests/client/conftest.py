@@ -21,3 +21,27 @@ def virtual_time(monkeypatch):
         return clock
 
     return of
+
+
+@pytest.fixture
+def play(virtual_time, monkeypatch):
+    """`play(steps, **settings)`: a consumer's core on a cluster that the test plays."""
+    from tests.client.played_consumer import player
+
+    return player(virtual_time, monkeypatch)
+
+
+@pytest.fixture
+def play_member(virtual_time, monkeypatch):
+    """`play_member(steps, **settings)`: a member whose coordinator the test plays."""
+    from tests.client.played_group import member_player
+
+    return member_player(virtual_time, monkeypatch)
+
+
+@pytest.fixture
+def fetch(virtual_time):
+    """`fetch(steps, **settings)`: a fetcher whose brokers the test plays."""
+    from tests.client.played_fetches import fetch_player
+
+    return fetch_player(virtual_time)

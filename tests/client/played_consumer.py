@@ -1,0 +1,164 @@
+"""A consumer's core on a cluster that the test plays, for the pure tests.
+
+Owns: nothing.
+Called by: tests/client, through the fixture `play`.
+Invariants: (1) what the core asks of others is written down in `asked`, in order; no broker and no
+  clock but the virtual one is behind it.
+"""
+
+from types import SimpleNamespace
+
+from pylog.client import commits, consuming, positions
+from pylog.client.commits import Identity
+from pylog.client.consuming import Consuming
+from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from pylog.client.settings import CONSUMER, Settings
+
+ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def picture(epoch: int = 0, version: int = 1, topics=("t", "u"), partitions: int = 2,
+            internal=()) -> Metadata:
+    """Metadata of topics that broker 1 leads, all in one leader epoch."""
+    return Metadata(
+        version=version, nodes={1: Node(1, "h", 1), 2: Node(2, "h", 2)}, topics={
+            name: TopicInfo(name, name.encode() * 16, name in internal, 0, {
+                number: PartitionInfo(name, number, 1, epoch, (1,), (1,), (), 0)
+                for number in range(partitions)}) for name in topics},
+        ids={name.encode() * 16: name for name in topics})
+
+
+class Member:
+    """A membership that writes down what it is asked."""
+
+    def __init__(self, world, generation=3):
+        self.world, self.generation, self.polled_s = world, generation, 0.0
+        self.identity = Identity("g", "m", generation)
+        self.attention, self.failures = False, []
+
+    def owned(self):
+        return list(self.world.core.subscription.states)
+
+    def commit_refused(self, failure):
+        self.failures.append(failure)
+
+    def subscription_changed(self):
+        self.world.asked.append("subscription changed")
+
+    def metadata_changed(self):
+        self.world.asked.append("metadata changed")
+
+    async def attend(self):
+        self.world.asked.append("attend")
+        self.attention = False
+
+    async def take(self, partitions):
+        self.world.asked.append(("take", partitions))
+
+    async def leave(self):
+        self.world.asked.append("leave")
+
+    async def stop(self):
+        self.world.asked.append("stop")
+
+
+class World:
+    """refusals: what the next commits fail with; committed, ends, begins: what is answered."""
+
+    def __init__(self, clock, monkeypatch, **settings):
+        self.clock, self.asked, self.notices, self.pokes = clock, [], 0, 0
+        self.refusals, self.committed, self.ends = [], {}, {}
+        self.before_reset = lambda states: None
+        settings = {"bootstrap_servers": "x:1", "retry_backoff_ms": 100,
+                    "retry_backoff_max_ms": 100, **settings}
+        self.core = core = Consuming(Settings(CONSUMER, **settings), self._callback, self._notified)
+        core.cluster.metadata = picture()
+        for name in ("start", "close", "refresh"):
+            setattr(core.cluster, name, self._noted(name))
+        core.cluster.request_refresh = lambda: self.asked.append("request refresh")
+        core.fetcher.poke = self._poked
+        for module, name, work in (
+                (commits, "commit", self._commit), (commits, "committed", self._committed),
+                (positions, "reset", self._reset), (positions, "validate", self._validate),
+                (positions, "list_offsets", self._listed)):
+            monkeypatch.setattr(module, name, work)
+
+        self.replace = lambda name, work: monkeypatch.setattr(commits, name, work)
+
+    def joined(self, generation=3) -> Member:
+        self.core.membership = Member(self, generation)
+        return self.core.membership
+
+    def standing(self, **at):
+        """Assigns partitions of `t` by hand, p0=5 at offset 5; None is not known. Their states."""
+        made = self.core.subscription.assign(
+            TopicPartition("t", int(name[1:])) for name in at)
+        for state, offset in zip(made, at.values()):
+            if offset is not None:
+                state.move_to(offset)
+        return made
+
+    # What the core is given.
+
+    def _notified(self):
+        self.notices += 1
+
+    def _poked(self):
+        self.pokes += 1
+
+    async def _callback(self, function, partitions):
+        function(partitions)
+
+    def _noted(self, name):
+        async def note():
+            self.asked.append(name)
+            return self.core.cluster.metadata
+        return note
+
+    async def _commit(self, cluster, who, offsets):
+        self.asked.append(("commit", who, dict(offsets)))
+        if self.refusals:
+            failure = self.refusals.pop(0)
+            if failure is not None:
+                raise failure
+
+    async def _committed(self, cluster, who, partitions, require_stable):
+        self.asked.append(("committed", who, list(partitions), require_stable))
+        return {tp: OffsetAndMetadata(offset, "", 4) for tp, offset in self.committed.items()}
+
+    async def _reset(self, cluster, states, isolation):
+        self.asked.append(("reset", [(state.tp, state.reset) for state in states], isolation))
+        self.before_reset(states)
+        for state in states:
+            state.move_to(70)
+
+    async def _validate(self, cluster, states):
+        self.asked.append(("validate", [state.tp for state in states]))
+        for state in states:
+            state.validate = -1
+
+    async def _listed(self, cluster, times, isolation, timeout_s):
+        self.asked.append(("list", dict(times), isolation, timeout_s))
+        return {tp: OffsetAndTimestamp(self.ends[tp], -1) if tp in self.ends else None
+                for tp in times}
+
+
+def listener(calls, *names):
+    """One whose callbacks of these names write down what they are given."""
+    return SimpleNamespace(**{
+        f"on_partitions_{name}": lambda given, name=name: calls.append((name, given))
+        for name in names})
+
+
+def player(virtual_time, monkeypatch):
+    """play(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
+    clock = virtual_time(consuming)
+
+    def play(steps, **settings):
+        async def main():
+            return await steps(World(clock, monkeypatch, **settings))
+
+        return clock.run(main())
+
+    return play

@@ -1,0 +1,146 @@
+"""A fetcher and the brokers that the test plays for it.
+
+Owns: nothing.
+Called by: tests/client, through the fixture `fetch`.
+Invariants: (1) a fetch stands in `requests` until the test answers it; no socket and no clock but
+  the virtual one is behind it.
+"""
+
+import asyncio
+from types import SimpleNamespace
+
+from pylog._native import batch
+from pylog.client import cluster as clusters
+from pylog.client import fetcher
+from pylog.client.connection import BufferPool, Frame
+from pylog.client.fetch_buffer import FetchBuffer
+from pylog.client.fetcher import Fetcher
+from pylog.client.settings import CONSUMER, Settings
+from pylog.client.subscription import Subscription
+from pylog.protocol import api, codec, messages
+from tests.client.played_consumer import picture
+
+RESPONSE = messages.FetchResponse
+
+
+class Pool(BufferPool):
+    """Counts the buffers that came back."""
+
+    given_back = 0
+
+    def give_back(self, buffer):
+        self.given_back += 1
+
+
+class World:
+    """One or two brokers; `requests` wait until the test answers them, the newest first."""
+
+    def __init__(self, clock, **settings):
+        self.clock, self.requests, self.version, self.refreshes = clock, [], 16, 0
+        self.arrivals, self.learnt, self.pool, self.connections = 0, [], Pool(), []
+        self.settings = Settings(CONSUMER, **{
+            "bootstrap_servers": "x:1", "retry_backoff_ms": 100, "retry_backoff_max_ms": 100,
+            **settings})
+        self.metadata = picture(epoch=5)
+        self.subscription = Subscription(True)
+        self.queue = FetchBuffer(1000, False, True)
+        self.fetcher = Fetcher(self, self.subscription, self.queue, self._arrived)
+
+    # What the fetcher uses of Cluster and Connection.
+
+    def backoff(self):
+        return clusters.Backoff(self.settings.seconds("retry.backoff.ms"),
+                                self.settings.seconds("retry.backoff.max.ms"))
+
+    async def connection(self, node, channel):
+        self.connections.append((node, channel))
+        return SimpleNamespace(version=lambda kind: self.version,
+                               send=lambda request, **more: self._send(node, request, **more))
+
+    def request_refresh(self):
+        self.refreshes += 1
+
+    def learn_leader(self, *news):
+        self.learnt.append(news)
+
+    def _send(self, node, request, version, raw, timeout_s):
+        assert raw
+        self.requests.append(SimpleNamespace(
+            node=node, version=version, timeout_s=timeout_s, it=request,
+            at_s=round(self.clock.now_s - 1000, 6),
+            future=asyncio.get_running_loop().create_future()))
+        return self.requests[-1].future
+
+    def _arrived(self):
+        self.arrivals += 1
+
+    # What tests do.
+
+    def assigned(self, *partitions):
+        """Their states, at offset 7."""
+        made = self.subscription.assign(partitions)
+        for state in made:
+            state.move_to(7)
+        return made
+
+    async def fetching(self):
+        self.fetcher.poke()
+        return await self.soon()
+
+    async def soon(self):
+        """The newest request after all that can be done now is done."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return self.requests[-1] if self.requests else None
+
+    async def answered(self, *rows, session=0, code=0):
+        """Answers the newest request; the one that follows it."""
+        asked = self.requests[-1]
+        topics = [RESPONSE.FetchableTopicResponse(
+            topic=tp.topic, topic_id=tp.topic.encode() * 16, partitions=[row]) for tp, row in rows]
+        body = codec.encode_response(api.FETCH, asked.version, RESPONSE(
+            session_id=session, error_code=code, responses=topics))
+        frame = Frame(bytearray(body), len(body), self.pool)
+        frame.version = asked.version
+        asked.future.set_result(frame)
+        return await self.soon()
+
+
+def row(tp, records=b"", code=0, leader=None, **more):
+    made = RESPONSE.PartitionData(partition_index=tp.partition, error_code=int(code),
+                                  records=records, **more)
+    if leader:
+        made.current_leader.leader_id, made.current_leader.leader_epoch = leader
+    return tp, made
+
+
+def named(request):
+    """(topic, partition, offset) of what a request names."""
+    return [(topic.topic, part.partition, part.fetch_offset)
+            for topic in request.it.topics for part in topic.partitions]
+
+
+def forgotten(request):
+    return [(topic.topic, topic.partitions) for topic in request.it.forgotten_topics_data]
+
+
+def records(base, count=3):
+    return batch.build([(None, b"x", 0, [])] * count, base_offset=base)
+
+
+def fetch_player(virtual_time):
+    """fetch(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
+    clock = virtual_time(fetcher)
+
+    def run(steps, **settings):
+        async def main():
+            world = World(clock, **settings)
+            try:
+                await steps(world)
+            finally:
+                await world.fetcher.close()
+            assert not world.fetcher.nodes
+
+        clock.run(main())
+
+    return run
