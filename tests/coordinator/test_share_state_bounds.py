@@ -3,7 +3,14 @@
 import pytest
 
 from pylog.coordinator import share_state
-from pylog.coordinator.share_state import NO_OFFSET, NOT_COUNTED, Batch, ShareState, combined, decode
+from pylog.coordinator.share_state import (
+    NO_OFFSET,
+    NOT_COUNTED,
+    Batch,
+    ShareState,
+    combined,
+    decode,
+)
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.test_share_states import KEY, machine, reloaded, started, write
 from tests.coordinator.world import Clock
