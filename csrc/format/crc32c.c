@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #endif
 
@@ -23,6 +24,15 @@ enum {
 /* By the processor's own instruction, when it is short and there is one. The first vector
  * instructions after a while without cost half a microsecond, more than they save up to here. */
 #if defined(__x86_64__)
+/* Asked for once, as a hypervisor may take microseconds for it, and not by __builtin_cpu_supports,
+ * which always says no where the compiler is zig. */
+static bool has_instruction;
+
+__attribute__((constructor)) static void look_for_instruction(void) {
+    unsigned eax, ebx, ecx, edx;
+    has_instruction = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_SSE4_2) != 0;
+}
+
 /* "crc32": without it Clang, told of an older processor, takes the instruction for none of SSE4.2. */
 __attribute__((target("sse4.2,crc32"))) static uint32_t crc32c_words(uint32_t state,
                                                                      const uint8_t *p, size_t n) {
@@ -38,7 +48,7 @@ __attribute__((target("sse4.2,crc32"))) static uint32_t crc32c_words(uint32_t st
 }
 
 static bool crc32c_short(uint32_t *state, const uint8_t *p, size_t n) {
-    if (n > CRC32C_SHORT_MAX || !__builtin_cpu_supports("sse4.2")) return false;
+    if (n > CRC32C_SHORT_MAX || !has_instruction) return false;
     *state = crc32c_words(*state, p, n);
     return true;
 }
