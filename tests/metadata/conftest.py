@@ -1,6 +1,7 @@
 import pytest
 
 from tests.etcds import Etcds
+from tests.metadata.memory_keys import MemoryServers
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,14 @@ def etcds(tmp_path_factory):
 @pytest.fixture(scope="module", params=["etcd", "zookeeper"])
 def servers(request, tmp_path_factory):
     """Three of what a quorum is kept in, which a test may kill."""
+    yield from served(request, tmp_path_factory)
+
+
+def served(request, tmp_path_factory):
+    """Yields what `request.param` names."""
+    if request.param == "memory":
+        yield MemoryServers()
+        return
     if request.param == "etcd":
         yield request.getfixturevalue("etcds")
         return

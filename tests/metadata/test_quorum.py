@@ -9,9 +9,15 @@ from pylog.metadata.etcd import Etcd
 from pylog.metadata.keys import Full, Put, Unknown, Unreachable
 from pylog.metadata.log import Conflict
 from pylog.metadata.quorum import Batch, Quorum, QuorumLost, Term, TooLong, Trimmed, View
+from tests.metadata.conftest import served
 
 PREFIXES = itertools.count(1)
 TTL_S = 30
+
+
+@pytest.fixture(scope="module", params=["memory", "etcd", "zookeeper"])
+def servers(request, tmp_path_factory):
+    yield from served(request, tmp_path_factory)
 
 
 @pytest.fixture

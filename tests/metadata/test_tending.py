@@ -179,10 +179,10 @@ def test_nobody_is_fenced_after_the_office(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "settings", "times"), [
-    ("balanced", {"leader_imbalance_check_interval_seconds": "7"}, [7, 14, 21]),
-    ("balanced", {"leader_imbalance_check_interval_seconds": "7",
+    ("balanced", {"leader_imbalance_check_interval_seconds": "70"}, [70, 140, 210]),
+    ("balanced", {"leader_imbalance_check_interval_seconds": "70",
                   "auto_leader_rebalance_enable": "false"}, []),
-    ("unclean", {"unclean_leader_election_interval_ms": "8000"}, [8, 16])])
+    ("unclean", {"unclean_leader_election_interval_ms": "80000"}, [80, 160])])
 @pytest.mark.parametrize("failure", [None, RuntimeError("planted")])
 def test_leaders_are_looked_after_at_intervals_whatever_happens(
         monkeypatch, name, settings, times, failure):
@@ -199,9 +199,21 @@ def test_leaders_are_looked_after_at_intervals_whatever_happens(
     monkeypatch.setattr(elections, name, elected)
 
     async def go():
-        await world.at(23)
+        await world.at(230)
         assert calls == pytest.approx(times, abs=0.05)
         assert world.tries == (0 if failure is not None else len(times))
+
+    world.run(go)
+
+
+def test_a_session_of_hours_ends_after_hours(monkeypatch):
+    world = World(monkeypatch, broker_session_timeout_ms="7200000")
+
+    async def go():
+        await world.at(7199.9)
+        assert world.fenced == []
+        await world.at(7200.1)
+        assert world.fenced == [2, 3]
 
     world.run(go)
 
