@@ -49,7 +49,9 @@ def test_progress_is_told_as_long_as_it_lasts(monkeypatch, caplog, tmp_path):
     one.wait("slow")
 
 
-def test_what_an_open_raises_reaches_the_start():
+def test_what_an_open_raises_reaches_the_start(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 3600)
+
     def fail(name):
         raise KeyError(name)
 

@@ -1,0 +1,131 @@
+"""Recovery on threads that the test holds up, and the lines that damage leaves in the log."""
+
+import threading
+from collections import namedtuple
+
+import pytest
+
+from pylog.log import recovery
+from pylog.log.recovery import Recovery
+
+Damage = namedtuple("Damage", "kind partition segment offset position bytes reason")
+
+
+@pytest.fixture(autouse=True)
+def stopped(monkeypatch):
+    """The directories whose recovery was stopped. Nothing is told meanwhile."""
+    found = []
+    monkeypatch.setattr(recovery.damages, "stop_recovery", found.append)
+    monkeypatch.setattr(recovery, "REPORT_S", 3600)
+    return found
+
+
+@pytest.mark.parametrize(("threads", "entries", "expected"), [
+    (1, [0, 0, 0], 1), (2, [0, 0, 0], 2), (4, [0, 0, 0], 3), (2, [0, 1, 1, 1], 3), (2, [], 0)])
+def test_each_directory_has_its_threads_but_no_more_than_it_has_logs(threads, entries, expected):
+    one = Recovery([("t", number, None) for number in entries], [], threads, None)
+    assert (len(one._threads), one.left, one.total) == (expected, len(entries), len(entries))
+
+
+def test_a_topic_is_ready_with_the_last_of_its_partitions(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 0)
+    goes_on, second = threading.Event(), threading.Event()
+
+    def open_one(entry):
+        if entry == "last":
+            second.set()
+            goes_on.wait(30)
+
+    one = Recovery([("t", 0, "last"), ("t", 0, "first")], [], 1, open_one)
+    one.begin()
+    assert second.wait(30)
+    assert one.left == 1 and one.take_ready() == {"t"} and one._left == {"t": 1}
+    goes_on.set()
+    one.wait("t")
+    assert one.left == 0 and one.take_ready() == {"t"}
+    one.wait("other")
+
+
+def test_nobody_is_served_before_internal_topics_are_ready(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 0)
+    done, slow = [], threading.Event()
+
+    def open_one(entry):
+        if entry == "slow":
+            slow.wait(30)
+        else:
+            done.append(entry)
+
+    one = Recovery([("slow", 0, "slow"), ("__transaction_state", 1, "a"),
+                    ("__consumer_offsets", 1, "b")], [], 1, open_one)
+    one.begin()
+    assert sorted(done) == ["a", "b"] and one._left == {"slow": 1}
+    slow.set()
+    one.wait("slow")
+
+
+def test_a_stop_opens_nothing_more_and_wakes_who_waits(monkeypatch, stopped):
+    monkeypatch.setattr(recovery, "WAIT_S", 0)
+    began, opened = threading.Event(), []
+    goes_on = threading.Event()
+
+    def open_one(entry):
+        opened.append(entry)
+        began.set()
+        goes_on.wait(30)
+
+    one = Recovery([("t", 0, number) for number in range(3)], ["disk", "other"], 1, open_one)
+    one.begin()
+    assert began.wait(30)
+    monkeypatch.setattr(recovery.damages, "stop_recovery", lambda directory: (
+        stopped.append(directory), goes_on.set()))
+    waiting = threading.Thread(target=one.wait, args=("t",))
+    waiting.start()
+    assert one.stop() is False
+    waiting.join(30)
+    assert not waiting.is_alive() and len(opened) == 1 and stopped == ["disk", "other"]
+    assert one.left == 0 and not any(thread.is_alive() for thread in one._threads)
+
+
+def test_a_stop_after_all_are_ready_says_so():
+    one = Recovery([("t", 0, None)], [], 1, lambda entry: None)
+    one.begin()
+    one.wait("t")
+    assert one.stop() is True
+
+
+def test_one_log_that_cannot_be_opened_does_not_hold_up_the_others(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 3600)
+    opened = []
+
+    def open_one(entry):
+        if entry == 1:
+            raise KeyError("planted")
+        opened.append(entry)
+
+    one = Recovery([("t", 0, number) for number in range(3)], [], 1, open_one)
+    with pytest.raises(KeyError, match="planted"):
+        one.begin()
+    one.wait("t")
+    assert sorted(opened) == [0, 2] and one.left == 0
+
+
+def test_what_was_checked_is_told_in_whole_mebibytes(monkeypatch):
+    monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
+        "recovered_bytes": directory, "trusted_bytes": 5 << 20})
+    one = Recovery([], [(1 << 20) - 1, 1 << 20, 2 << 20], 1, None)
+    assert (one._megabytes("recovered_bytes"), one._megabytes("trusted_bytes")) == (3, 15)
+
+
+@pytest.mark.parametrize(("kind", "level", "text"), [
+    ("cut", "WARNING", "the end of a log was cut off"), ("dropped", "ERROR", "it followed a cut"),
+    ("kept", "ERROR", "readers pass over this")])
+def test_damage_is_told_with_its_place(monkeypatch, caplog, kind, level, text):
+    monkeypatch.setattr(recovery.damages, "take", lambda directory: directory)
+    damage = Damage(kind, "a-b-3", 20, 25, 100, 7, "crc")
+    recovery.report([None, [damage]], ["/a", "/b"])
+    record, = caplog.records
+    assert record.levelname == level and text in record.message
+    assert (record.directory, record.topic, record.partition, record.segment) == (
+        "/b", "a-b", "3", f"{20:020d}.log")
+    assert (record.offset, record.position, record.bytes, record.reason) == (25, 100, 7, "crc")
