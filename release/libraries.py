@@ -128,8 +128,7 @@ def _isal(source: Path, made: Path, target: Target, jobs: int) -> None:
                f"host_cpu={target.machine}", f"arch={_isal_arch(target)}",
                "CFLAGS_=-fPIC -O2 -D_GNU_SOURCE"]
     tools = target.environment()
-    run([*command, *[f"{name}={tools[name]}" for name in ("CC", "AR")],
-         *([f"AS={tools['CC']}"] if target.machine == "aarch64" else [])], source)
+    run([*command, *[f"{name}={tools[name]}" for name in ("CC", "AR")]], source)
     shutil.copy(source / "bin" / "isa-l.a", made / "lib" / "libisal.a")
     (made / "include" / "isa-l").mkdir()
     for path in (source / "include").glob("*.h"):
