@@ -255,6 +255,35 @@ def test_of_several_expressions_each_is_a_step(machine):
     assert {text: row.topics for text, row in found[-1].items()} == {"t": {"t"}, "u": {"u"}}
 
 
+@pytest.mark.parametrize("text, code", [("(", 128), ("t.*", 0), ("", 0)])
+def test_an_expression_that_is_none_is_refused_and_nothing_is_kept_of_it(machine, text, code):
+    answer = machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                          subscribed_topic_names=[], subscribed_topic_regex=text)
+    assert answer.error_code == code and bool(answer.error_message) == bool(code)
+    assert ("g" in machine.groups.groups) == (code == 0)
+
+
+def test_only_an_expression_that_is_new_to_the_group_is_a_reason_to_match_again(machine):
+    join_matching(machine, "t.*")
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(machine, "t.*")
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="t.*")
+    machine.join("o")
+    assert machine.group.resolving is None
+
+
+def test_an_instance_that_is_away_is_not_waited_for(machine):
+    machine.join("a", instance_id="i")
+    machine.join("b")
+    machine.beat("a", -2, instance_id="i")
+    assert len(machine.group.members) == 2
+    waited = []
+    machine.groups.rebalances.waits_for = lambda group, ids: waited.append(list(ids))
+    targets.next_epoch(machine.groups, machine.group)
+    assert waited == [["b"]]
+
+
 # ---- targets ------------------------------------------------------------------------------------
 
 def interval_machine(interval_ms):
