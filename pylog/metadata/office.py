@@ -97,7 +97,7 @@ class Office:
         loop = asyncio.get_running_loop()
         watching = loop.create_task(self._quorum.watch(self._stirred.set))
         guarding: asyncio.Task | None = None
-        guarded = Holder(-1, -1, "", 0)
+        guarded: Holder | None = None
         try:
             while True:
                 self._stirred.clear()
@@ -112,7 +112,8 @@ class Office:
                     guarding = loop.create_task(self._until_gone(view.holder))
                     guarded = view.holder
                 elif guarding is not None and guarding.done():
-                    log.info("the controller is gone", extra={"controller": guarded.node_id})
+                    log.info("the controller is gone", extra={
+                        "controller": view.holder.node_id})
                     return view
                 await _until(self._stirred, loop.time() + POLL_S)
         finally:

@@ -96,6 +96,17 @@ def test_what_a_member_refuses_is_not_tried_again(quorum, clock):
     assert clock.pauses == [] and not quorum.is_full
 
 
+def test_a_quorum_that_was_not_asked_yet_is_taken_to_answer_and_to_have_room(quorum):
+    assert (quorum.is_answering, quorum.is_full, quorum.failures) == (True, False, 0)
+
+
+def test_whoever_closes_a_quorum_hangs_up(quorum, monkeypatch):
+    closed = []
+    monkeypatch.setattr(quorum.keys, "close", lambda: closed.append(1))
+    quorum.close()
+    assert closed == [1]
+
+
 def test_an_empty_quorum_has_no_epoch_no_end_and_no_holder(quorum):
     assert quorum.look() == View(0, 0, None) and quorum.read(0) == []
     assert quorum.known_cluster_id() is None and quorum.load_snapshot(-1) is None
@@ -263,6 +274,18 @@ def test_a_snapshot_that_is_replaced_while_it_is_loaded_is_loaded_anew(quorum):
     quorum._pause = SimpleNamespace(wait=lambda seconds: quorum.keys.transact(
         [], [Put("/p/at/snapshot", new)]))
     assert quorum.load_snapshot(0) == (9, 1, b"new")
+
+
+def test_a_controller_of_the_past_keeps_and_drops_nothing(quorum):
+    old = in_office(quorum)
+    quorum.append(old, 0, 1, b"a")
+    quorum.save_snapshot(old, 1, 1, b"all")
+    in_office(quorum, 2)
+    before = dict(quorum.keys.store.keys)
+    for call in (lambda: quorum.save_snapshot(old, 1, 1, b"late"), lambda: quorum.trim(old, 1)):
+        with pytest.raises(Conflict, match="newer epoch"):
+            call()
+    assert quorum.keys.store.keys == before
 
 
 def test_nothing_is_trimmed_without_a_snapshot_and_no_more_than_it_covers(quorum):

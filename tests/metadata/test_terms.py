@@ -218,7 +218,8 @@ def test_news_is_looked_at_at_once(monkeypatch, word):
             world.stirs[0]()
         await asyncio.sleep(0.1)
         assert world.end_offset == 4
-    world.run(1, news)
+    world.run(3, news)
+    assert world.times("look") == [0, 0.5, 1.5, 2.5]
 
 
 def test_whose_listener_refuses_connections_is_succeeded_at_once(monkeypatch):

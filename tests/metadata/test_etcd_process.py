@@ -1,0 +1,242 @@
+"""When this host's etcd is started again, and whether the others have to take it in anew: the
+process and the others are the test's, time is virtual."""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.metadata import etcd_member
+from pylog.metadata.etcd_member import Host, Member, NotYet, is_to_come_back
+from pylog.metadata.keys import KeysError, Unknown, Unreachable
+from tests.metadata.virtual import run
+
+HOSTS = [Host(1, "h1", 11, 12), Host(2, "h2", 21, 22), Host(3, "::3", 31, 32)]
+
+
+def member(tmp_path):
+    return Member("true", str(tmp_path / "etcd"), 1, HOSTS[:1], "token")
+
+
+def started(monkeypatch, tmp_path, *runs, seconds=100.0):
+    """When it was started. runs: how long each ran, or the exception; then for ever."""
+    starts, left, made = [], list(runs), member(tmp_path)
+
+    async def go(loop):
+        began_s = loop.time()
+
+        async def ran(flags):
+            starts.append(round(loop.time() - began_s, 1))
+            step = left.pop(0) if left else 1 << 30
+            if isinstance(step, Exception):
+                raise step
+            await asyncio.sleep(step)
+            return 1, "its last word"
+        monkeypatch.setattr(made, "_run", ran)
+        made.start()
+        await asyncio.sleep(seconds)
+        await made.stop()
+        await made.stop()
+        count = len(starts)
+        await asyncio.sleep(100)
+        assert len(starts) == count and made.pid is None
+
+    run(go)
+    return starts
+
+
+def test_one_that_ends_soon_is_started_again_ever_more_slowly(monkeypatch, tmp_path):
+    assert started(monkeypatch, tmp_path, *[0] * 8) == [
+        0, 0.2, 0.6, 1.4, 3.0, 6.2, 11.2, 16.2, 21.2]
+
+
+def test_one_that_ran_for_long_is_started_again_at_once(monkeypatch, tmp_path):
+    assert started(monkeypatch, tmp_path, 0, 0, 0, 10.5, 0) == [0, 0.2, 0.6, 1.4, 12.0, 12.2]
+    assert started(monkeypatch, tmp_path, 0, 0, 9.5) == [0, 0.2, 0.6, 10.9]
+
+
+def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog):
+    assert started(monkeypatch, tmp_path, OSError(12, "no memory")) == [0, 0.2]
+    row, = [row for row in caplog.records if row.getMessage() == "etcd ended and is started again"]
+    assert row.exit == 12 and "no memory" in row.reason
+
+
+def test_one_that_the_others_do_not_take_in_yet_is_not_started_before(monkeypatch, tmp_path):
+    waits = [NotYet("unhealthy")] * 3
+
+    def is_let_in(*_):
+        if waits:
+            raise waits.pop()
+        return False
+    monkeypatch.setattr(etcd_member, "is_to_come_back", is_let_in)
+    assert started(monkeypatch, tmp_path) == [3]
+
+
+class Process:
+    """What it prints, and how it ends: `ends_after` seconds after a wish, None: it does not."""
+
+    pid = 4711
+
+    def __init__(self, lines=(), ends_after=0.0):
+        self.lines, self.ends_after = list(lines), ends_after
+        self.returncode, self.wishes = None, []
+        self.stdout = self
+        self.gone = asyncio.Event()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.lines:
+            return self.lines.pop(0)
+        await self.gone.wait()
+        raise StopAsyncIteration
+
+    def terminate(self):
+        self.wishes.append("terminate")
+        if self.ends_after is not None:
+            asyncio.get_running_loop().call_later(self.ends_after, self.end)
+
+    def kill(self):
+        self.wishes.append("kill")
+        self.end()
+
+    def end(self):
+        self.returncode = 0
+        self.gone.set()
+
+    async def wait(self):
+        await self.gone.wait()
+        return self.returncode
+
+
+@pytest.mark.parametrize(("ends_after", "wishes", "seconds"), [
+    (0.0, ["terminate"], 0), (4.9, ["terminate"], 4.9), (None, ["terminate", "kill"], 5)])
+def test_a_stop_lets_it_end_and_kills_it_when_it_does_not(
+        monkeypatch, tmp_path, ends_after, wishes, seconds):
+    made = member(tmp_path)
+
+    async def go(loop):
+        process = Process(ends_after=ends_after)
+
+        async def create(command, *flags, **fields):
+            assert fields["cwd"] == made._directory and "--name=node-1" in flags
+            return process
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+        made.start()
+        await asyncio.sleep(1)
+        assert made.pid == 4711
+        began_s = loop.time()
+        await made.stop()
+        assert loop.time() - began_s == pytest.approx(seconds, abs=0.01)
+        assert process.wishes == wishes and made.pid is None
+
+    run(go)
+
+
+def test_a_process_that_has_ended_already_is_not_ended_again(tmp_path):
+    async def go(loop):
+        made, process = member(tmp_path), Process()
+        process.end()
+        made._process = process
+        await made.stop()
+        assert process.wishes == []
+
+    run(go)
+
+
+def test_what_it_prints_cannot_fill_the_log_but_its_end_is_told(monkeypatch, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "pylog.etcd")
+    fatal = b'{"level":"fatal","msg":"the end"}\n'
+
+    async def go(loop):
+        process = Process([b"a\n"] * 150 + [fatal])
+
+        async def create(*_, **__):
+            process.gone.set()
+            process.returncode = 7
+            return process
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+        assert await member(tmp_path)._run([]) == (7, "the end")
+
+    run(go)
+    said = [row.getMessage() for row in caplog.records if row.getMessage().startswith("etcd: ")]
+    assert said == ["etcd: a"] * 100 + ["etcd: the end"]
+
+
+def listed(name="node-1", clients=("http://h1:11",), url="http://h1:12"):
+    return {"members": [{"ID": "5", "name": "node-2", "peerURLs": ["http://h2:22"]},
+                        {"ID": "7", "name": name, "clientURLs": list(clients), "peerURLs": [url]}]}
+
+
+class Others:
+    """Stands in for Etcd: `told` is what was asked of the others."""
+
+    def __init__(self, monkeypatch, members, failure=None):
+        self.members, self.failure, self.told, self.is_closed = members, failure, [], False
+        monkeypatch.setattr(etcd_member, "Etcd", self.made)
+
+    def made(self, addresses, timeout_s, ssl_context):
+        self.addresses = addresses
+        return self
+
+    def read(self, method, body):
+        assert method == "cluster/member/list"
+        if isinstance(self.members, Exception):
+            raise self.members
+        return self.members
+
+    def change(self, method, body):
+        self.told.append((method.rpartition("/")[2], body))
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self):
+        self.is_closed = True
+
+
+ADD, REMOVE = ("add", {"peerURLs": ["http://h1:12"]}), ("remove", {"ID": "7"})
+
+
+@pytest.mark.parametrize(("members", "comes_back", "told"), [
+    (listed(), True, [REMOVE, ADD]), (listed(clients=()), False, []),
+    (listed(name="", clients=()), True, []), (listed(url="http://h9:12"), True, [ADD]),
+    ({}, True, [ADD]), (Unreachable("nobody"), False, [])])
+def test_the_others_take_in_anew_whoever_had_run_among_them(monkeypatch, members, comes_back, told):
+    others = Others(monkeypatch, members)
+    assert is_to_come_back(1, HOSTS) == comes_back
+    assert others.told == told and others.is_closed and others.addresses == ["h2:21", "::3:31"]
+
+
+@pytest.mark.parametrize("error", [KeysError("unhealthy"), Unknown("cut")])
+def test_a_change_of_members_that_cannot_be_is_asked_for_again(monkeypatch, error):
+    others = Others(monkeypatch, listed(), error)
+    with pytest.raises(NotYet, match=str(error)):
+        is_to_come_back(1, HOSTS)
+    assert others.is_closed
+
+
+def test_a_member_without_others_comes_back_to_nobody():
+    assert not is_to_come_back(1, HOSTS[:1])
+
+
+@pytest.mark.parametrize(("has_data", "is_let_in", "state"), [
+    (True, True, "new"), (False, True, "existing"), (False, False, "new")])
+def test_only_who_has_no_data_asks_the_others(monkeypatch, tmp_path, has_data, is_let_in, state):
+    made = member(tmp_path)
+    if has_data:
+        (tmp_path / "etcd" / "member").mkdir(parents=True)
+    monkeypatch.setattr(etcd_member, "is_to_come_back", lambda *_: is_let_in)
+    flags = made._arguments()
+    assert f"--initial-cluster-state={state}" in flags and "--pre-vote" in flags
+    assert f"--data-dir={tmp_path / 'etcd'}" in flags
+
+
+def test_a_secured_member_asks_everybody_for_a_certificate():
+    files = SimpleNamespace(own="own.pem", key="key.pem", trusted="ca.pem")
+    flags = etcd_member.arguments("/d", 3, HOSTS, "t", files=files)
+    assert {"--client-cert-auth", "--peer-client-cert-auth", "--peer-cert-file=own.pem",
+            "--trusted-ca-file=ca.pem", "--key-file=key.pem"} <= set(flags)
+    assert "--listen-peer-urls=https://[::3]:32" in flags
+    assert not any("http://" in flag for flag in flags)
