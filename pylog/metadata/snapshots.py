@@ -142,9 +142,14 @@ def read(path: str) -> list:
     """The records of a snapshot. Raises BatchError, ProtocolError for a damaged one."""
     with open(path, "rb") as file:
         data = memoryview(file.read())
-    found = []
+    found, ended = [], False
     for position, header in batch.walk(data):
         if not batch.crc_ok(data[position:]):
             raise records.ProtocolError(f"{path}: a batch at {position} fails its checksum")
         found += decoded(data[position:], header)
+        ended = bool(header.attributes & batch.CONTROL) and any(
+            key == FOOTER for _, _, key, _, _ in batch.records(data[position:]))
+    # What lacks its end lacks records too, of topics that would be deleted then.
+    if not ended:
+        raise records.ProtocolError(f"{path}: its footer is missing")
     return found
