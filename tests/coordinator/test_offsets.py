@@ -8,8 +8,11 @@ from pylog.coordinator import offsets, offsets_transactional
 from pylog.coordinator.batches import Marker, TransactionalRecords
 from pylog.coordinator.group import CONSUMER, NO_TIME
 from pylog.coordinator.offsets import UNSTABLE
+from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.test_classic_members import subscription
+from tests.coordinator.test_consumer_groups import Machine as Consumers
+from tests.coordinator.test_consumer_groups import T
 from tests.coordinator.test_groups import LIMITS, Machine
 
 LOADING, GENERATION, UNKNOWN = 14, 22, 25
@@ -200,6 +203,55 @@ def test_a_plain_commit_outdoes_what_was_open_before_and_not_what_comes_after(ma
     assert committed(machine)["t", 0] == 8
 
 
+# ---- groups of a newer protocol -----------------------------------------------------------------
+
+@pytest.mark.parametrize("member, generation, version, in_transaction, found", [
+    ("a", 2, 9, False, 0), ("a", 2, 8, False, ErrorCode.UNSUPPORTED_VERSION), ("a", 2, 0, True, 0),
+    ("a", 3, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("a", 3, 0, True, GENERATION),
+    ("a", 1, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("", -1, 9, False, UNKNOWN),
+    ("b", 2, 9, False, UNKNOWN), ("", -1, 0, True, 0), ("b", -1, 0, True, UNKNOWN),
+    ("", 2, 0, True, UNKNOWN)])
+def test_a_member_of_a_consumer_group_commits_in_its_epoch(
+        member, generation, version, in_transaction, found):
+    machine = Consumers()
+    machine.join("a")
+    request = {"member": member, "generation": generation}
+    if in_transaction:
+        assert commit_open(machine, **request) == [found]
+    else:
+        assert commit(machine, version=version, **request) == found
+    assert bool(machine.group.offsets) == (found == 0 and not in_transaction)
+    assert bool(machine.group.unstable) == (found == 0 and in_transaction)
+
+
+def test_who_is_behind_commits_what_it_has_had_since_the_epoch_that_it_names():
+    machine = Consumers()
+    machine.join("a")
+    machine.join("b")
+    mine = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=sorted(machine.group.targets["a"][T.id]))]
+    machine.beat("a", 2, topic_partitions=mine)
+    held = machine.group.members["a"].assigned[T.id]
+    assert machine.group.members["a"].epoch == 3 and set(held.values()) == {2}
+    first = min(held)
+    other = min(set(range(4)) - set(held))
+    for generation, partition, found in (
+            (2, first, 0), (1, first, ErrorCode.STALE_MEMBER_EPOCH),
+            (2, other, ErrorCode.STALE_MEMBER_EPOCH), (3, other, 0)):
+        entry = "t", T.id, partition, 1, -1, None
+        assert commit(machine, entry, version=9, member="a", generation=generation) == found
+
+
+@pytest.mark.parametrize("member, epoch, found", [
+    (None, -1, 0), (None, 0, UNKNOWN), ("a", 2, 0), ("a", 1, ErrorCode.STALE_MEMBER_EPOCH),
+    ("a", 3, ErrorCode.STALE_MEMBER_EPOCH), ("b", 2, UNKNOWN), ("b", -1, UNKNOWN)])
+def test_a_member_sees_what_its_group_committed_in_its_epoch(member, epoch, found):
+    machine = Consumers()
+    machine.join("a")
+    assert offsets.fetch_fault(machine.groups, "g", member, epoch) == found
+    assert offsets.fetch_fault(machine.groups, "other", member, epoch) == 0
+
+
 # ---- fetches ------------------------------------------------------------------------------------
 
 def test_who_wants_stable_offsets_is_told_of_those_that_may_change(machine):
@@ -256,6 +308,7 @@ def test_to_forget_what_is_not_there_writes_nothing(machine):
     assert offsets.forget(machine.groups, group, "t", 0) is True
     (_, value), = machine.groups.records
     assert value is None and not group.offsets
+    assert not group.offset_keys, "nothing of the topic stays in memory"
 
 
 def test_what_is_open_only_is_forgotten_with_a_record_too(machine):
