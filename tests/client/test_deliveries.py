@@ -49,7 +49,7 @@ def test_a_batch_is_completed_once():
     assert one.base_offset == 1
 
 
-def test_callbacks_get_the_outcome_and_one_that_fails_harms_nobody():
+def test_callbacks_get_the_outcome_and_one_that_fails_is_logged_and_harms_nobody(caplog):
     calls = []
 
     def fails(*given):
@@ -61,6 +61,7 @@ def test_callbacks_get_the_outcome_and_one_that_fails_harms_nobody():
     one.when_done(lambda: calls.append(one.done))
     one.complete(10)
     assert calls == [(("t", 1, 12, 6), None), True]
+    assert caplog.messages == ["a delivery callback failed"] * 2
     failure, calls[:] = KafkaError("lost"), []
     one = pending()
     one.callbacks = [(2, 6, lambda *given: calls.append(given))]

@@ -69,6 +69,11 @@ def test_a_replica_that_nobody_knows_is_not_asked(node, state):
     assert place(state, time.monotonic(), nodes=[LEADER]) == LEADER
 
 
+def test_broker_0_may_be_the_one_that_is_near(node, state):
+    answer(node, state, preferred_replica=0)
+    assert place(state, time.monotonic(), nodes=[0, LEADER]) == 0
+
+
 def test_a_broker_that_names_itself_changes_nothing(node, state):
     answer(node, state, preferred_replica=LEADER)
     assert state.preferred == -1 and node.fetcher.pokes == []
