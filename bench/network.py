@@ -4,7 +4,8 @@ Owns: the bridge and the namespaces, all inside of a network namespace of the pr
   ends with it.
 Called by: bench.cluster.gone; tests.chaos.machines, tests.chaos.mixed, tests.chaos.__main__.
 Invariants: (1) nothing outside of the process's own namespaces is changed; (2) a cut is silent:
-  what is sent is lost, and nobody is told.
+  what is sent is lost, and nobody is told; (3) what a terminal interrupts is this process, not its
+  machines: each is a session of its own.
 Source: network_namespaces(7), nft(8).
 """
 
@@ -47,7 +48,8 @@ def _checked(result: int, what: str) -> None:
 
 
 def _run(*command, text: str | None = None) -> None:
-    done = subprocess.run(command, input=text, text=True, capture_output=True)
+    done = subprocess.run(command, input=text, text=True, capture_output=True,
+                          start_new_session=True)
     assert done.returncode == 0, (command, done.stderr)
 
 
@@ -71,7 +73,7 @@ class Network:
     def _add(self, number: int) -> None:
         own = os.stat("/proc/self/ns/net").st_ino
         holder = subprocess.Popen(["unshare", "-n", "sleep", "infinity"],
-                                  preexec_fn=die_with_parent)
+                                  preexec_fn=die_with_parent, start_new_session=True)
         self._holders[number] = holder
         path = f"/proc/{holder.pid}/ns/net"
         while os.stat(path).st_ino == own:
@@ -95,6 +97,7 @@ class Network:
     def enter(self, number: int):
         """For subprocess's preexec_fn: has the child run on that machine."""
         def move() -> None:
+            os.setsid()
             _checked(_LIBC.setns(self._descriptors[number], NETWORK), "setns")
 
         return move

@@ -3,23 +3,29 @@
 Owns: the namespaces of the process and the folder of the run.
 Called by: make soak-cluster, tests.chaos.test_soak (as a program).
 Invariants: (1) the seed is printed, and taken back by --seed; (2) a run that found something leaves
-  its folder, the others nothing.
+  its folder, the others nothing; (3) the first SIGINT or SIGTERM ends the faults, not the run: it
+  has its verdict.
 """
 
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.network import Network, enter
 from tests.chaos import mixed
 from tests.chaos.faults import FAULTS
+from tests.chaos.history import tally
 from tests.chaos.machines import of_pylog
 from tests.chaos.soak import Soak
+from tests.chaos.traces import kept
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
 MACHINES, CONTROLLER = (1, 2, 3), 9
 # What only brokers survive that have on disk what they acknowledge.
 DURABLE = {"all_powerless", "all_powerless_in_turn"}
@@ -54,7 +60,7 @@ def main(argv: list[str]) -> int:
     for problem in found:
         print(f"PROBLEM {problem}", flush=True)
     if found:
-        print(f"{len(found)} problems; the machines' logs are in {root}")
+        print(f"{len(found)} problems; the machines' logs and what librdkafka told are in {root}")
         return 1
     shutil.rmtree(root, ignore_errors=True)
     print("all is well")
@@ -68,12 +74,15 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         of_pylog(root, network, MACHINES, settings)
     found = []
     try:
-        with machines:
+        with kept(root / "librdkafka.log") as traces, machines:
             soak = Soak(machines, seed, lambda line: print(line, flush=True), options.rolling,
-                        options.kafka)
-            found += soak.roll(options.seconds) if options.rolling else \
-                soak.run(options.seconds, faults)
+                        options.kafka, traces)
+            with _ended_by_signals(soak):
+                found += soak.roll(options.seconds) if options.rolling else \
+                    soak.run(options.seconds, faults)
             print(soak.told(), flush=True)
+            counts = ", ".join(f"{count} {kind}" for kind, count in tally(found).items())
+            print(f"VERDICT {counts}; {len(found)} problems in all", flush=True)
     except Exception as failure:
         traceback.print_exc()
         found.append(f"{type(failure).__name__}: {failure}")
@@ -83,6 +92,25 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         machine.scrap(keep=bool(found))
     network.close()
     return found
+
+
+@contextmanager
+def _ended_by_signals(soak: Soak):
+    """Keeps (3): the second ends the process as it does elsewhere."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+
+    def interrupt(number: int, frame) -> None:
+        soak.is_interrupted = True
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in ENDING:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ ASKED_ONCE_S = 1.0      # The client asks another broker when one has not answer
 class Maker(Client):
     """Makes topics of so many replicas and deletes most of them."""
 
+    kind = "admin"
+
     def __init__(self, name, history: History, bootstrap, rate: float, replicas: int = 3):
         super().__init__(name, history, bootstrap)
         self._rate, self._replicas = rate, replicas
@@ -32,18 +34,20 @@ class Maker(Client):
 
     def _life(self, admin, name: str) -> Topic:
         began_s = time.monotonic()
-        created = self._asked(lambda: admin.create_topics(
+        created = self._asked(f"the creation of {name}", lambda: admin.create_topics(
             [NewTopic(name, 2, self._replicas)], timeout=WAIT_S))
         # Whoever hung while it was asked may make the topic when it wakes, after its deletion.
         once = time.monotonic() - began_s < ASKED_ONCE_S
         if self.chance.random() < 0.1:
             return Topic(name, created, False, False)
         self.stopping.wait(self.chance.uniform(0, 3))
-        deleted = self._asked(lambda: admin.delete_topics([name], timeout=WAIT_S))
+        deleted = self._asked(f"the deletion of {name}", lambda: admin.delete_topics(
+            [name], timeout=WAIT_S))
         return Topic(name, created, True, once and created and deleted)
 
-    def _asked(self, call) -> bool:
+    def _asked(self, what: str, call) -> bool:
         """Whether it was acknowledged."""
+        self.asks(what)
         try:
             call()
         except KafkaError as error:
@@ -55,6 +59,8 @@ class Maker(Client):
 
 class Mover(Client):
     """Moves partitions of a topic between two and three machines, and their leaders."""
+
+    kind = "admin"
 
     def __init__(self, name, history: History, bootstrap, topic: str, partitions: int, nodes,
                  rate: float):
@@ -82,6 +88,7 @@ class Mover(Client):
             admin.alter_partition_reassignments({part: replicas}, timeout=WAIT_S)
 
     def _try(self, call) -> None:
+        self.asks("a move")
         try:
             call()
         except KafkaError:

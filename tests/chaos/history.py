@@ -132,14 +132,50 @@ class History:
             return [event for event in self.events if isinstance(event, kind)]
 
 
+# What every verdict speaks of: a word for each, and the sentences of problems() that mean it.
+KINDS = {
+    "lost": ("acknowledged and lost", "acknowledged at another offset", "read and no longer there",
+             "committed transactions that are not there as a whole", "not copied"),
+    "doubled": ("doubled", "copied without its position"),
+    "reordered": ("out of order", "read again or backwards", "read past others"),
+    "stale": ("positions of groups that went back", "committed by a group that never read it"),
+    "divergent": ("replicas differ",)}
+
+
+def tally(found: list[str]) -> dict[str, int]:
+    """How many of each of KINDS problems() found."""
+    counts = dict.fromkeys(KINDS, 0)
+    for sentence in found:
+        what, _, rest = sentence.partition(": ")
+        for kind, sentences in KINDS.items():
+            if what in sentences:
+                counts[kind] += int(rest.partition(":")[0])
+    return counts
+
+
 def problems(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[str]:
-    """What does not fit, in sentences. topics: the names of those that exist at the end."""
+    """What does not fit, in sentences. finals: what could not be read is missing, and not judged.
+    topics: the names of those that exist at the end; None: that is not known."""
+    history = _of_known(history, finals)
     # What was sent again in another transaction counts as that one's.
     sent = {event.value: event for event in history.of(Sent)}
     return [*_lost(history, finals, sent), *_unexpected(history, finals, sent),
             *_broken_transactions(history, finals, sent), *_misread(history, finals),
             *_stale(history), *_undelivered(history, finals), *_not_copied(history, finals),
             *_divergent(finals), *_topics(history, topics)]
+
+
+def _of_known(history: History, finals) -> History:
+    """Without what was told of partitions that are not in `finals`. A transaction is judged by the
+    rest of it."""
+    unknown = {event.value for event in history.of(Sent) if event.place not in finals}
+    known = History()
+    known.writers = history.writers
+    known.events = [
+        event for event in history.of(object)
+        if not (isinstance(event, (Sent, Acknowledged)) and event.value in unknown
+                or isinstance(event, Copied) and not {event.source, event.goal} <= finals.keys())]
+    return known
 
 
 def _some(what: str, found: list):
@@ -307,6 +343,8 @@ def _divergent(finals):
 
 
 def _topics(history, existing):
+    if existing is None:
+        return
     ends = {topic.name: topic for topic in history.of(Topic)}
     yield from _some("topics that were made and are gone", [
         name for name, topic in ends.items()

@@ -99,6 +99,10 @@ class KafkaMachine(KafkaBroker):
         """SIGTERM ends a JVM with 143."""
         return super().stop(wait_s) - 143
 
+    def heal(self) -> None:
+        if self.alive():
+            self.go_on()
+
     def alarms(self) -> list[str]:
         return []
 

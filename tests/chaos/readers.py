@@ -31,6 +31,8 @@ def polled(consumer) -> list:
 class Reader(Client):
     """Reads whole topics from their beginnings, by pylog's client. topics: name -> partitions."""
 
+    kind = "reader"
+
     def __init__(self, name, history: History, bootstrap, topics: dict[str, int],
                  committed_only: bool):
         super().__init__(name, history, bootstrap)
@@ -46,6 +48,7 @@ class Reader(Client):
             consumer.assign(parts)
             for part in parts:
                 consumer.seek(part, 0)
+            self.asks("polls")
             while not self.stopping.is_set():
                 for record in polled(consumer):
                     self.history.add(Read(
@@ -57,7 +60,9 @@ class Reader(Client):
 class Member(Client):
     """A member of a group, that commits whatever it has read. Reads what is committed."""
 
-    def __init__(self, group: str, number: int, history: History, bootstrap, topics: list):
+    kind = "member"
+
+    def __init__(self, group: str, number, history: History, bootstrap, topics: list):
         super().__init__(f"{group}/{number}", history, bootstrap)
         self.group = group
         self._topics = topics
@@ -65,7 +70,9 @@ class Member(Client):
         self.settings = {
             "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
             "enable.auto.commit": False, "isolation.level": "read_committed",
-            "session.timeout.ms": 10_000}
+            "session.timeout.ms": 10_000,
+            # One that hangs holds up the others of its group for as long.
+            "max.poll.interval.ms": 60_000}
 
     def saw(self, topic: str, partition: int, offset: int, value: bytes) -> None:
         self.history.add(Read(self.name, self._session, Place(topic, partition), offset,
@@ -94,12 +101,14 @@ class OwnMember(Member):
         with Consumer(self.settings) as consumer:
             consumer.subscribe(self._topics, on_assign=lambda parts: self.moved())
             while not self.stopping.is_set():
+                self.asks("a poll")
                 records = polled(consumer)
                 for record in records:
                     self.saw(record.topic, record.partition, record.offset, record.value)
                 if not records:
                     continue
                 ends = {(record.topic, record.partition): record.offset + 1 for record in records}
+                self.asks(f"a commit of {_shown(ends)}")
                 try:
                     consumer.commit({TopicPartition(*part): end for part, end in ends.items()},
                                     COMMIT_S)
@@ -112,6 +121,7 @@ class OwnMember(Member):
     def _ask(self, consumer) -> None:
         if self.chance.random() > 0.05:
             return
+        self.asks("the group's positions")
         asked_s = time.monotonic()
         try:
             found = consumer.committed(consumer.assignment(), COMMIT_S)
@@ -126,19 +136,22 @@ class LibrdkafkaMember(Member):
     """With librdkafka."""
 
     def work(self) -> None:
-        consumer = confluent_kafka.Consumer({**self.settings, "log_level": 0})
+        consumer = confluent_kafka.Consumer({**self.settings, **self.librdkafka()})
         consumer.subscribe(self._topics, on_assign=lambda *_: self.moved())
         while not self.stopping.is_set():
+            self.asks("a poll")
             found = [message for message in consumer.consume(100, POLL_S) if not message.error()]
             for message in found:
                 self.saw(message.topic(), message.partition(), message.offset(), message.value())
             if found:
                 self._commit(consumer, found)
+        self.asks("a close")
         consumer.close()
 
     def _commit(self, consumer, messages) -> None:
         ends = {(message.topic(), message.partition()): message.offset() + 1
                 for message in messages}
+        self.asks(f"a synchronous commit of {_shown(ends)}")
         try:
             answers = consumer.commit(offsets=[
                 confluent_kafka.TopicPartition(*part, end) for part, end in ends.items()],
@@ -148,3 +161,7 @@ class LibrdkafkaMember(Member):
             return
         self.committed({(row.topic, row.partition): ends[row.topic, row.partition]
                         for row in answers if row.error is None})
+
+
+def _shown(ends: dict) -> str:
+    return ", ".join(f"{topic}-{partition} at {end}" for (topic, partition), end in ends.items())

@@ -3,12 +3,15 @@
 Owns: the clients.
 Called by: tests.chaos.__main__.
 Invariants: (1) what happens to the machines follows from the seed; (2) one fault at a time, and
-  after each everything is in sync again before the next.
+  after each everything is in sync again before the next; (3) there is a verdict whatever happens:
+  what does not go on ends the faults, what cannot be judged is a problem, and every wait has an
+  end.
 """
 
 import hashlib
 import random
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +23,9 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.history import Final, History, Place, problems
 from tests.chaos.machines import Machines
 from tests.chaos.readers import LibrdkafkaMember, Member, OwnMember, Reader
+from tests.chaos.traces import Kept, Trace
 from tests.chaos.transactors import Copier, LibrdkafkaTransactor, OwnTransactor
+from tests.chaos.watch import Crew, Role
 from tests.chaos.writers import LibrdkafkaSender, OwnSender, Sender, value_of
 
 TOPICS = {"orders": 4, "moved": 3, "accounts": 2, "copies": 4}
@@ -30,6 +35,7 @@ END_S = 480.0
 # A record that is not acknowledged within this is one that failed.
 STRICT_MS = 30_000
 TOLD_MAX = 5
+READ_S = 120.0
 READERS = (Reader, Member, Copier)
 
 
@@ -41,94 +47,150 @@ class Soak:
     """seed: of what happens. say: takes a line. strict: whatever a client is refused after all its
     tries, or not answered in time, is a problem; nothing is moved then. lenient: nor is it one that
     a sender was refused something: a Kafka that was killed knows of a producer only its last batch,
-    and ends one that repeats the batch before it.
+    and ends one that repeats the batch before it. traces: of librdkafka's clients; None: they are
+    silent.
     """
 
     def __init__(self, machines: Machines, seed: int, say=print, strict: bool = False,
-                 lenient: bool = False):
+                 lenient: bool = False, traces: Kept | None = None):
         self.machines = machines
-        self._strict, self._lenient = strict, lenient
+        self._strict, self._lenient, self._traces = strict, lenient, traces
         self.history = History()
         self._chance = random.Random(seed)
         self._say = say
         self._admin = Admin({"bootstrap.servers": machines.bootstrap})
-        self._clients: list = []
+        self._crew = Crew([], say)
+        self._found: list[str] = []
+        self.is_interrupted = False
 
     def run(self, seconds: float, faults: list[str]) -> list[str]:
-        """The problems. Raises Stuck."""
-        self._start()
-        end_s = time.monotonic() + seconds
-        turns = []
-        while time.monotonic() < end_s:
-            turns = turns or self._chance.sample(faults, len(faults))
+        """The problems."""
+        turns: list[str] = []
+
+        def turn() -> None:
+            if not turns:
+                turns.extend(self._chance.sample(faults, len(faults)))
             self._turn(turns.pop())
-        return self._verdict()
+
+        return self._judged(seconds, turn)
 
     def roll(self, seconds: float) -> list[str]:
         """As run(): all machines are restarted, one after the other, again and again."""
-        self._start()
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
+        def turn() -> None:
             for machine in self._chance.sample(list(self.machines.of.values()),
                                                len(self.machines.of)):
                 self._restart(machine)
+
+        return self._judged(seconds, turn)
+
+    def _judged(self, seconds: float, turn) -> list[str]:
+        is_well = self._tried("the start", self._start)
+        end_s = time.monotonic() + seconds
+        while is_well and time.monotonic() < end_s and not self.is_interrupted:
+            is_well = self._tried("a fault", turn)
+        if not is_well:
+            self._tried("bringing all machines back", self._mended)
         return self._verdict()
+
+    def _tried(self, what: str, step) -> bool:
+        """Whether a step was taken; a failure is a problem, and not the end. Keeps (3)."""
+        try:
+            step()
+        except Exception as failure:
+            self._found.append(f"{what}: {failure!r}")
+            self._say(f"FAILED {what}: {traceback.format_exc()}")
+            return False
+        return True
+
+    def _mended(self) -> None:
+        self.machines.heal()
+        self._revived()
+        self._recovered("the failure")
+
+    def _revived(self) -> None:
+        """A machine that ended by itself is a problem, and started again."""
+        for number, machine in self.machines.of.items():
+            if not machine.alive():
+                self._found.append(f"{number} ended: {machine.tail()}")
+                machine.spawn()
+                machine.await_ready()
 
     def _start(self) -> None:
         self._admin.create_topics([NewTopic(name, count, 3) for name, count in TOPICS.items()],
                                   timeout=RECOVERY_S)
         self._recovered("the start")
-        self._begin()
+        self._crew = Crew(self._roles(), self._say, self._trace)
+        self._crew.start()
         self._recovered("the clients' start")
-        for client in self._clients:
+        for client in self._crew.clients:
             # Until their groups were there they may have been refused.
             client.failures.clear()
 
+    def _trace(self, name: str) -> Trace | None:
+        return self._traces.of(name, time.time()) if self._traces else None
+
     def _verdict(self) -> list[str]:
-        clients = self._clients
+        self._say("the end: waiting for clients and groups")
+        clients = self._crew.clients
+        self._crew.end(END_S, lambda client: isinstance(client, READERS))
         for client in clients:
             for failure, count in Counter(client.failures).most_common(TOLD_MAX):
                 self._say(f"{client.name} was refused {count} times: {failure}")
-        failures = [f"{client.name} was refused {len(client.failures)}: {client.failures[:3]}"
-                    for client in clients if client.failures
-                    and (self._strict or isinstance(client, Sender) and not self._lenient)]
-        self._end()
-        return failures + problems(self.history, self._finals(), self._existing())
+        refused = [f"{client.name} was refused {len(client.failures)}: {client.failures[:3]}"
+                   for client in clients if client.failures
+                   and (self._strict or isinstance(client, Sender) and not self._lenient)]
+        self._tried("the end", lambda: self._recovered("the end"))
+        hung, own = self._crew.verdict()
+        for sentence in own:
+            self._say(f"its own fault: {sentence}")
+        finals = self._finals()
+        return [*refused, *hung, *problems(self.history, finals, self._existing()), *self._found]
 
-    def _begin(self) -> None:
+    def _roles(self) -> list[Role]:
+        """Of clients. Whoever takes another's place has a name of its own, and what belongs to a
+        transactional id or a group in common."""
         given = self.history, self.machines.bootstrap
         settings = {"delivery.timeout.ms": STRICT_MS, "request.timeout.ms": STRICT_MS // 3} \
             if self._strict else {}
-        senders = [
-            OwnSender("own", *given, "orders", 4, 60, settings),
-            LibrdkafkaSender("librdkafka", *given, "orders", 4, 60, settings),
-            OwnSender("own-moved", *given, "moved", 3, 30, settings),
-            LibrdkafkaSender("librdkafka-moved", *given, "moved", 3, 30, settings),
-            OwnTransactor("own-transactor", *given, "accounts", 2, 5),
-            LibrdkafkaTransactor("librdkafka-transactor", *given, "accounts", 2, 5)]
-        self._clients = [
-            *senders,
-            Reader("reader", *given, TOPICS, False), Reader("committed", *given, TOPICS, True),
-            *(OwnMember("own-group", number, *given, ["orders", "accounts"])
+
+        def role(name: str, kind, *more) -> Role:
+            def make(made: str):
+                client = kind(made, *given, *more)
+                client.is_traced = self._traces is not None
+                return client
+            return Role(name, make)
+
+        def member(group: str, number: int, kind, topics: list) -> Role:
+            return role(f"{group}/{number}", lambda made, *rest: kind(
+                *made.split("/", 1), *rest), topics)
+
+        roles = [
+            role("own", OwnSender, "orders", 4, 60, settings),
+            role("librdkafka", LibrdkafkaSender, "orders", 4, 60, settings),
+            role("own-moved", OwnSender, "moved", 3, 30, settings),
+            role("librdkafka-moved", LibrdkafkaSender, "moved", 3, 30, settings),
+            role("own-transactor", OwnTransactor, "accounts", 2, 5, "own-transactor"),
+            role("librdkafka-transactor", LibrdkafkaTransactor, "accounts", 2, 5,
+                 "librdkafka-transactor"),
+            role("reader", Reader, TOPICS, False), role("committed", Reader, TOPICS, True),
+            *(member("own-group", number, OwnMember, ["orders", "accounts"])
               for number in range(2)),
-            *(LibrdkafkaMember("librdkafka-group", number, *given, ["moved", "accounts"])
+            *(member("librdkafka-group", number, LibrdkafkaMember, ["moved", "accounts"])
               for number in range(2)),
-            Copier("copier", *given, "orders", "copies", ["own", "librdkafka"]),
+            role("copier", Copier, "orders", "copies", "copier"),
             # As in Kafka, a broker that stops gets no replicas.
-            Maker("maker", *given, 1, len(self.machines.of) - self._strict)]
+            role("maker", Maker, 1, len(self.machines.of) - self._strict)]
         if not self._strict:
-            self._clients.append(
-                Mover("mover", *given, MOVED, TOPICS[MOVED], self.machines.of, 1))
-        for client in self._clients:
-            client.start()
+            roles.append(role("mover", Mover, MOVED, TOPICS[MOVED], self.machines.of, 1))
+        return roles
 
     def _turn(self, name: str) -> None:
-        for client in self._clients:
+        for client in self._crew.clients:
             client.reset()
         began_s = time.monotonic()
         with FAULTS[name](self.machines, self._chance) as sentence:
             self._say(f"{name}: {sentence}")
-            time.sleep(self._chance.uniform(0.5, 8))
+            self._pause(self._chance.uniform(0.5, 8))
             held = self._longest()
         healed_s = time.monotonic()
         self._recovered(sentence)
@@ -136,8 +198,14 @@ class Soak:
         self._say(f"  {healed_s - began_s:.1f} s, well again after {now_s - healed_s:.1f} s; "
                   f"longest pauses {held}; afterwards {self._longest()}")
 
+    def _pause(self, seconds: float) -> None:
+        """Less if the run is interrupted."""
+        end_s = time.monotonic() + seconds
+        while not self.is_interrupted and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, 0.2))
+
     def _restart(self, machine) -> None:
-        for client in self._clients:
+        for client in self._crew.clients:
             client.reset()
         began_s = time.monotonic()
         assert machine.stop() == 0, machine.tail()
@@ -149,57 +217,39 @@ class Soak:
                   f"{time.monotonic() - stopped_s:.1f} s; longest pauses {self._longest()}")
 
     def _longest(self) -> str:
-        found = sorted(((client.reset(), client.name) for client in self._clients), reverse=True)
+        found = sorted(((client.reset(), client.name) for client in self._crew.clients),
+                       reverse=True)
         return ", ".join(f"{name} {pause:.1f}" for pause, name in found if pause > 1)
 
     def _recovered(self, what: str) -> None:
-        """Returns once every client went on and every replica is in sync."""
-        before = {client: client.progress for client in self._clients}
+        """Returns once every client went on, or another in its place, and every replica is in
+        sync. Raises Stuck."""
+        self._crew.mark()
         end_s = time.monotonic() + RECOVERY_S
         while True:
-            dead = [f"{client.name}: {client.failure!r}" for client in self._clients
-                    if client.failure is not None] + [
-                        f"{number} ended: {machine.tail()}"
-                        for number, machine in self.machines.of.items() if not machine.alive()]
-            if dead:
-                raise Stuck(f"after {what}: {dead}")
-            stuck = self._stuck(before)
+            self._revived()
+            if self._crew.look():
+                # Who takes a place has as long as who had it.
+                end_s = time.monotonic() + RECOVERY_S
+            stuck = self._crew.waiting() or self._out_of_sync()
             if not stuck:
                 return
             if time.monotonic() > end_s:
                 raise Stuck(f"{RECOVERY_S} s after {what}: {stuck}")
             time.sleep(0.1)
 
-    def _stuck(self, before: dict) -> list[str]:
-        """A group's progress is that of any of its members."""
-        groups: dict[str, bool] = {}
-        for client, progress in before.items():
-            name = client.name.partition("/")[0]
-            groups[name] = groups.get(name, False) or client.progress > progress
-        return [name for name, went_on in groups.items() if not went_on] or self._out_of_sync()
-
     def _out_of_sync(self) -> list[str]:
         # What is moved all the time is in sync at the end.
-        asked = [name for name in TOPICS if name != MOVED or not self._clients]
+        is_moved = bool(self._crew.clients)
+        asked = [name for name in TOPICS if name != MOVED or not is_moved]
         try:
             topics = self._admin.describe_topics(asked, timeout=5)
-            moves = {} if self._clients else self._admin.list_partition_reassignments(timeout=5)
+            moves = {} if is_moved else self._admin.list_partition_reassignments(timeout=5)
         except KafkaError as error:
             return [f"{error!r}"]
         return [f"{part.topic}-{part.partition}: {part}" for topic in topics.values()
                 for part in topic.partitions.values()
                 if set(part.isr) != set(part.replicas)] + [f"{move}" for move in moves]
-
-    def _end(self) -> None:
-        self._say("the end: waiting for clients and groups")
-        for client in self._clients:
-            if not isinstance(client, READERS):
-                client.stopping.set()
-        # Readers last: what they read was written.
-        for client in sorted(self._clients, key=lambda one: isinstance(one, READERS)):
-            client.end(END_S)
-        self._clients = []
-        self._recovered("the end")
 
     def told(self) -> str:
         """How much there was to judge."""
@@ -208,21 +258,32 @@ class Soak:
             kinds[type(event).__name__] = kinds.get(type(event).__name__, 0) + 1
         return ", ".join(f"{count} {name}" for name, count in kinds.items())
 
-    def _existing(self) -> set[str]:
-        return set(self._admin.list_topics(timeout=RECOVERY_S))
+    def _existing(self) -> set[str] | None:
+        """None: nobody says."""
+        names: set[str] = set()
+        is_known = self._tried("the topics' names", lambda: names.update(
+            self._admin.list_topics(timeout=RECOVERY_S)))
+        return names if is_known else None
 
     def _finals(self) -> dict[Place, Final]:
-        finals = {}
-        for topic, count in TOPICS.items():
-            for partition in range(count):
-                place = Place(topic, partition)
-                records = read_whole(self.machines.bootstrap, place, "read_uncommitted")
-                visible = read_whole(self.machines.bootstrap, place, "read_committed")
-                finals[place] = Final(records, set(visible), self._digests(place))
+        """Of the partitions that can be read to their ends."""
+        finals: dict[Place, Final] = {}
+        end_s = time.monotonic() + END_S
+        for place in (Place(topic, partition) for topic, count in TOPICS.items()
+                      for partition in range(count)):
+            if time.monotonic() > end_s:
+                self._found.append(f"not read in {END_S} s: {place.topic}-{place.partition}")
+                continue
+
+            def read(place: Place = place) -> None:
+                records, visible = (read_whole(self.machines.bootstrap, place, isolation)
+                                    for isolation in ("read_uncommitted", "read_committed"))
+                finals[place] = Final(records, set(visible), self._digests(place, end_s))
+
+            self._tried(f"reading {place.topic}-{place.partition}", read)
         return finals
 
-    def _digests(self, place: Place) -> dict[int, str]:
-        end_s = time.monotonic() + RECOVERY_S
+    def _digests(self, place: Place, end_s: float) -> dict[int, str]:
         while True:
             found = {number: digest for number, machine in self.machines.of.items()
                      if (digest := digest_of(machine.data_dir, place)) is not None}
@@ -232,23 +293,27 @@ class Soak:
 
 
 def read_whole(bootstrap: str, place: Place, isolation: str) -> dict:
-    """offset -> value, read by librdkafka from the beginning to the end."""
+    """offset -> value, read by librdkafka from the beginning to the end. Raises Stuck when nothing
+    comes for READ_S."""
     consumer = confluent_kafka.Consumer({
         "bootstrap.servers": bootstrap, "group.id": "final", "enable.auto.commit": False,
         "isolation.level": isolation, "enable.partition.eof": True, "log_level": 0,
         "auto.offset.reset": "error"})
     consumer.assign([confluent_kafka.TopicPartition(place.topic, place.partition, 0)])
     found = {}
+    end_s = time.monotonic() + READ_S
     try:
-        while True:
+        while time.monotonic() < end_s:
             for message in consumer.consume(10_000, 1.0):
                 error = message.error()
                 if error is None:
                     found[message.offset()] = value_of(message.value())
+                    end_s = time.monotonic() + READ_S
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     return found
                 elif not error.retriable():
                     raise confluent_kafka.KafkaException(error)
+        raise Stuck(f"{place} {isolation}: nothing came for {READ_S} s after {len(found)} records")
     finally:
         consumer.close()
 

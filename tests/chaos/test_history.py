@@ -17,6 +17,7 @@ from tests.chaos.history import (
     Value,
     Writer,
     problems,
+    tally,
 )
 
 A, B = Place("orders", 0), Place("orders", 1)
@@ -223,3 +224,31 @@ def test_topics_that_are_gone_or_came_back_are_found(world):
     assert "topics that were made and are gone: 1: made" in found(world)
     world.topics |= {"made", "gone"}
     assert "topics that were deleted and are there: 1: gone" in found(world)
+
+
+def test_a_partition_that_could_not_be_read_is_not_judged_and_the_others_are(world):
+    world.history.add(Sent(Value(ONE, 5), A))
+    world.history.add(Acknowledged(Value(ONE, 5), 9))
+    world.history.add(Copied(A, B, 4))
+    del world.finals[A]
+    assert world.found() == []
+    # The transaction's record there.
+    world.finals[B].visible.clear()
+    assert "committed transactions that are not there as a whole: 1: good" in found(world)
+
+
+def test_topics_are_not_judged_when_nobody_says_which_there_are(world):
+    world.topics = None
+    assert world.found() == []
+
+
+def test_what_was_found_is_counted_by_kinds(world):
+    assert set(tally(world.found()).values()) == {0}
+    world.finals[A].digests[3] = "z"
+    world.finals[A].records |= {20: Value(ONE, 3), 21: Value(ONE, 2)}
+    world.history.add(Told("group", A, 3, 12.0))
+    for number in (5, 6):
+        world.history.add(Sent(Value(ONE, number), A))
+        world.history.add(Acknowledged(Value(ONE, number), 30 + number))
+    told = [*world.found(), "own was refused 2: ['1']", "1 ended: ", "a sentence"]
+    assert tally(told) == {"lost": 2, "doubled": 2, "reordered": 0, "stale": 1, "divergent": 1}

@@ -1,5 +1,7 @@
 """A cluster of three real brokerds with their etcds, among faults, under all kinds of clients."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -21,6 +23,24 @@ def test_nothing_is_lost_or_doubled_while_machines_die_hang_and_are_cut_off(rand
     done = soak("--seconds", "12", "--seed", str(random_source.randrange(1 << 32)),
                 "--faults", "killed,isolated,powerless,hung")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_amid_a_fault_has_its_verdict(number):
+    with subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos", "--seconds", "86400", "--faults", "hung"],
+            cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True) as run:
+        told = []
+        for line in run.stdout:
+            told.append(line)
+            if line.startswith("hung: "):
+                # As a terminal does: everybody in it hears.
+                os.killpg(run.pid, number)
+    assert run.returncode == 0, told
+    assert any(line.startswith("VERDICT 0 lost, ") for line in told), told
 
 
 @pytest.mark.slow

@@ -23,18 +23,21 @@ ERRORS = (KafkaError, confluent_kafka.KafkaException)
 
 
 class Transactor(Client):
-    """Transactions over all partitions of a topic, one in five of them aborted."""
+    """Transactions over all partitions of a topic, one in five of them aborted. identity: its
+    transactional id, by default its name."""
 
+    kind = "transactor"
     records_max = 8
 
-    def __init__(self, name, history, bootstrap, topic: str, partitions: int, rate: float):
+    def __init__(self, name, history, bootstrap, topic: str, partitions: int, rate: float,
+                 identity: str = ""):
         super().__init__(name, history, bootstrap)
         history.writers[name] = Writer()
         self._topic, self._partitions = topic, partitions
         self._rate = rate
         self._number = self._count = 0
         self.settings = {
-            "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 2,
+            "bootstrap.servers": bootstrap, "transactional.id": identity or name, "linger.ms": 2,
             "transaction.timeout.ms": TRANSACTION_MS}
 
     def work(self) -> None:
@@ -42,6 +45,7 @@ class Transactor(Client):
         while not self.stopping.is_set():
             try:
                 if producer is None:
+                    self.asks("its producer id")
                     producer = self.begun()
                 self._transaction(producer)
             except ERRORS as error:
@@ -50,6 +54,9 @@ class Transactor(Client):
             self.stopping.wait(self.chance.expovariate(self._rate))
         if producer is not None:
             self.closed(producer)
+        if self.is_abandoned:
+            return
+        self.asks("its producer id")
         # Whatever the last one left open is aborted.
         self.closed(self.begun())
 
@@ -72,8 +79,10 @@ class Transactor(Client):
             value = Value(self.name, self._number)
             self._number += 1
             self.history.add(Sent(value, place, name))
+            self.asks(f"record {value.number} of {name}")
             self.sent(producer, value, place)
         is_committed = self.chance.random() < 0.8
+        self.asks(f"the end of {name}")
         if is_committed:
             self.committed(producer)
         else:
@@ -89,6 +98,7 @@ class Transactor(Client):
         """A transaction failed, its end is unknown; the producer to go on with, or None."""
         if producer is None:
             return None
+        self.asks("an abort")
         try:
             producer.abort_transaction(TRANSACTION_MS / 1000)
             return producer
@@ -115,7 +125,7 @@ class LibrdkafkaTransactor(Transactor):
 
     def begun(self):
         producer = confluent_kafka.Producer({
-            **self.settings, "socket.timeout.ms": SOCKET_MS, "log_level": 0})
+            **self.settings, "socket.timeout.ms": SOCKET_MS, **self.librdkafka()})
         producer.init_transactions(TRANSACTION_MS / 1000)
         return producer
 
@@ -142,17 +152,18 @@ class LibrdkafkaTransactor(Transactor):
 
 class Copier(Client):
     """Copies a topic to another, partition by partition: records and positions in one
-    transaction."""
+    transaction. identity: its group's and its transactional id, by default its name."""
 
-    def __init__(self, name, history, bootstrap, source: str, goal: str, writers: list[str]):
+    kind = "transactor"
+
+    def __init__(self, name, history, bootstrap, source: str, goal: str, identity: str = ""):
         super().__init__(name, history, bootstrap)
-        for writer in writers:
-            history.writers[copy_of(writer)] = Writer()
+        self._identity = identity or name
         self._source, self._goal = source, goal
         self._count = 0
 
     def work(self) -> None:
-        with Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name,
+        with Consumer({"bootstrap.servers": self.bootstrap, "group.id": self._identity,
                        "auto.offset.reset": "earliest", "enable.auto.commit": False,
                        "isolation.level": "read_committed"}) as consumer:
             consumer.subscribe([self._source])
@@ -167,15 +178,20 @@ class Copier(Client):
                     self._go_back(consumer)
             if producer is not None:
                 producer.close(0)
+            if self.is_abandoned:
+                return
+            self.asks("its producer id")
             self._begun().close(0)
+            self.asks("the group's positions")
             self._tell(consumer)
 
     def _begun(self) -> Producer:
         return own_transactional({"bootstrap.servers": self.bootstrap, "linger.ms": 2,
-                                  "transactional.id": self.name,
+                                  "transactional.id": self._identity,
                                   "transaction.timeout.ms": TRANSACTION_MS})
 
     def _copy(self, consumer, producer) -> None:
+        self.asks("a poll")
         records = consumer.poll(POLL_S, 200)
         if not records:
             return
@@ -184,12 +200,14 @@ class Copier(Client):
         producer.begin_transaction()
         for record in records:
             writer, number = value_of(record.value)
+            self.history.writers.setdefault(copy_of(writer), Writer())
             value = Value(copy_of(writer), number)
             # What was copied in vain is copied again, in another transaction.
             self.history.add(Sent(value, Place(self._goal, record.partition), name))
             producer.send(self._goal, told(value), partition=record.partition)
         ends = {TopicPartition(record.topic, record.partition): record.offset + 1
                 for record in records}
+        self.asks(f"the positions and the end of {name}")
         producer.send_offsets_to_transaction(ends, consumer.group_metadata())
         producer.commit_transaction(TRANSACTION_MS / 1000)
         self.history.add(Ended(name, True))
@@ -198,6 +216,7 @@ class Copier(Client):
     def _given_up(self, producer):
         if producer is None:
             return None
+        self.asks("an abort")
         try:
             producer.abort_transaction(TRANSACTION_MS / 1000)
             return producer
@@ -207,6 +226,7 @@ class Copier(Client):
 
     def _go_back(self, consumer) -> None:
         """To what is committed, once that is told."""
+        self.asks("the group's positions")
         while not self.stopping.is_set():
             try:
                 parts = consumer.assignment()

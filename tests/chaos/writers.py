@@ -18,6 +18,7 @@ from tests.chaos.history import Acknowledged, History, Place, Sent, Value, Write
 DELIVERY_MS = 300_000
 IN_FLIGHT_MAX = 100
 PAYLOAD = "." * 60
+TRACED = {"debug": "cgrp,protocol,broker"}
 
 
 def told(value: Value) -> bytes:
@@ -30,8 +31,14 @@ def value_of(data: bytes) -> Value:
 
 
 class Client(threading.Thread):
-    """Something that works until it is told to stop. `progress` counts what was acknowledged, and
-    `pause_s` is the longest time without since it was last reset."""
+    """Something that works until it is told to stop. `progress` counts what was acknowledged,
+    `went_on_s` is when that was last, and `pause_s` the longest time without since it was last
+    reset. `asked` is what it asked last. kind: those of one kind make the same kinds of requests.
+    is_abandoned: another has taken its place, and finishes what it left. is_traced: librdkafka
+    tells on stderr what it sends and receives."""
+
+    kind = "client"
+    clock = staticmethod(time.monotonic)
 
     def __init__(self, name: str, history: History, bootstrap: str):
         super().__init__(name=name, daemon=True)
@@ -39,11 +46,13 @@ class Client(threading.Thread):
         self.bootstrap = bootstrap
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
+        self.is_abandoned = self.is_traced = False
+        self.asked = "nothing"
         self.progress = 0
         self.pause_s = 0.0
         self.chance = random.Random(name)
         self.failures: list[str] = []        # What it was refused, or not answered in time.
-        self._last_s = time.monotonic()
+        self.went_on_s = self._last_s = self.clock()
 
     def run(self) -> None:
         try:
@@ -56,10 +65,18 @@ class Client(threading.Thread):
         raise AssertionError("each client has its own")
 
     def went_on(self) -> None:
-        now_s = time.monotonic()
+        now_s = self.clock()
         self.pause_s = max(self.pause_s, now_s - self._last_s)
-        self._last_s = now_s
+        self.went_on_s = self._last_s = now_s
         self.progress += 1
+
+    def asks(self, what: str) -> None:
+        """The next call may hang."""
+        self.asked = what
+
+    def librdkafka(self) -> dict:
+        """Settings of what librdkafka tells of itself."""
+        return {"client.id": self.name, **(TRACED if self.is_traced else {"log_level": 0})}
 
     def refused(self, what, error) -> None:
         """Something was not done, as the client says itself after all its tries."""
@@ -67,7 +84,7 @@ class Client(threading.Thread):
 
     def reset(self) -> float:
         """The longest pause until now, the one under way included; the next begins here."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         longest = max(self.pause_s, now_s - self._last_s)
         self.pause_s, self._last_s = 0.0, now_s
         return longest
@@ -82,6 +99,8 @@ class Client(threading.Thread):
 
 class Sender(Client):
     """Writes to the partitions of a topic in turn, `rate` records a second."""
+
+    kind = "sender"
 
     def __init__(self, name, history, bootstrap, topic: str, partitions: int, rate: float,
                  settings: dict | None = None, promise: Writer | None = None):
@@ -101,6 +120,7 @@ class Sender(Client):
                 place = Place(self._topic, number % self._partitions)
                 value = Value(self.name, number)
                 self.history.add(Sent(value, place))
+                self.asks(f"record {number} into {place.topic}-{place.partition}")
                 yield value, place
                 number += 1
                 self.stopping.wait(self.chance.expovariate(self._rate))
@@ -148,13 +168,14 @@ class LibrdkafkaSender(Sender):
                 # A fatal one: what was under way fails, and a producer with another id goes on.
                 self.failed(value, error)
                 producer = self._begun()
+        self.asks("a flush")
         producer.flush(DELIVERY_MS / 1000)
 
     def _begun(self) -> confluent_kafka.Producer:
         producer = confluent_kafka.Producer({
-            "delivery.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
+            "delivery.timeout.ms": DELIVERY_MS, "enable.idempotence": True,
             "topic.metadata.refresh.interval.ms": 5000, "socket.timeout.ms": 10_000,
-            **self.settings})
+            **self.settings, **self.librdkafka()})
         threading.Thread(target=self._poll, args=(producer,), daemon=True).start()
         return producer
 

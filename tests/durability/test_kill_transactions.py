@@ -34,7 +34,7 @@ def _clients(history: History, bootstrap: str) -> list:
         LibrdkafkaTransactor("librdkafka-transactor", *given, "accounts", 2, 20),
         Reader("reader", *given, TOPICS, False), Reader("committed", *given, TOPICS, True),
         OwnMember("group", 0, *given, ["orders", "accounts"]),
-        Copier("copier", *given, "orders", "copies", ["own", "librdkafka"])]
+        Copier("copier", *given, "orders", "copies")]
 
 
 def _went_on(clients: list) -> None:

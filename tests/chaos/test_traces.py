@@ -1,0 +1,82 @@
+"""What librdkafka tells of its requests says which of them were answered."""
+
+import os
+import sys
+
+from tests.chaos.traces import kept, trace_of
+
+SENT = ("%7|{at}.5|SEND|{name}#consumer-4| [thrd:{broker}]: {broker}: "
+        "Sent {what}Request (v9, 186 bytes @ 0, CorrId {id})\n")
+RECEIVED = ("%7|{at}.5|RECV|{name}#consumer-4| [thrd:{broker}]: {broker}: "
+            "Received {what}Response (v9, 40 bytes, CorrId {id}, rtt 32.97ms)\n")
+FAILED = ("%7|{at}.5|FAIL|{name}#consumer-4| [thrd:{broker}]: {broker}: "
+          "Disconnected (after 33ms in state UP) (_TRANSPORT)\n")
+COMMIT = ("%7|{at}.5|COMMIT|{name}#consumer-4| [thrd:main]: {broker}: OffsetCommit for 2 "
+          "partition(s) in join-state steady: manual: returned: Broker: Not coordinator\n")
+NOW_S = 1000.5
+
+
+def line(form: str, at: int, id_: int = 0, what: str = "OffsetCommit", name: str = "group/0",
+         broker: str = "broker:9092/1") -> str:
+    return form.format(at=at, id=id_, what=what, name=name, broker=broker)
+
+
+def unanswered(*lines: str) -> list[str]:
+    return trace_of(lines, "group/0", NOW_S).unanswered()
+
+
+def test_what_was_sent_and_not_answered_is_told():
+    assert unanswered(line(SENT, 900, 7)) == ["OffsetCommit for 100 s by broker:9092/1"]
+
+
+def test_what_was_answered_is_not():
+    assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 7)) == []
+
+
+def test_another_answer_by_the_same_or_another_broker_is_none():
+    assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 8),
+                      line(RECEIVED, 901, 7, broker="broker:9092/2"))
+
+
+def test_a_broker_may_take_its_time():
+    assert unanswered(line(SENT, 980, 7)) == []
+
+
+def test_a_connection_that_ended_leaves_nothing_unanswered():
+    assert unanswered(line(SENT, 900, 7), line(FAILED, 901)) == []
+    assert unanswered(line(SENT, 900, 7), line(FAILED, 901, broker="broker:9092/2"))
+    # One that ended in silence is followed by another.
+    assert unanswered(line(SENT, 900, 7), line(SENT, 999, 8, "ApiVersion")) == []
+
+
+def test_other_clients_count_as_little_as_lines_of_another_form():
+    assert unanswered(line(SENT, 900, 7), line(RECEIVED, 901, 7, name="group/1"), "%5|what?\n",
+                      "group/0# says nothing\n")
+
+
+def test_who_told_nothing_has_no_trace():
+    assert trace_of([line(SENT, 900, 7, name="group/1")], "group/0", NOW_S) is None
+
+
+def test_what_was_asked_and_answered_last_is_told():
+    told = trace_of([
+        line(SENT, 900, 7), line(RECEIVED, 910, 7), line(COMMIT, 911), line(SENT, 990, 8, "Fetch")],
+        "group/0", NOW_S).told()
+    assert told == (
+        "2 requests sent, all answered or cut off; last sent OffsetCommit to broker:9092/1 100 s ago, "
+        "last received OffsetCommit 90 s ago; its last commit: broker:9092/1: OffsetCommit for 2 "
+        "partition(s) in join-state steady: manual: returned: Broker: Not coordinator 89 s ago")
+
+
+def test_what_libraries_write_is_kept_and_read_back(tmp_path, capfd):
+    with kept(tmp_path / "told") as traces:
+        noise = line(SENT, 899, 6).replace("SEND", "TERMINATE")
+        os.write(2, f"{noise}{line(SENT, 900, 7)}".encode())
+        print("of Python's own", file=sys.stderr)
+        while (trace := traces.of("group/0", NOW_S)) is None:
+            os.sched_yield()
+        assert len(trace.unanswered()) == 1
+        assert traces.of("group/1", NOW_S) is None
+        assert "TERMINATE" not in (tmp_path / "told").read_text()
+    os.write(2, b"afterwards")
+    assert capfd.readouterr().err == "of Python's own\nafterwards"

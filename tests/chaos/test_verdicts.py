@@ -1,0 +1,171 @@
+"""A run has a verdict, whatever happens to it: with played machines, without brokers."""
+
+import pytest
+
+from tests.chaos import soak as soaks
+from tests.chaos.faults import FAULTS, fault
+from tests.chaos.history import Acknowledged, Place, Sent, Value, Writer
+from tests.chaos.machines import Machines
+from tests.chaos.soak import Soak, Stuck
+
+
+class Machine:
+    """Does nothing. ends: how often it ends by itself."""
+
+    bootstrap = "127.0.0.1:1"
+    ends = 0
+    starts = heals = 0
+
+    def alive(self) -> bool:
+        return not self.ends
+
+    def spawn(self) -> None:
+        self.ends -= 1
+        self.starts += 1
+
+    def await_ready(self) -> None:
+        assert self.alive(), "it ended"
+
+    def heal(self) -> None:
+        self.heals += 1
+
+    def tail(self) -> str:
+        return "its last words"
+
+
+class Network:
+    heals = 0
+
+    def heal(self) -> None:
+        self.heals += 1
+
+
+class Played(Soak):
+    """Without topics and clients; a record was acknowledged, and lost. stuck: what does not go
+    on after faults. unreadable: it cannot be read."""
+
+    stuck: tuple = ()
+    unreadable = False
+
+    def _start(self) -> None:
+        self.history.writers["one"] = Writer()
+        for topic in ("orders", "moved"):
+            value = Value("one", len(topic))
+            self.history.add(Sent(value, Place(topic, 0)))
+            self.history.add(Acknowledged(value, 7))
+
+    def _recovered(self, what: str) -> None:
+        self._revived()
+        if self.stuck:
+            self.stuck, stuck = (), self.stuck
+            raise Stuck(f"after {what}: {stuck}")
+
+    def _out_of_sync(self) -> list[str]:
+        return []
+
+    def _existing(self) -> set[str]:
+        return set()
+
+    def read(self, bootstrap: str, place: Place, isolation: str) -> dict:
+        if self.unreadable and place.topic == "orders":
+            raise Stuck("nothing came")
+        return {}
+
+    def _digests(self, place: Place, end_s: float) -> dict:
+        return {}
+
+
+LOST = "acknowledged and lost: 2: one/6 in orders-0 at 7, one/5 in moved-0 at 7"
+
+
+@pytest.fixture
+def soak(monkeypatch):
+    machines = Machines(Network(), {1: Machine(), 2: Machine()})
+    made = Played(machines, 1, lambda line: None)
+    monkeypatch.setattr(soaks, "read_whole", made.read)
+    monkeypatch.setattr(made, "_pause", lambda seconds: None)
+    return made
+
+
+@pytest.fixture
+def played(soak):
+    """Turns a generator function into the one fault; at its second time the run is interrupted."""
+    names = []
+
+    def made(function) -> list[str]:
+        turns = []
+
+        def counted(machines, chance):
+            turns.append(function)
+            soak.is_interrupted = soak.is_interrupted or len(turns) == 2
+            yield from function(machines, chance)
+
+        counted.__name__ = "played"
+        fault(counted)
+        names.append(counted.__name__)
+        return names
+
+    yield made
+    for name in names:
+        FAULTS.pop(name, None)
+
+
+def harmless(machines, chance):
+    yield "nothing"
+
+
+def test_a_run_that_is_interrupted_has_its_verdict(soak, played):
+    assert soak.run(1e9, played(harmless)) == [LOST]
+
+
+def test_a_run_whose_time_is_over_has_its_verdict(soak, played):
+    assert soak.run(0, played(harmless)) == [LOST]
+
+
+def test_a_run_that_gets_stuck_is_healed_and_has_its_verdict(soak, played):
+    soak.stuck = ("group/1",)
+    found = soak.run(1e9, played(harmless))
+    assert found[0] == LOST
+    assert "Stuck(\"after nothing: ('group/1',)\")" in found[1]
+    assert soak.machines.network.heals == 1
+    assert [machine.heals for machine in soak.machines.of.values()] == [1, 1]
+
+
+def test_a_fault_that_breaks_ends_the_faults_and_not_the_run(soak, played):
+    def broken(machines, chance):
+        yield "something"
+        raise AssertionError("no way back")
+
+    found = soak.run(1e9, played(broken))
+    assert found[0] == LOST
+    assert "a fault: AssertionError('no way back')" in found[1]
+
+
+def test_a_start_that_fails_has_a_verdict_on_what_there_was(soak, played, monkeypatch):
+    def start() -> None:
+        Played._start(soak)
+        raise Stuck("no topics")
+
+    monkeypatch.setattr(soak, "_start", start)
+    found = soak.run(1e9, played(harmless))
+    assert found == [LOST, "the start: Stuck('no topics')"]
+
+
+def test_a_machine_that_ends_by_itself_is_a_problem_and_started_again(soak, played):
+    soak.machines.of[2].ends = 1
+    assert soak.run(1e9, played(harmless)) == [LOST, "2 ended: its last words"]
+    assert soak.machines.of[2].starts == 1
+
+
+def test_a_machine_that_does_not_come_back_does_not_keep_the_verdict(soak, played):
+    soak.machines.of[2].ends = 1000
+    found = soak.run(1e9, played(harmless))
+    assert found[0] == LOST
+    assert sum("it ended" in sentence for sentence in found) == 3
+
+
+def test_partitions_that_cannot_be_read_are_problems_and_the_others_are_judged(soak, played):
+    soak.unreadable = True
+    found = soak.run(1e9, played(harmless))
+    assert found[0] == "acknowledged and lost: 1: one/5 in moved-0 at 7"
+    assert found[1:] == [f"reading orders-{number}: Stuck('nothing came')" for number in range(4)]

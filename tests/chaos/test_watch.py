@@ -1,0 +1,239 @@
+"""Whoever hangs is named and replaced, and judged by what its brokers answered."""
+
+import pytest
+
+from tests.chaos.history import History
+from tests.chaos.traces import Trace
+from tests.chaos.watch import REPLACED_MAX, Crew, Role
+from tests.chaos.writers import Client
+
+HUNG_S = 100.0
+
+
+class Clock:
+    """Moves when it is told to."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Played(Client):
+    """Goes on when a test says so. is_deaf: nothing ends it."""
+
+    def __init__(self, name: str, clock: Clock, kind: str):
+        self.clock, self.kind = clock, kind
+        super().__init__(name, History(), "nowhere")
+        self.is_deaf = self.is_started = False
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def is_alive(self) -> bool:
+        return self.is_deaf or not self.stopping.is_set()
+
+    def join(self, timeout=None) -> None:
+        if self.is_alive():
+            self.clock.now_s += timeout
+
+
+class World:
+    """Two members of a group and a sender. traces: by name."""
+
+    def __init__(self):
+        self.clock = Clock()
+        self.said: list[str] = []
+        self.traces: dict[str, Trace] = {}
+        self.made: dict[str, Played] = {}
+        kinds = {"group/0": "member", "group/1": "member", "sender": "sender"}
+        self.crew = Crew([Role(name, self._maker(kind)) for name, kind in kinds.items()],
+                         self.said.append, self.traces.get, self.clock, HUNG_S)
+        self.crew.start()
+        self.crew.mark()
+
+    def _maker(self, kind: str):
+        def make(name: str) -> Played:
+            self.made[name] = Played(name, self.clock, kind)
+            return self.made[name]
+        return make
+
+    def answered(self, name: str) -> None:
+        self.traces[name] = Trace(0.0, sent_count=7, last_commit="Broker: Not coordinator")
+
+    def not_answered(self, name: str) -> None:
+        self.answered(name)
+        self.traces[name].open["handle", "broker 2", "17"] = "OffsetCommit", -60.0
+
+    def hang(self, *names: str, seconds: float = HUNG_S) -> None:
+        """All the others go on for so long."""
+        for _ in range(int(seconds)):
+            self.clock.now_s += 1
+            for client in self.crew.clients:
+                if client.name not in names:
+                    client.went_on()
+
+    def names(self) -> list[str]:
+        return [client.name for client in self.crew.clients]
+
+    def end(self) -> tuple[list[str], list[str]]:
+        self.crew.end(50.0, lambda client: client.kind == "member")
+        return self.crew.verdict()
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_clients_that_go_on_are_let_alone(world):
+    world.hang(seconds=500)
+    assert world.crew.look() == 0
+    assert world.crew.waiting() == []
+    assert world.end() == ([], [])
+
+
+def test_a_member_that_hangs_is_named_with_what_it_asked_and_was_answered(world):
+    world.made["group/1"].asks("a synchronous commit of moved-1 at 7")
+    world.answered("group/1")
+    world.hang("group/1")
+    assert world.crew.look() == 1
+    told, = world.said
+    for part in ("group/1 hangs for 100 s", "a synchronous commit of moved-1 at 7",
+                 "while group/0, sender went on", "7 requests sent, all answered or cut off",
+                 "Broker: Not coordinator"):
+        assert part in told
+
+
+def test_another_takes_the_place_of_who_hangs_and_the_run_goes_on(world):
+    world.hang("group/1")
+    world.crew.look()
+    assert world.names() == ["group/0", "group/1.1", "sender"]
+    assert world.made["group/1.1"].is_started
+    hung = world.made["group/1"]
+    assert hung.is_abandoned
+    assert hung.stopping.is_set()
+    world.crew.mark()
+    assert world.crew.waiting() == ["group/0", "group/1.1", "sender"]
+    world.hang(seconds=5)
+    assert world.crew.waiting() == []
+
+
+def test_the_member_of_a_group_that_goes_on_does_not_hide_the_other(world):
+    world.crew.mark()
+    world.hang("group/1", seconds=5)
+    assert world.crew.waiting() == ["group/1"]
+
+
+def test_who_did_not_wait_long_enough_does_not_hang(world):
+    world.hang("group/1", seconds=HUNG_S - 1)
+    assert world.crew.look() == 0
+    # A fault that is over gives everybody time.
+    world.crew.mark()
+    world.hang("group/1", seconds=HUNG_S - 1)
+    assert world.crew.look() == 0
+
+
+def test_where_nobody_goes_on_nobody_hangs(world):
+    world.hang("group/0", "group/1", "sender", seconds=HUNG_S * 3)
+    assert world.crew.look() == 0
+    assert world.crew.waiting() == ["group/0", "group/1", "sender"]
+
+
+def test_a_hang_is_the_clients_own_fault_if_all_was_answered_and_its_successor_goes_on(world):
+    world.answered("group/1")
+    world.hang("group/1")
+    world.crew.look()
+    world.hang(seconds=5)
+    failures, own = world.end()
+    assert failures == []
+    assert "group/1 hangs" in own[0]
+
+
+def test_a_hang_is_a_failure_if_the_successor_does_not_go_on(world):
+    world.answered("group/1")
+    world.hang("group/1")
+    world.crew.look()
+    world.hang("group/1.1", seconds=5)
+    failures, own = world.end()
+    assert "group/1 hangs" in failures[0]
+    assert own == []
+
+
+def test_a_hang_is_a_failure_if_something_was_not_answered(world):
+    world.not_answered("group/1")
+    world.hang("group/1")
+    world.crew.look()
+    world.hang(seconds=5)
+    failures, own = world.end()
+    assert "NOT ANSWERED: OffsetCommit for 60 s by broker 2" in failures[0]
+    assert own == []
+
+
+def test_a_hang_is_a_failure_if_nobody_knows_what_was_answered(world):
+    world.hang("group/1")
+    world.crew.look()
+    world.hang(seconds=5)
+    assert "what it was answered is not known" in world.end()[0][0]
+
+
+def test_a_hang_is_a_failure_if_nobody_of_its_kind_goes_on(world):
+    for name in ("group/0", "group/1"):
+        world.answered(name)
+    world.hang("group/0", "group/1")
+    assert world.crew.look() == 2
+    assert len(world.end()[0]) == 2
+
+
+def test_a_client_that_ended_is_a_failure_and_is_replaced(world):
+    world.made["sender"].asks("record 9")
+    world.made["sender"].failure = ValueError("broken")
+    assert world.crew.look() == 1
+    assert world.names() == ["group/0", "group/1", "sender.1"]
+    assert world.end() == (["sender ended as it asked for record 9: ValueError('broken')"], [])
+
+
+def test_who_is_replaced_again_and_again_is_left_at_last(world):
+    for _ in range(REPLACED_MAX + 5):
+        for client in world.crew.clients:
+            if client.kind == "sender":
+                client.failure = ValueError("broken")
+        world.crew.look()
+    assert f"sender.{REPLACED_MAX}" in world.names()
+
+
+def test_who_does_not_stop_at_the_end_is_named_and_the_end_comes(world):
+    hung = world.made["group/1"]
+    hung.is_deaf = True
+    hung.asks("a close")
+    world.hang(seconds=5)
+    failures, own = world.end()
+    assert "group/1 hangs" in failures[0]
+    assert "a close" in failures[0]
+    assert own == []
+    # What it left is finished by another, that has nothing else to do.
+    assert world.made["group/1.1"].stopping.is_set()
+
+
+def test_who_does_not_stop_though_all_was_answered_hangs_by_its_own_fault(world):
+    world.made["group/1"].is_deaf = True
+    world.answered("group/1")
+    failures, own = world.end()
+    assert failures == []
+    assert "group/1 hangs" in own[0]
+
+
+def test_all_of_a_kind_that_do_not_stop_are_a_failure(world):
+    for name in ("group/0", "group/1"):
+        world.made[name].is_deaf = True
+        world.answered(name)
+    assert len(world.end()[0]) == 2
+
+
+def test_readers_are_stopped_when_the_others_have_ended(world):
+    order = []
+    for client in world.crew.clients:
+        client.join = lambda timeout=None, client=client: order.append(client.name)
+    world.end()
+    assert order == ["sender", "group/0", "group/1"]

@@ -1,0 +1,118 @@
+"""What librdkafka tells of its requests: kept in a file, and read back for one client.
+
+Owns: the process's descriptor 2 while it is kept.
+Called by: tests.chaos.__main__, tests.chaos.watch.
+Invariants: (1) what is told is read, never asked for: a client that hangs tells nothing more.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.process import die_with_parent
+
+# What a broker may take for an answer: a fetch or a join waits for others.
+PATIENCE_S = 30.0
+_LINE = re.compile(r"%\d\|(?P<at>[\d.]+)\|(?P<what>\w+)\|(?P<handle>[^|]*)\| "
+                   r"\[thrd:(?P<thread>.*?)\]: (?P<text>.*)")
+_SENT = re.compile(r"Sent (\w+)Request \(.*CorrId (\d+)\)")
+_RECEIVED = re.compile(r"Received (\w+)Response \(.*CorrId (\d+),")
+# Told a thousand times a second by a broker handle that nobody lets go of.
+NOISE = "|TERMINATE|"
+FIRST = "ApiVersion"      # On each connection.
+# What every client asks for all the time says nothing of what it waits for.
+_ALWAYS = {"Fetch", "Metadata", "Heartbeat", FIRST}
+
+
+@dataclass
+class Trace:
+    """A client's requests. now_s: when it was looked at, by the wall clock."""
+
+    now_s: float
+    sent_count: int = 0
+    last_sent: str = "nothing"
+    last_received: str = "nothing"
+    last_commit: str = ""
+    # (handle, thread, correlation id) -> (name, when).
+    open: dict[tuple, tuple[str, float]] = field(default_factory=dict)
+
+    def dropped(self, connection: tuple) -> None:
+        """What it left unanswered ends with it."""
+        self.open = {key: entry for key, entry in self.open.items() if key[:2] != connection}
+
+    def unanswered(self) -> list[str]:
+        """What was sent on connections that are still there, and should have been answered."""
+        return [f"{name} for {self.now_s - at_s:.0f} s by {key[1]}"
+                for key, (name, at_s) in self.open.items() if self.now_s - at_s > PATIENCE_S]
+
+    def told(self) -> str:
+        missing = self.unanswered()
+        answered = f"NOT ANSWERED: {', '.join(missing)}" if missing else "all answered or cut off"
+        commit = f"; its last commit: {self.last_commit}" if self.last_commit else ""
+        return (f"{self.sent_count} requests sent, {answered}; last sent {self.last_sent}, last "
+                f"received {self.last_received}{commit}")
+
+
+def trace_of(lines: Iterable[str], name: str, now_s: float) -> Trace | None:
+    """None: it told nothing, as other clients than librdkafka's do."""
+    found, mark = Trace(now_s), f"|{name}#"
+    for line in lines:
+        if mark not in line or (match := _LINE.match(line)) is None:
+            continue
+        connection, at_s = (match["handle"], match["thread"]), float(match["at"])
+        if match["what"] == "SEND" and (sent := _SENT.search(match["text"])):
+            if sent[1] == FIRST:
+                found.dropped(connection)
+            found.sent_count += 1
+            found.open[*connection, sent[2]] = sent[1], at_s
+            if sent[1] not in _ALWAYS:
+                found.last_sent = f"{sent[1]} to {match['thread']} {now_s - at_s:.0f} s ago"
+        elif match["what"] == "RECV" and (received := _RECEIVED.search(match["text"])):
+            found.open.pop((*connection, received[2]), None)
+            if received[1] not in _ALWAYS:
+                found.last_received = f"{received[1]} {now_s - at_s:.0f} s ago"
+        elif match["what"] == "FAIL":
+            found.dropped(connection)
+        elif match["what"] == "COMMIT":
+            found.last_commit = f"{match['text']} {now_s - at_s:.0f} s ago"
+    return found if found.sent_count else None
+
+
+class Kept:
+    """The lines of all clients, in a file."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def of(self, name: str, now_s: float) -> Trace | None:
+        with suppress(FileNotFoundError), open(self._path, errors="replace") as lines:
+            return trace_of(lines, name, now_s)
+        return None
+
+
+@contextmanager
+def kept(path: Path):
+    """What libraries write to stderr goes to a file meanwhile, but for NOISE; what Python writes,
+    where it went."""
+    terminal = os.dup(2)
+    with open(path, "wb") as file, open(os.dup(2), "w", buffering=1) as stderr:
+        with subprocess.Popen(
+                ["grep", "--line-buffered", "--text", "-v", "-e", NOISE], stdin=subprocess.PIPE,
+                stdout=file, preexec_fn=die_with_parent, start_new_session=True) as sieve:
+            assert sieve.stdin is not None
+            python, sys.stderr = sys.stderr, stderr
+            os.dup2(sieve.stdin.fileno(), 2)
+            try:
+                yield Kept(path)
+            finally:
+                sys.stderr = python
+                os.dup2(terminal, 2)
+                os.close(terminal)
+                sieve.stdin.close()
+                # Whatever inherited the other end may live on.
+                sieve.terminate()
