@@ -22,6 +22,7 @@ from pylog.client.descriptions import ScramDeletion as ScramDeletion
 from pylog.client.descriptions import ScramUpsertion as ScramUpsertion
 from pylog.client.descriptions import ShareGroupDescription as ShareGroupDescription
 from pylog.client.descriptions import ShareOffset as ShareOffset
+from pylog.client.descriptions import StreamsGroupDescription as StreamsGroupDescription
 from pylog.client.descriptions import TransactionDescription as TransactionDescription
 from pylog.client.descriptions import TransactionListing as TransactionListing
 from pylog.client.metadata import TopicInfo as TopicInfo
@@ -202,6 +203,11 @@ class Admin:
         groups: Iterable[str],
         timeout: float | None = ...,
     ) -> dict[str, ShareGroupDescription]: ...
+    def describe_streams_groups(
+        self,
+        groups: Iterable[str],
+        timeout: float | None = ...,
+    ) -> dict[str, StreamsGroupDescription]: ...
     def describe_topics(
         self,
         names: Iterable[str],

@@ -27,6 +27,7 @@ from pylog.client.positions import TIMES
 from pylog.client.security_administration import SecurityAdministration
 from pylog.client.settings import ADMIN, Settings
 from pylog.client.share_administration import ShareAdministration
+from pylog.client.streams_administration import StreamsAdministration
 from pylog.client.transaction_administration import TransactionAdministration
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -41,7 +42,8 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 
-class Admin(Groups, ShareAdministration, SecurityAdministration, TransactionAdministration):
+class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdministration,
+            TransactionAdministration):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
     def __init__(self, config: Mapping[str, Any] | None = None,

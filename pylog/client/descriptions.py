@@ -134,6 +134,60 @@ class ShareOffset(NamedTuple):
     lag: int
 
 
+class StreamsTask(NamedTuple):
+    """Of the tasks of a subtopology the one that reads this partition of each of its topics."""
+
+    subtopology: str
+    partition: int
+
+
+class StreamsAssignment(NamedTuple):
+    active: list[StreamsTask]
+    standby: list[StreamsTask]
+    warmup: list[StreamsTask]
+
+
+class StreamsMemberDescription(NamedTuple):
+    """endpoint: where it answers queries, "host:port"; None: nowhere. target: what its tasks are to
+    become."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    rack_id: str | None
+    process_id: str
+    endpoint: str | None
+    member_epoch: int
+    topology_epoch: int
+    is_classic: bool
+    assignment: StreamsAssignment
+    target: StreamsAssignment
+
+
+class StreamsSubtopology(NamedTuple):
+    """Names of topics: read, read as others of the group write them, and kept state's."""
+
+    id: str
+    sources: list[str]
+    repartition_sources: list[str]
+    repartition_sinks: list[str]
+    changelogs: list[str]
+
+
+class StreamsGroupDescription(NamedTuple):
+    """topology_epoch: None: the group has no topology yet."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    topology_epoch: int | None
+    coordinator: int
+    subtopologies: list[StreamsSubtopology]
+    members: list[StreamsMemberDescription]
+
+
 class ReplicaInfo(NamedTuple):
     """size: bytes on disk; offset_lag: records behind the leader."""
 

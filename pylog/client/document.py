@@ -16,7 +16,7 @@ from typing import Any
 
 from pylog.client import (
     admin, administration, group_administration, security_administration, share_administration,
-    transaction_administration,
+    streams_administration, transaction_administration,
 )
 from pylog.client.spellings import ALIASES, UNITS, WITHOUT_EFFECT
 from pylog.client.settings import (
@@ -240,7 +240,7 @@ def admin_stub() -> str:
         *sorted({f"from {place} import {name} as {name}"
                  for module in (admin, administration, group_administration,
                                 security_administration, share_administration,
-                                transaction_administration)
+                                streams_administration, transaction_administration)
                  for place, name in _imports(module) if name in words}),
         "from typing import Unpack", "", "from pylog.client.options import AdminOptions", "", body])
 

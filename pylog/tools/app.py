@@ -36,6 +36,7 @@ COMMANDS = {
     "Groups": {
         "groups": ("groups", "Consumer groups: lag, members, offsets, and why one lags."),
         "share": ("share", "Share groups: where they are, and their dead letters."),
+        "streams": ("streams_groups", "Streams groups: their tasks, who runs these, and lag."),
         "txn": ("transactions",
                 "Transactions: what is open, who holds back a partition, ends by force."),
     },

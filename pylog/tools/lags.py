@@ -28,10 +28,11 @@ async def described(admin: Admin, group: str) -> Any:
     try:
         return (await admin.describe_consumer_groups([group]))[group]
     except GroupIdNotFoundError:
-        known = [row.group_id for row in await admin.list_groups()]
+        known = {row.group_id: row.type.lower() for row in await admin.list_groups()}
         if group in known:
-            raise ToolError(f"group {group} has a type that cannot be described") from None
-        near = nearest(group, known)
+            raise ToolError(f"{group} is a {known[group]} group: see pylog {known[group]} describe"
+                            ) from None
+        near = nearest(group, list(known))
         hint = f"; nearest valid name: {near}" if near else ""
         raise ToolError(f"no such group: {group!r}{hint}") from None
 

@@ -63,9 +63,10 @@ def test_what_was_asked_and_answered_last_is_told():
         line(SENT, 900, 7), line(RECEIVED, 910, 7), line(COMMIT, 911), line(SENT, 990, 8, "Fetch")],
         "group/0", NOW_S).told()
     assert told == (
-        "2 requests sent, all answered or cut off; last sent OffsetCommit to broker:9092/1 100 s ago, "
-        "last received OffsetCommit 90 s ago; its last commit: broker:9092/1: OffsetCommit for 2 "
-        "partition(s) in join-state steady: manual: returned: Broker: Not coordinator 89 s ago")
+        "2 requests sent, all answered or cut off; last sent OffsetCommit to broker:9092/1 100 s "
+        "ago, last received OffsetCommit 90 s ago; its last commit: broker:9092/1: OffsetCommit "
+        "for 2 partition(s) in join-state steady: manual: returned: Broker: Not coordinator 89 s "
+        "ago")
 
 
 def test_what_libraries_write_is_kept_and_read_back(tmp_path, capfd):

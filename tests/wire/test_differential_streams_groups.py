@@ -40,7 +40,10 @@ def subtopology(id_: str, sources=(), sinks=(), repartitions=(), changelogs=(), 
 
 
 class Talk:
-    """One side: a group that makes its assignments at once, and topics."""
+    """One side: a group that makes its assignments at once, and topics. rebalance_ms: how long
+    members may take to give up tasks."""
+
+    rebalance_ms = 60_000
 
     def __init__(self, side: Side, delay_ms: int = 0):
         self.side = side
@@ -84,7 +87,8 @@ class Talk:
                                                                 *subtopologies), **fields})
 
     def joining(self, member_id: str, topology_epoch: int, *subtopologies) -> dict:
-        return {"rebalance_timeout": 60_000, "process_id": f"of {member_id}", "client_tags": [],
+        return {"rebalance_timeout": self.rebalance_ms, "process_id": f"of {member_id}",
+                "client_tags": [],
                 "topology": {"epoch": topology_epoch, "subtopologies": list(subtopologies)},
                 "active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
 
