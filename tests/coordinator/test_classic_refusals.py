@@ -218,6 +218,39 @@ def test_who_has_just_joined_is_waited_for_longer_than_its_session(machine):
     assert machine.answers["new"].error_code == 0 and len(machine.group.members) == 1
 
 
+def test_who_has_joined_again_is_not_missed_while_it_is_owed_the_answer(machine):
+    machine.join("slow", session_ms=9000, rebalance_ms=9000)
+    machine.join("a")
+    machine.run(DELAY_MS).run(DELAY_MS)
+    sync(machine, "leads", "client-0", 1)
+    sync(machine, "follows", "client-1", 1)
+    machine.join("again", "client-1", protocols=(("range", b"other"),))
+    machine.run(2 * SESSION_MS)
+    assert joined(machine, "again") is None and len(machine.group.members) == 2
+
+
+def test_who_never_fetches_its_first_answer_is_given_up_after_five_minutes(machine):
+    machine.join("a", session_ms=60_000)
+    machine.run(DELAY_MS)
+    sync(machine, "s", "client-0", 1)
+    machine.join("new", session_ms=60_000, rebalance_ms=10**6)
+    for _ in range(5):
+        machine.run(50_000)
+        assert machine.heartbeat("client-0", 1) == REBALANCING
+    machine.run(49_999)
+    assert len(machine.group.members) == 2
+    machine.run(1)
+    assert joined(machine, "new") == UNKNOWN and list(machine.group.members) == ["client-0"]
+
+
+def test_only_a_group_that_has_joined_is_told_to_join_again(machine):
+    machine.stable("a")
+    for rebalances in (2, 2):
+        machine.groups.rebalance(machine.group)
+        assert machine.group.state == PREPARING
+        assert machine.groups.events["rebalance"] == rebalances
+
+
 def test_those_who_did_not_sync_are_removed_at_the_rebalance_time(machine):
     for token in "ab":
         machine.join(token, session_ms=5000)
