@@ -12,7 +12,7 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
 	ip=iproute2 nft=nftables
-RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg
+RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.

@@ -22,6 +22,8 @@ SUITE = "bookworm"
 # package: the archives in it.
 PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"],
             "libssl-dev": ["libssl.a", "libcrypto.a"]}
+# Of ISA-L's files for aarch64, which Clang's refuses.
+GNU_ASSEMBLER = "aarch64-linux-gnu-gcc -D__ASSEMBLY__"
 FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
 # What a server and a client of TLS do without; brokerd asks for nothing below TLS 1.2.
 OPENSSL_WITHOUT = """aria async bf blake2 camellia cast cmp cms comp ct dtls engine gost idea legacy
@@ -128,7 +130,8 @@ def _isal(source: Path, made: Path, target: Target, jobs: int) -> None:
                f"host_cpu={target.machine}", f"arch={_isal_arch(target)}",
                "CFLAGS_=-fPIC -O2 -D_GNU_SOURCE"]
     tools = target.environment()
-    run([*command, *[f"{name}={tools[name]}" for name in ("CC", "AR")]], source)
+    run([*command, *[f"{name}={tools[name]}" for name in ("CC", "AR")],
+         *([f"AS={GNU_ASSEMBLER}"] if target.machine == "aarch64" else [])], source)
     shutil.copy(source / "bin" / "isa-l.a", made / "lib" / "libisal.a")
     (made / "include" / "isa-l").mkdir()
     for path in (source / "include").glob("*.h"):

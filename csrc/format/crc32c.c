@@ -33,7 +33,7 @@ __attribute__((constructor)) static void look_for_instruction(void) {
     has_instruction = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_SSE4_2) != 0;
 }
 
-/* "crc32": without it Clang, told of an older processor, takes the instruction for none of SSE4.2. */
+/* "crc32": Clang, told of an older processor, does not count the instruction as SSE4.2. */
 __attribute__((target("sse4.2,crc32"))) static uint32_t crc32c_words(uint32_t state,
                                                                      const uint8_t *p, size_t n) {
     uint64_t wide = state;
