@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench.kafka import java_command
-from tests.compat import flows, secured_tools
+from tests.compat import flows, secured_tools, streams_tools
 
 TOOL = "org.apache.kafka.tools."
 CLASSES = {
@@ -48,6 +48,7 @@ CLASSES = {
     "kafka-streams-application-reset": TOOL + "StreamsResetter",
     "kafka-dump-log": TOOL + "DumpLogSegments",
     "kafka-metadata-shell": "org.apache.kafka.shell.MetadataShell",
+    **streams_tools.CLASSES,
     **secured_tools.CLASSES,
 }
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -501,6 +502,7 @@ FLOWS = {
     "kafka-leader-election": election, "kafka-reassign-partitions": reassign,
     "kafka-replica-verification": verification, "kafka-transactions": transactions,
     "kafka-client-metrics": client_metrics, "kafka-streams-application-reset": streams_reset,
+    **streams_tools.FLOWS,
     **secured_tools.FLOWS,
 }
 assert FLOWS.keys() <= CLASSES.keys(), FLOWS.keys() - CLASSES.keys()
