@@ -1,11 +1,11 @@
 """Consume, transform, produce: what was read is committed with what came of it, or neither is.
 
 Owns: for each transaction whether partitions were lost meanwhile.
-Called by: client.producer, client.aio_producer (transaction()).
+Called by: client.producer, client.aio_producer (transaction()); client.spark.writing (prepared()).
 Invariants: (1) a transaction whose consumer lost a partition meanwhile is aborted: its next owner
   reads the same records; (2) after an abort the consumer goes on at what was committed, or where it
   began; (3) when the outcome is not known the consumer's positions stay as they are.
-Source: KIP-447; Kafka Streams for what is to be done after an abort.
+Source: KIP-447; KIP-939 (prepared()); Kafka Streams for what is to be done after an abort.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 from pylog.client.errors import ConfigError, IllegalStateError, KafkaError, RebalanceNeededError
 from pylog.client.producing import Producing
-from pylog.client.transactions import UNINITIALIZED
+from pylog.client.transactions import UNINITIALIZED, Prepared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pylog.client.consuming import Consuming
+    from pylog.client.producer import Producer
 
 
 def core_of(consumer: Any, kind: type) -> Consuming:
@@ -29,6 +30,15 @@ def core_of(consumer: Any, kind: type) -> Consuming:
                         f"not {consumer!r}")
     core: Consuming = consumer._core  # type: ignore[attr-defined]
     return core
+
+
+def prepared(producer: Producer) -> Prepared:
+    """Delivers the open transaction's records and leaves it open, also when the producer closes.
+
+    Raises what a record failed with.
+    """
+    found: Prepared = producer._driver.run(producer._core.prepare_transaction())
+    return found
 
 
 class _Step:

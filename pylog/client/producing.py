@@ -30,7 +30,7 @@ from pylog.client.measures import Metrics
 from pylog.client.partitioners import Default, Sticky, partitioner
 from pylog.client.sender import Sender
 from pylog.client.settings import CODECS, Settings
-from pylog.client.transactions import Identity, Transactions
+from pylog.client.transactions import Identity, Prepared, Transactions
 from pylog.protocol.errors import ErrorCode
 
 _LOG = logging.getLogger("pylog.client")
@@ -361,6 +361,14 @@ class Producing:
                 ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted"))
         await self.flush()
         await transactions.end(committed)
+
+    async def prepare_transaction(self) -> Prepared:
+        """Delivers all and leaves the transaction open. Raises what a record failed with."""
+        transactions = self.needs_transactions()
+        transactions.check_open()
+        await self.flush()
+        transactions.check_open()
+        return transactions.prepared()
 
     async def send_offsets(self, offsets: Mapping[Any, Any], group: Any) -> None:
         await self.needs_transactions().send_offsets(offsets, group)

@@ -5,14 +5,15 @@ Called by: client.sender (admits, note_failure, bump), client.producing (the res
 Invariants: (1) nothing is sent for a partition that the transaction's coordinator does not know of,
   unless the brokers add it themselves (transaction.version 2); (2) after a failure inside a
   transaction only abort() goes on; after a fatal one nothing does.
-Source: KIP-98, KIP-360 (epochs), KIP-447 (group metadata), KIP-588, KIP-890 (transaction.version).
+Source: KIP-98, KIP-360 (epochs), KIP-447 (group metadata), KIP-588, KIP-890 (transaction.version),
+  KIP-939 (a transaction that another process ends).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylog.client.cluster import GROUP, TRANSACTION, Cluster
 from pylog.client.errors import (
@@ -35,6 +36,14 @@ _AGAIN = {int(ErrorCode.CONCURRENT_TRANSACTIONS), int(ErrorCode.COORDINATOR_LOAD
 UNINITIALIZED, READY, OPEN, ENDING, BROKEN = (
     "not initialized", "without a transaction", "in a transaction", "ending a transaction",
     "in a failed transaction")
+
+
+class Prepared(NamedTuple):
+    """An open transaction whose records are delivered: who knows these three can end it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
 
 
 class Identity:
@@ -196,6 +205,28 @@ class Transactions(Identity):
             raise IllegalStateError(f"the producer is {self.state}")
         await self._init()
         self.state = READY
+
+    def prepared(self) -> Prepared:
+        return Prepared(self.transactional_id, self.producer_id, self.epoch)
+
+    async def resume(self, given: Prepared) -> None:
+        """Takes over what another producer has prepared: then it can be ended, here or anywhere."""
+        assert self.state == UNINITIALIZED, self.state
+        self.transactional_id = given.transactional_id
+
+        async def meet() -> None:
+            node_id = await self.cluster.coordinator(TRANSACTION, self.transactional_id)
+            try:
+                self._learn(await self.cluster.connection(node_id))
+            except KafkaError as failure:
+                if failure.stale_metadata:
+                    self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
+                raise
+
+        await self.cluster.retry(meet)
+        self.producer_id, self.epoch = given.producer_id, given.epoch
+        self._touched = True
+        self.state = OPEN
 
     async def _init(self) -> None:
         request = messages.InitProducerIdRequest(

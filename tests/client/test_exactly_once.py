@@ -8,10 +8,13 @@ import pytest
 from pylog.client import aio
 from pylog.client.consumer import Consumer
 from pylog.client.errors import ConfigError, IllegalStateError, RebalanceNeededError
+from pylog.client.exactly_once import prepared
 from pylog.client.offsets import TopicPartition
 from pylog.client.producer import Producer
+from pylog.client.settings import PRODUCER, Settings
+from pylog.client.transactions import Transactions
 from tests.brokers import Brokerd
-from tests.client.reading import new_topic, read_topic
+from tests.client.reading import await_markers, new_topic, read_topic
 
 ROWS = [b"%d" % number for number in range(50)]
 
@@ -187,3 +190,36 @@ def test_the_same_with_asyncio(bootstrap, topics):
 
     asyncio.run(work())
     assert values_of(bootstrap, goal) == ROWS
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_prepared_transaction_outlives_its_producer_and_another_client_ends_it(
+        bootstrap, committed):
+    goal = new_topic(bootstrap)
+    with producer_of(bootstrap) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(goal, b"x")
+        part = prepared(producer)
+    assert values_of(bootstrap, goal) == []
+    settings = Settings(PRODUCER, bootstrap_servers=bootstrap, transactional_id="whichever")
+
+    async def end():
+        async with aio.Admin(bootstrap_servers=bootstrap) as admin:
+            taken_over = Transactions(admin.cluster, settings, lambda: None, lambda _: None)
+            await taken_over.resume(part)
+            taken_over.begin_end(committed)
+            await taken_over.end(committed)
+
+    asyncio.run(end())
+    if committed:
+        asyncio.run(end())  # To ask twice is no fault: who has died may have asked before.
+    await_markers(bootstrap, goal)
+    assert values_of(bootstrap, goal) == [b"x"] * committed
+
+
+def test_only_an_open_transaction_can_be_prepared(bootstrap):
+    with producer_of(bootstrap) as producer:
+        producer.init_transactions()
+        with pytest.raises(IllegalStateError, match="begin_transaction"):
+            prepared(producer)
