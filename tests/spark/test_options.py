@@ -61,9 +61,9 @@ def test_a_streaming_query_has_no_ending():
 
 
 def test_a_writer_passes_kafka_settings_to_the_producer():
-    settings, topic, _ = write_options({**{k: v for k, v in BASE.items() if k != "subscribe"},
-                                     "kafka.acks": "1", "topic": "out"})
-    assert settings["acks"] == "1" and topic == "out"
+    found = write_options({**{k: v for k, v in BASE.items() if k != "subscribe"},
+                           "kafka.acks": "1", "topic": "out"})
+    assert found.settings["acks"] == "1" and found.topic == "out"
 
 
 def test_streaming_offsets_survive_their_json():

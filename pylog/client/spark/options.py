@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pylog.client.errors import ConfigError
 from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
@@ -108,19 +108,31 @@ def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> Re
         push_filters=_truth(given, "pushfilters", False), formats=formats(given))
 
 
-def write_options(options: Mapping[str, str]) -> tuple[dict[str, Any], str, Formats]:
-    """(the producer's settings, the topic or "", what keys and values become).
+class WriteOptions(NamedTuple):
+    """What a writer was asked for. settings: of a producer; topic, exactly_once_id: or ""."""
 
-    Raises ConfigError.
-    """
+    settings: dict[str, Any]
+    topic: str
+    formats: Formats
+    exactly_once_id: str
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Raises ConfigError."""
     given = {name.lower(): str(value) for name, value in options.items()}
     unknown = {name for name in given if not name.startswith(_PREFIX)} - {
-        "topic", "includeheaders", "checkpointlocation", "path", *(
+        "topic", "includeheaders", "checkpointlocation", "path", "exactlyonceid", *(
             FORMAT_OPTIONS - {"expandvalue", "mode"})}
     if unknown:
         raise ConfigError(f"no such option: {', '.join(sorted(unknown))}")
-    return (_settings(given, {"buffer.memory": 64 << 20}), given.get("topic", "").strip(),
-            formats(given))
+    settings = _settings(given, {"buffer.memory": 64 << 20})
+    if "transactional.id" in settings:
+        raise ConfigError("kafka.transactional.id is not supported: a streaming query takes "
+                          "exactlyOnceId, and names its transactions itself")
+    sink = given.get("exactlyonceid", "").strip()
+    if "exactlyonceid" in given and not sink:
+        raise ConfigError("exactlyOnceId: a name that no other query has")
+    return WriteOptions(settings, given.get("topic", "").strip(), formats(given), sink)
 
 
 def _settings(given: Mapping[str, str], defaults: dict[str, Any]) -> dict[str, Any]:

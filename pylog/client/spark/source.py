@@ -76,12 +76,19 @@ class PylogSource(DataSource):
         if overwrite:
             raise ConfigError("a topic cannot be overwritten: use .mode(\"append\"), and delete "
                               "its records with `pylog topics` or Admin.delete_records before")
-        return BatchWriter(*write_options(self.options), schema)
+        options = write_options(self.options)
+        if options.exactly_once_id:
+            raise ConfigError("exactlyOnceId is for writeStream: a batch that is written twice has "
+                              "nothing that says so")
+        return BatchWriter(options.settings, options.topic, options.formats, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from pylog.client.spark.writing import StreamWriter
+        from pylog.client.spark.writing import ExactlyOnceWriter, StreamWriter
 
-        return StreamWriter(*write_options(self.options), schema)
+        settings, topic, forms, sink = write_options(self.options)
+        if sink:
+            return ExactlyOnceWriter(settings, topic, forms, schema, sink)
+        return StreamWriter(settings, topic, forms, schema)
 
     def _read_options(self, streaming: bool, ends: bool = True) -> ReadOptions:
         return read_options(self.options, streaming and ends, round(time.time() * 1000))
@@ -153,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_places": None}  # Keeps (3).
+        return {**self.__dict__, "_planner": None}  # Keeps (3).
 
     def initialOffset(self) -> dict[str, Any]:
         return to_json(self.planner.starts(self.planner.partitions()))

@@ -3,15 +3,17 @@
 Owns: one producer per task.
 Called by: client.spark.source.
 Invariants: (1) a task ends only when each of its rows is acknowledged as `acks` asks; (2) memory is
-  bounded by buffer.memory, GATHERED_BYTES and one batch of Spark's.
-Source: Structured Streaming + Kafka Integration Guide (columns of a sink); delivery is at least
-  once: a task that Spark tries again writes its rows again.
+  bounded by buffer.memory, GATHERED_BYTES and one batch of Spark's; (3) with exactlyOnceId a task's
+  rows are in a transaction that only the driver ends, and in none where there are no rows.
+Source: Structured Streaming + Kafka Integration Guide (columns of a sink). Without exactlyOnceId
+  delivery is at least once: a task that Spark tries again writes its rows again.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +21,20 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage,
 )
 
-from pylog.client.errors import ConfigError
+from pylog.client.errors import ConfigError, KafkaError
+from pylog.client.exactly_once import prepared
 from pylog.client.producer import Producer
+from pylog.client.spark.committing import Begun, Committer
+from pylog.client.spark.decisions import Decision, Task, is_decided
 from pylog.client.spark.encoding import Encoders, check_types
 from pylog.client.spark.formats import Formats
+from pylog.client.transactions import Prepared
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 TABLES_UNDER_WAY_MAX = 8
 GATHERED_BYTES = 4 << 20
+# What brokers allow at most unless they are told otherwise: a batch has to be done within it.
+TRANSACTION_TIMEOUT_MS = 900_000
 
 
 @dataclass
@@ -36,8 +44,19 @@ class Written(WriterCommitMessage):
     records: int
 
 
+@dataclass
+class Part(Written):
+    """What one task wrote of a batch that is committed as a whole. part: None where it had no rows;
+    is_decided: the batch was decided in an earlier run, nothing was written."""
+
+    task: Task
+    right: Prepared
+    part: Prepared | None
+    is_decided: bool = False
+
+
 class _Writing:
-    """What both writers do."""
+    """What all writers do."""
 
     def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any):
         names = schema.fieldNames()
@@ -55,24 +74,27 @@ class _Writing:
         check_types(formats, schema)
 
     def run(self, batches: Iterator[Any]) -> Written:
-        """Keeps (1)."""
-        count = 0
-        encoders = Encoders(self.formats)
         with Producer(self.settings) as producer:
-            under_way: deque[Any] = deque()
-            for topic, table in self._gathered(batches, encoders):
-                under_way.append(producer.send_arrow(table, topic))
-                count += table.num_rows
-                while len(under_way) > TABLES_UNDER_WAY_MAX:
-                    under_way.popleft().result()
-            for delivery in under_way:
-                delivery.result()
-        return Written(count)
+            return Written(self.send(producer, self.gathered(batches)))
 
-    def _gathered(self, batches: Iterator[Any], encoders: Encoders) -> Iterator[tuple[str, Any]]:
+    def send(self, producer: Producer, tables: Iterable[tuple[str, Any]]) -> int:
+        """How many rows. Keeps (1)."""
+        count = 0
+        under_way: deque[Any] = deque()
+        for topic, table in tables:
+            under_way.append(producer.send_arrow(table, topic))
+            count += table.num_rows
+            while len(under_way) > TABLES_UNDER_WAY_MAX:
+                under_way.popleft().result()
+        for delivery in under_way:
+            delivery.result()
+        return count
+
+    def gathered(self, batches: Iterator[Any]) -> Iterator[tuple[str, Any]]:
         """Tables per topic: Spark's batches are small, and each table ends its partitions' own."""
         import pyarrow as pa
 
+        encoders = Encoders(self.formats)
         waiting: dict[str, list[Any]] = {}
         size = 0
         for batch in batches:
@@ -122,3 +144,95 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """What was written stays: Spark tries the batch again."""
+
+
+class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("pylog").option("exactlyOnceId", …)`.
+
+    Spark makes one for each batch on the driver, pickles it for the tasks, and another one for the
+    batch's end, which knows only what the tasks answered.
+    """
+
+    def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any,
+                 sink: str):
+        if not topic:
+            raise ConfigError("exactlyOnceId needs the option topic: there the batch is noted")
+        super().__init__({"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS, **settings}, topic,
+                         formats, schema)
+        self.sink = sink
+        self.committer = Committer(self.settings, sink, topic)
+        self._begun: Begun | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """On its way to the tasks: from here on no earlier run can decide anything."""
+        if self._begun is None:
+            self._begun = self.committer.begin()
+        return {**self.__dict__, "committer": None}
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self.write_task(iterator, current_task())
+
+    def write_task(self, iterator: Iterator[Any], task: Task) -> Part:
+        """Keeps (3)."""
+        assert self._begun is not None, "a writer reaches its tasks by being pickled"
+        right, last = self._begun
+        if is_decided(last, self.sink, task.query, task.batch):
+            for _ in iterator:
+                pass  # A worker that has not read all of its rows is not used again.
+            return Part(0, task, right, None, is_decided=True)
+        # Begun after the first rows are here: what is left of a run that was killed has none.
+        tables = self.gathered(iterator)
+        first = next(tables, None)
+        if first is None:
+            return Part(0, task, right, None)
+        id_ = task.transactional_id(self.sink)
+        with Producer({**self.settings, "transactional.id": id_}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            try:
+                count = self.send(producer, itertools.chain([first], tables))
+                return Part(count, task, right, prepared(producer))
+            except BaseException as failure:
+                _abort(producer, failure)
+                raise
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """All parts of the batch or, when this raises, what the batch's next run finds."""
+        parts = _parts(messages)
+        if any(part.is_decided for part in parts):
+            self.committer.finish(batchId)
+        elif parts:
+            assert all(part.task.batch == batchId for part in parts), (batchId, parts)
+            self.committer.commit(parts[0].right, Decision(
+                batchId, parts[0].task.query, tuple(part.part for part in parts if part.part)))
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Also after a commit that failed: then the batch may be decided, and is left so."""
+        parts = _parts(messages)
+        if parts and not any(part.is_decided for part in parts):
+            self.committer.abort(parts[0].right, batchId,
+                                 [part.part for part in parts if part.part])
+
+
+def current_task() -> Task:
+    """Of the micro-batch that this Python worker works for. Raises ConfigError."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    batch = context and context.getLocalProperty("streaming.sql.batchId")
+    if context is None or not batch:
+        raise ConfigError("exactlyOnceId is for the micro-batches of a streaming query")
+    return Task(context.getLocalProperty("sql.streaming.queryId") or "", int(batch),
+                context.partitionId(), context.attemptNumber())
+
+
+def _parts(messages: list[Any]) -> list[Part]:
+    """messages: None of a task that failed."""
+    return [message for message in messages if message is not None]
+
+
+def _abort(producer: Producer, failure: BaseException) -> None:
+    try:
+        producer.abort_transaction()
+    except KafkaError as also:
+        failure.add_note(f"The task's transaction could not be aborted: {also}")

@@ -1,0 +1,78 @@
+"""A streaming query without Spark around it: the calls that Spark makes, on driver and in tasks."""
+
+import pickle
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pylog.client.spark.decisions import Task
+from pylog.client.spark.source import PylogSource
+from tests.client.reading import await_markers, new_topic, read_topic
+
+PARTITIONS = 2
+SCHEMA = StructType().add("value", "binary").add("partition", "integer")
+
+
+class Query:
+    """What Spark does for one checkpoint. name: of the query; sink: its exactlyOnceId."""
+
+    def __init__(self, bootstrap, name="q", **more):
+        self.bootstrap, self.name = bootstrap, name
+        self.topic = new_topic(bootstrap, PARTITIONS)
+        self.sink = f"sink-{self.topic}"
+        self.options = {"kafka.bootstrap.servers": bootstrap, "topic": self.topic,
+                        "exactlyOnceId": self.sink, **more}
+
+    def writer(self):
+        return PylogSource(self.options).streamWriter(SCHEMA, False)
+
+    def plan(self):
+        """A batch begins: what its tasks get."""
+        return pickle.dumps(self.writer())
+
+    def run(self, plan, batch, number, rows, attempt=0):
+        """One task: its answer, as the driver has it."""
+        batches = [pa.RecordBatch.from_pydict({
+            "value": [b"%d-%s" % (batch, row) for row in rows],
+            "partition": pa.array([number % PARTITIONS] * len(rows), pa.int32())})] * bool(rows)
+        done = pickle.loads(plan).write_task(
+            iter(batches), Task(self.name, batch, number, attempt))
+        return pickle.loads(pickle.dumps(done))
+
+    def tasks(self, plan, batch, split=((b"a", b"b"), (b"c",))):
+        return [self.run(plan, batch, number, rows) for number, rows in enumerate(split)]
+
+    def whole(self, batch):
+        """A batch from beginning to end."""
+        answers = self.tasks(self.plan(), batch)
+        self.writer().commit(answers, batch)
+        return answers
+
+    def seen(self):
+        """The values that are committed, sorted."""
+        await_markers(self.bootstrap, self.topic, PARTITIONS)
+        found = read_topic(self.bootstrap, self.topic, PARTITIONS)
+        return sorted(row[2].decode() for rows in found.values() for row in rows)
+
+
+def drive(query, checkpoint, batches, steps):
+    """A driver: batches from where the checkpoint is. It says each step down the pipe, and waits
+    until it is told to go on."""
+    def reach(step):
+        steps.send(step)
+        steps.recv()
+
+    for batch in range(int(checkpoint.read_text()) if checkpoint.exists() else 0, batches):
+        reach("begin")
+        plan = query.plan()
+        reach("planned")
+        answers = []
+        for number, rows in enumerate(((b"a", b"b"), (b"c",))):
+            answers.append(query.run(plan, batch, number, rows))
+            reach("written")
+        query.writer().commit(answers, batch)
+        reach("committed")
+        noted = checkpoint.with_suffix(".new")
+        noted.write_text(str(batch + 1))
+        noted.rename(checkpoint)
+    steps.send("done")

@@ -1,0 +1,69 @@
+"""Which batch is to be written, from what was decided last."""
+
+import pytest
+
+from pylog.client.errors import ConfigError
+from pylog.client.offsets import OffsetAndMetadata
+from pylog.client.spark.decisions import Decision, Task, is_decided
+from pylog.client.transactions import Prepared
+
+METADATA_BYTES_MAX = 4096
+PARTS = (Prepared("orders-task-0-0", 4000, 7), Prepared("orders-task-1-2", 4001, 0))
+
+
+def test_the_first_batch_follows_on_nothing():
+    assert not is_decided(Decision(), "orders", "q", 0)
+
+
+def test_a_batch_that_was_decided_is_not_written_again_and_the_next_one_is():
+    last = Decision(6, "q", PARTS)
+    assert is_decided(last, "orders", "q", 6)
+    assert not is_decided(last, "orders", "q", 7)
+
+
+@pytest.mark.parametrize("batch", [0, 5, 8, 100])
+def test_a_checkpoint_that_is_elsewhere_than_the_sink_is_refused(batch):
+    with pytest.raises(ConfigError, match="not the checkpoint") as refused:
+        is_decided(Decision(6, "q", PARTS), "orders", "q", batch)
+    assert f"at batch {batch}" in str(refused.value) and "decided batch 6" in str(refused.value)
+
+
+def test_the_checkpoint_of_another_query_is_refused_though_its_number_fits():
+    for batch in (6, 7):
+        with pytest.raises(ConfigError, match="belongs to the query q"):
+            is_decided(Decision(6, "q", PARTS), "orders", "another", batch)
+
+
+def test_a_query_under_way_whose_sink_knows_nothing_is_told_what_to_commit():
+    with pytest.raises(ConfigError, match="Commit 9 as the offset of group 'orders'.*10 if"):
+        is_decided(Decision(), "orders", "q", 9)
+
+
+def test_an_offset_that_somebody_has_committed_by_hand_says_where_to_go_on():
+    last = Decision.of(OffsetAndMetadata(9))
+    assert last == Decision(8)
+    assert not is_decided(last, "orders", "whichever", 9)
+    assert is_decided(last, "orders", "whichever", 8)
+
+
+def test_a_decision_is_read_back_as_it_was_written():
+    decision = Decision(6, "6190aeaf-f1b5-4d09-8a63-226754421310", PARTS)
+    assert Decision.of(decision.row()) == decision
+    assert decision.row().offset == 7
+    assert Decision.of(Decision(0, "q").row()) == Decision(0, "q")
+    assert Decision.of(None) == Decision()
+
+
+def test_a_decision_names_several_hundred_tasks_within_what_brokers_take(random_source):
+    id_ = "a-sink-with-quite-a-long-name-as-they-tend-to-be"
+    parts = tuple(Prepared(Task("q", 6, number, random_source.randrange(2)).transactional_id(id_),
+                           random_source.randrange(1000, 10_000), random_source.randrange(32_000))
+                  for number in range(300))
+    row = Decision(6, "6190aeaf-f1b5-4d09-8a63-226754421310", parts).row()
+    assert len(row.metadata.encode()) <= METADATA_BYTES_MAX
+
+
+def test_each_try_of_a_task_has_a_transaction_of_its_own():
+    ids = {Task("q", 6, number, attempt).transactional_id("orders")
+           for number in range(20) for attempt in range(4)}
+    assert len(ids) == 80 and "orders" not in ids
