@@ -93,10 +93,13 @@ def streams_groups(tools, topic: str) -> str:
         assert re.search(rf"\s{MEMBER}\s.*\sACTIVE: 0:\[0\];", members), members
         state = told("--describe", *of_group, "--state", "--verbose")
         assert re.search(rf"^{group}\s.*\sStable\s+\d+\s+\d+\s+1\s*$", state, re.MULTILINE), state
+    # The tool moves only what was committed: here, all of the topic's one partition.
+    moved = told("--reset-offsets", *of_group, "--input-topic", topic, "--to-latest", "--execute")
+    assert re.search(rf"^{group}\s+{topic}\s+0\s+30\s*$", moved, re.MULTILINE), moved
     told("--delete-offsets", *of_group, "--input-topic", f"{topic}:0")
     told("--delete", *of_group)
     assert group not in told("--list").splitlines()
-    return "list, describe (offsets, members, state), delete-offsets, delete"
+    return "list, describe (offsets, members, state), reset-offsets, delete-offsets, delete"
 
 
 FLOWS = {"kafka-streams-groups": streams_groups}
