@@ -252,6 +252,23 @@ def test_a_truncation_whose_files_keep_their_names_takes_the_directory_offline(d
     assert one.log_dir.offline
 
 
+@pytest.mark.parametrize("calls", range(10))
+def test_a_flush_that_fails_at_one_of_several_segments_moves_no_recovery_point(disk, calls):
+    one = opened(disk)
+    for _ in range(8):
+        one.append(make(1, size=300), NOW)
+    one.flush()
+    one.release()
+    # Every segment is to be flushed again, and no roll asks the flusher's threads to.
+    again = opened(disk, recovery_point=0)
+    assert again.end_offset == 8 and again.flushed_offset == 0
+    disk.arm(FAIL_ONCE, calls, errno.EIO)
+    with pytest.raises(log.StorageError):
+        again.flush()
+    assert disk.happened and again.log_dir.offline
+    assert again.flushed_offset == again.recovery_point == 0
+
+
 def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
     one = opened(disk)
     one.append(make(1, size=50), NOW)

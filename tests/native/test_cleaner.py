@@ -8,6 +8,7 @@ import pytest
 
 from pylog._native import batch, cleaner, log
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of
+from tests.wire import raw
 
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 4000}
 RETENTION_MS = 1000
@@ -292,6 +293,19 @@ def test_what_an_open_transaction_holds_is_not_cleaned(directory):
     for _ in range(90):
         plain(one, [(b"a", b"x" * 100)])
     assert cleaned(one) is None
+
+
+@pytest.mark.parametrize("delta", [-1, 2**31])
+def test_a_record_whose_offset_cannot_be_ends_the_pass(directory, delta):
+    """The checksum is right: a leader that does not look at records handed it on."""
+    one = opened(directory)
+    wrong = raw.batch([raw.record(b"k", b"v", offset_delta=delta)], base_timestamp=NOW)
+    one.append(bytearray(wrong), NOW, trusted=True)
+    fill(one)
+    size = one.size_bytes
+    with pytest.raises(log.CorruptLog):
+        cleaned(one)
+    assert one.size_bytes == size
 
 
 def test_looks_tell_clean_from_dirty_bytes(directory):

@@ -31,6 +31,18 @@ def test_a_slot_is_told_once_its_offset_is_on_disk(directory):
     assert waits.take() == []
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_append_that_makes_an_offset_visible_tells_its_slot(directory, committed):
+    one, waits = opened(directory), FlushWaits(1)
+    assert not waits.wait_visible(0, one, 2, committed)
+    one.append(make(2), NOW)
+    assert waits.take() == []
+    # No other thread comes in between: the slot is told before the append returns.
+    one.append(make(1), NOW)
+    assert waits.take() == [0]
+    assert waits.wait_visible(0, one, 2, committed)
+
+
 def test_a_slot_that_was_told_may_wait_for_another_log_at_once(directory):
     # A sanitizer sees here whether the flusher still has its hands on the waiter.
     logs = [opened(directory, partition=number) for number in range(3)]

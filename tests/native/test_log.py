@@ -204,6 +204,24 @@ def test_a_clean_start_goes_on_where_it_ended(directory):
     assert [offsets(again.read(o, 1)) for o in range(0, 62, 2)] == [[o] for o in range(0, 62, 2)]
 
 
+@pytest.mark.parametrize("wrong", ["twice", "backwards", "a negative size"])
+def test_a_checkpoint_whose_segments_are_not_in_order_is_refused(directory, wrong):
+    config = {"internal.segment.bytes": 500}
+    one = opened(directory, config=config)
+    for _ in range(12):
+        one.append(make(1), NOW)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    first, second, *rest = struct.iter_unpack("=3q", saved["segments"])
+    rows = {"twice": [first, first, second, *rest], "backwards": [second, first, *rest],
+            "a negative size": [first, (second[0], -1, second[2]), *rest]}[wrong]
+    segments = b"".join(struct.pack("=3q", *row) for row in rows)
+    with pytest.raises(log.CorruptLog):
+        opened(directory, config=config, **{**saved, "segments": segments})
+    assert opened(directory, config=config, **saved).end_offset == 12
+
+
 def test_appends_need_the_leader_of_the_named_epoch(directory):
     one = opened(directory, leader=False)
     with pytest.raises(log.NotLeader):

@@ -189,6 +189,42 @@ def test_damaged_indexes_are_rebuilt(directory, tmp_path, extension, damage, sta
         assert [file.read_bytes() for file in files][:-1] == before[:-1]
 
 
+def go_back(file):
+    """Makes two entries in the middle of a time index earlier than all before them."""
+    entries = list(struct.iter_unpack(">qi", file.read_bytes()))
+    middle = len(entries) // 2
+    assert middle + 1 < len(entries)
+    # The second rises above the first: a search that ends there finds nothing wrong.
+    for at in (middle, middle + 1):
+        entries[at] = (entries[0][0] - 100 + at, entries[at][1])
+    file.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+
+
+def test_times_that_go_back_in_the_index_of_a_sealed_segment_are_found_by_a_recovery(
+        directory, tmp_path):
+    one = filled(directory, 40, SMALL)
+    one.settle(NOW)
+    one.close(NOW)
+    go_back(min((tmp_path / "t-0").glob("*.timeindex")))
+    again = opened(directory, config=SMALL, recovery_point=80)
+    found = [again.offset_for_time(NOW + 10 * number)[0] for number in range(40)]
+    assert found == list(range(0, 80, 2))
+
+
+def test_times_that_go_back_in_the_index_of_the_last_segment_are_found_by_the_first_append(
+        directory, tmp_path):
+    config = {"index.interval.bytes": 300}
+    one = filled(directory, 12, config)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    go_back(last_file(tmp_path, "timeindex"))
+    again = opened(directory, config=config, **saved)
+    again.append(make(1, now=NOW + 1000), NOW)
+    found = [again.offset_for_time(NOW + 10 * number)[0] for number in range(12)]
+    assert found == list(range(0, 24, 2))
+
+
 def test_producer_state_survives_an_unclean_stop(directory):
     filled(directory, 60, SMALL, producer_id=9, producer_epoch=1).release()
     again = opened(directory, config=SMALL)
