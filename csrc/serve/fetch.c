@@ -92,8 +92,8 @@ static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key 
     int64_t start_offset = f->version >= 5 ? cursor_i64(c) : -1;
     int32_t bytes_max = cursor_i32(c);
     wire_skip_tags(c, f->flexible);
-    if (c->p == NULL) return false;
-    struct fetch_part *p = fetch_set_part(&f->own, key.bytes, key.len, partition, true);
+    struct fetch_part *p =
+        c->p == NULL ? NULL : fetch_set_part(&f->own, key.bytes, key.len, partition, true);
     if (p == NULL) return false;
     p->leader_epoch = leader_epoch;
     p->offset = offset;

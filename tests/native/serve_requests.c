@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "serve/misses.h"
+#include "serve/sessions.h"
 #include "serve_scenes.h"
 
 /* ---- a disk whose syncs wait ---- */
@@ -421,6 +422,63 @@ static void queued_many(void) {
     for (int i = 0; i < TOPICS; i++) delete_topic(&of[i]);
 }
 
+/* A Fetch that ends early, wherever, and one of too many partitions. */
+static void illegal(void) {
+    enum {
+        PARTITION_BYTES = 4 + 4 + 8 + 8 + 4,
+        REST_BYTES = 4 + 2,
+        COUNT = FETCH_PARTITIONS_MAX + 1
+    };
+    struct serve_request r;
+    struct body m;
+    make_fetch(&m, "a", 0, 0);
+    for (size_t len = 0; len < m.len; len++) {
+        uint8_t *cut = malloc(len + 1); /* nothing can be read behind it */
+        CHECK(cut != NULL);
+        memcpy(cut + 1, m.bytes, len);
+        request(&r, &m, FETCH, FETCH_VERSION);
+        r.body = cut + 1;
+        r.body_len = len;
+        CHECK(serve_start(serve, &r) == SERVE_CLOSE && r.state == NULL);
+        reply_clear(&r.reply);
+        free(cut);
+    }
+    size_t head = m.len - REST_BYTES - PARTITION_BYTES, len = head;
+    uint8_t *many = malloc(m.len + (size_t)COUNT * PARTITION_BYTES);
+    CHECK(many != NULL);
+    memcpy(many, m.bytes, head);
+    put_i32(many + head - 4, COUNT);
+    for (int32_t i = 0; i < COUNT; i++, len += PARTITION_BYTES) {
+        memcpy(many + len, m.bytes + head, PARTITION_BYTES);
+        put_i32(many + len, i);
+    }
+    memcpy(many + len, m.bytes + head + PARTITION_BYTES, REST_BYTES);
+    request(&r, &m, FETCH, FETCH_VERSION);
+    r.body = many;
+    r.body_len = len + REST_BYTES;
+    CHECK(serve_start(serve, &r) == SERVE_CLOSE && r.state == NULL);
+    reply_clear(&r.reply);
+    free(many);
+}
+
+/* The frame's size is 31 bits. */
+static void too_long(void) {
+    for (int32_t more = 0; more < 2; more++) {
+        struct log_range ranges[] = {{.fd = -1, .length = 1 << 30},
+                                     {.fd = -1, .length = (1 << 30) - 5 + more}};
+        struct reply r;
+        reply_init(&r);
+        reply_i32(&r, 0);
+        reply_range(&r, &ranges[0]);
+        reply_range(&r, &ranges[1]);
+        CHECK(!r.failed);
+        reply_finish(&r);
+        CHECK(r.failed == (more == 1));
+        if (more == 0) CHECK(get_i32(r.bytes) == INT32_MAX - 4);
+        reply_clear(&r);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -436,7 +494,9 @@ int main(int argc, char **argv) {
                   {"abandoned_amid_a_read", abandoned_amid_a_read},
                   {"offline", offline},
                   {"queued", queued},
-                  {"queued_many", queued_many}};
+                  {"queued_many", queued_many},
+                  {"illegal", illegal},
+                  {"too_long", too_long}};
     struct disk disk = *disk_of(DISK_SYSTEM);
     disk.fdatasync = slow_fdatasync;
     CHECK(argc == 3);

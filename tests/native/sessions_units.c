@@ -121,6 +121,22 @@ static void all_sessions_together_stay_below_their_limit(void) {
     sessions_free(s);
 }
 
+static void the_room_can_be_used_to_its_last_byte(void) {
+    struct sessions *s = sessions_new(SLOTS);
+    struct fetch_set set;
+    fill(&set, false, 1);
+    size_t own_bytes = set.bytes;
+    set.bytes = SESSIONS_BYTES_MAX - sizeof(struct session) + 1;
+    CHECK(sessions_create(s, &set, PRINCIPAL, 1, 0) == NULL);
+    set.bytes--;
+    struct session *e = sessions_create(s, &set, PRINCIPAL, 1, 0);
+    CHECK(e != NULL);
+    e->set.bytes = own_bytes;
+    CHECK(sessions_resize(s, e, 0));
+    sessions_return(s, e, 0);
+    sessions_free(s);
+}
+
 static void who_may_use_a_session_and_when(void) {
     struct sessions *s = sessions_new(SLOTS);
     struct session *e = NULL, *again = NULL;
@@ -272,6 +288,7 @@ int main(int argc, char **argv) {
     the_newest_of_the_idle_ones_stays_when_all_others_go();
     a_session_that_a_request_holds_grows_no_older();
     all_sessions_together_stay_below_their_limit();
+    the_room_can_be_used_to_its_last_byte();
     who_may_use_a_session_and_when();
     a_set_agrees_with_a_list();
     many_reactors_share_the_table();

@@ -18,6 +18,8 @@ SCENES = {
     "a_read_from_the_disk_outlives_the_client_that_asked_for_it": "abandoned_amid_a_read",
     "produces_of_one_turn_are_appended_together_and_in_order": "queued",
     "more_of_them_than_a_group_takes_are_appended_in_order_too": "queued_many",
+    "a_fetch_that_ends_early_or_names_too_many_partitions_closes_the_connection": "illegal",
+    "an_answer_longer_than_a_frame_can_say_fails": "too_long",
     "a_partition_on_a_failed_disk_is_that_whatever_epoch_the_client_names": "offline",
 }
 
