@@ -1,0 +1,139 @@
+"""What a client makes of ZooKeeper's answers; kazoo is the test's."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NoAuthError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from pylog.metadata import zookeeper
+from pylog.metadata.keys import Absent, Is, Unknown
+from pylog.metadata.zookeeper import ZooKeeper
+from tests.metadata.virtual import run
+
+
+def pending(result):
+    def get(timeout):
+        if isinstance(result, Exception):
+            raise result
+        return result
+    return SimpleNamespace(get=get)
+
+
+class Kazoo:
+    """A client of the nodes {path: value}. results: of the transactions to come; `committed`: their
+    operations. failures: of the next looks at whether a node exists. `watches`: not fired yet."""
+
+    def __init__(self, nodes, results=(), failures=()):
+        self.nodes, self.results, self.failures = nodes, list(results), list(failures)
+        self.committed, self.watches = [], []
+
+    def start_async(self):
+        connected = threading.Event()
+        connected.set()
+        return connected
+
+    def sync_async(self, path):
+        return pending(path)
+
+    def get_async(self, path):
+        if path not in self.nodes:
+            return pending(NoNodeError())
+        return pending((self.nodes[path], SimpleNamespace(version=4)))
+
+    def get_children_async(self, path, watch=None):
+        self.watches.append(watch)
+        return pending(list({node[len(path) + 1:].partition("/")[0] for node in self.nodes
+                             if node.startswith(f"{path}/")}))
+
+    def exists_async(self, path, watch):
+        if self.failures:
+            return pending(self.failures.pop(0))
+        self.watches.append(watch)
+        return pending(None)
+
+    def transaction(self):
+        operations = []
+
+        def commit():
+            self.committed.append(operations)
+            return pending(self.results.pop(0))
+
+        return SimpleNamespace(
+            check=lambda *arguments: operations.append(("check", *arguments)),
+            delete=lambda *arguments: operations.append(("delete", *arguments)),
+            commit_async=commit)
+
+    def fire(self):
+        fired, self.watches = self.watches, []
+        for watch in fired:
+            watch(None)
+
+
+@pytest.fixture
+def keys_of(monkeypatch):
+    def made(kazoo):
+        monkeypatch.setattr(zookeeper, "KazooClient", lambda *_, **__: kazoo)
+        return ZooKeeper(["z:1"], 10)
+    return made
+
+
+FLOOR = "/c/" + "0" * 17
+NODES = {"/x": b"1", f"{FLOOR}/001": b"", f"{FLOOR}/002": b"", f"{FLOOR}/003": b""}
+
+
+def test_a_drop_is_made_under_its_conditions_in_one_transaction(keys_of):
+    kazoo = Kazoo(NODES, [[True] * 3])
+    assert keys_of(kazoo).drop([Is("/x", b"1")], "/c/", f"{3:020d}")
+    assert kazoo.committed == [[("check", "/x", 4), ("delete", f"{FLOOR}/001"),
+                                ("delete", f"{FLOOR}/002")]]
+
+
+@pytest.mark.parametrize("condition", [Is("/x", b"2"), Is("/y", b"1"), Absent("/x")])
+def test_a_drop_whose_condition_does_not_hold_asks_for_nothing(keys_of, condition):
+    kazoo = Kazoo(NODES)
+    assert not keys_of(kazoo).drop([condition], "/c/", f"{3:020d}")
+    assert kazoo.committed == []
+
+
+@pytest.mark.parametrize("reason", [NoNodeError(), NotEmptyError()])
+def test_a_drop_that_others_came_between_is_not_called_made(keys_of, reason):
+    """Nor a condition that does not hold: it held when it was looked at."""
+    kazoo = Kazoo(NODES, [[RolledBackError(), reason, RuntimeInconsistency()]])
+    with pytest.raises(Unknown, match="others change the same keys"):
+        keys_of(kazoo).drop([Is("/x", b"1")], "/c/", f"{3:020d}")
+
+
+@pytest.mark.parametrize("failure", [ConnectionLoss(), NoAuthError()])
+def test_a_watch_that_could_not_be_set_is_set_later_and_fires_time_and_again(keys_of, failure):
+    kazoo = Kazoo({"/w/a": b""}, failures=[failure] * 2)
+    stirs = []
+
+    async def scenario(loop):
+        stirred = asyncio.Event()
+
+        def stir():
+            stirs.append(bool(kazoo.watches))
+            stirred.set()
+
+        watching = loop.create_task(keys_of(kazoo).watch("/w/", stir))
+        # Nobody fires what was never set.
+        while stirs != [False, False, True]:
+            stirred.clear()
+            await stirred.wait()
+        for _ in range(2):
+            stirred.clear()
+            kazoo.fire()
+            await stirred.wait()
+        watching.cancel()
+
+    run(scenario)
+    assert stirs == [False, False, True, True, True]
