@@ -46,12 +46,12 @@ def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, targe
           owned: Assignment | None) -> StreamsMember:
     had, process = member.assigned, member.process_id
     kept_active, free, waits = _active_step(group, process, had.active, target.active)
-    kept, revoked, given = [], [], []
+    kept, revoked, after = [], [], []
     for mine, wanted in ((had.standby, target.standby), (had.warmup, target.warmup)):
         stays, goes, comes, others = _copies_step(group, process, mine, wanted)
         kept.append(stays)
         revoked.append(goes)
-        given.append(comes)
+        after.append(_merged(stays, comes))
         waits |= others
     gone = {id_: left for id_, held in had.active.items()
             if (left := {index: when for index, when in held.items()
@@ -63,9 +63,8 @@ def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, targe
     for id_, indexes in free.items():
         # Keeps (3).
         kept_active[id_] = {**kept_active.get(id_, {}), **dict.fromkeys(sorted(indexes), epoch)}
-    standby, warmup = (_merged(*pair) for pair in zip(kept, given, strict=True))
     return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch,
-                  Held(kept_active, standby, warmup), NOTHING_HELD)
+                  Held(kept_active, *after), NOTHING_HELD)
 
 
 def _active_step(group: StreamsGroup, process: str, had: Dated,
