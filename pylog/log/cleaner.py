@@ -220,8 +220,9 @@ class Cleaner:
             load_factor = LOAD_FACTOR
         share = self._settings["log.cleaner.dedupe.buffer.size"] // max(
             1, self._settings["log.cleaner.threads"])
-        needed = int((choice.end - choice.first_dirty + 1) / load_factor + 1) * cleaner.SLOT_BYTES
-        return max(MAP_BYTES_MIN, min(share, needed)), load_factor
+        # One more slot than keys: probing ends at a free one, also where the factor is 1.
+        slots = int((choice.end - choice.first_dirty) / load_factor) + 1
+        return max(MAP_BYTES_MIN, min(share, slots * cleaner.SLOT_BYTES)), load_factor
 
     def _hold_back(self, count: int) -> None:
         """Sleeps while all threads together are ahead of log.cleaner.io.max.bytes.per.second.

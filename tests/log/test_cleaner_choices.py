@@ -224,6 +224,14 @@ def test_a_checkpoint_that_cannot_be_written_is_told_to_the_directory(world, tmp
 
 # Memory.
 
+@pytest.mark.parametrize(("load_factor", "slots"), [(1, 10_001), (0.8, 12_501), (0.9, 11_112)])
+def test_a_map_has_no_more_slots_than_its_keys_need(world, load_factor, slots):
+    """One of them stays free, so that probing ends."""
+    world.settings["log.cleaner.io.buffer.load.factor"] = load_factor
+    size, _ = world.one._map_size(Choice(None, 5, 10_005, 0, 0))
+    assert size == slots * cleaner.cleaner.SLOT_BYTES > cleaner.MAP_BYTES_MIN
+
+
 @pytest.mark.parametrize(("records", "threads", "buffer", "slots"), [
     (0, 1, 128 << 20, None), (1_000_000, 1, 128 << 20, 1_111_112), (1_000_000, 1, 4_800_000, 0),
     (1_000_000, 2, 9_600_000, 0), (1_000_000, 0, 4_800_000, 0)])
@@ -330,6 +338,30 @@ def test_work_is_followed_by_work_without_a_pause(world, monkeypatch):
     monkeypatch.setattr(world.one, "clean_one", lambda: left.pop(0))
     world.one._run()
     assert not left and world.waits.waits == [15.0]
+
+
+def test_catching_up_cleans_all_that_is_due_and_waits_for_what_the_threads_are_at(
+        world, monkeypatch):
+    cleaned = []
+
+    def clean(choice):
+        cleaned.append(choice.candidate.topic)
+        world.looks[choice.candidate.topic] = (100, 0, 9, 9, world.now)
+
+    def wait():
+        # A thread is done with its log, and another log has become dirty meanwhile.
+        assert cleaned == ["a", "b"]
+        world.one._at_work.clear()
+        world.add("later")
+
+    monkeypatch.setattr(world.one, "_clean", clean)
+    monkeypatch.setattr(world.one, "_idle", SimpleNamespace(wait=wait, notify_all=lambda: None))
+    for topic in ("a", "b", "elsewhere"):
+        world.add(topic)
+    world.one._at_work.add(("elsewhere", 0))
+    world.looks["elsewhere"] = (100, 0, 9, 9, world.now)
+    world.one.catch_up()
+    assert cleaned == ["a", "b", "later"]
 
 
 # A pass.
