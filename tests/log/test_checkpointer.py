@@ -1,11 +1,15 @@
 """A checkpoint promises no more than a start finds, also when it dies while a log is cut."""
 
+import os
 from collections import namedtuple
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from pylog._native import log
 from pylog.log.checkpointer import Checkpointer
+from pylog.log.checkpoints import RECOVERY_POINT
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 
 Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
@@ -60,3 +64,53 @@ def test_no_cut_is_none(follower):
     checkpointer = checkpointer_of(follower)
     checkpointer.cut(TOPIC_ID, 0, follower, Cut(None, None), 4)
     assert checkpointer.store.saved == [] and follower.end_offset == 10
+
+
+class World:
+    """A checkpointer of the logs in `rows`, whose one directory is at `path`."""
+
+    def __init__(self, follower, path):
+        self.path, self.rows, self.failures = str(path), [], []
+        self.store = Store(follower)
+        self.checkpointer = Checkpointer(
+            self, SimpleNamespace(lock=nullcontext(), unread=lambda number: []), lambda: self.rows)
+        self.natives = [follower.log_dir]
+
+    # Its Directories.
+
+    def usable(self):
+        return [(0, self.path)]
+
+    def fail(self, number, error):
+        """As of a disk that is short of something, which is no failure."""
+        self.failures.append(error.strerror)
+        return False
+
+    def write(self):
+        """(how many checkpoints the store was given, whether Kafka's own files were written)."""
+        file = os.path.join(self.path, RECOVERY_POINT)
+        if os.path.exists(file):
+            os.unlink(file)
+        self.store.saved.clear()
+        self.checkpointer.write(self.store)
+        return len(self.store.saved), os.path.exists(file)
+
+
+def test_a_checkpoint_is_written_only_when_there_is_something_new(follower, tmp_path):
+    world = World(follower, tmp_path)
+    assert world.write() == (0, False)
+    world.rows.append((0, "t", TOPIC_ID, 0, follower))
+    assert [world.write(), world.write()] == [(1, True), (0, False)]
+    world.rows.clear()
+    world.checkpointer.forget((TOPIC_ID, 0))
+    assert [world.write(), world.write()] == [(0, True), (0, False)]
+    assert world.checkpointer.gone == []
+
+
+def test_files_that_found_no_room_are_written_next_time(follower, tmp_path):
+    world = World(follower, tmp_path / "missing")
+    world.rows.append((0, "t", TOPIC_ID, 0, follower))
+    assert [world.write(), world.write()] == [(1, False), (0, False)]
+    assert world.failures == ["No such file or directory"] * 2
+    os.mkdir(world.path)
+    assert [world.write(), world.write()] == [(0, True), (0, False)]

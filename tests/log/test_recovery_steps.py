@@ -87,6 +87,25 @@ def test_a_stop_opens_nothing_more_and_wakes_who_waits(monkeypatch, stopped):
     assert one.left == 0 and not any(thread.is_alive() for thread in one._threads)
 
 
+def test_a_stop_itself_wakes_who_waits_for_what_nobody_will_open():
+    began = threading.Event()
+
+    class Changed(threading.Condition):
+        def wait(self, timeout=None):
+            # Under its lock: the stop has it only once this one waits.
+            began.set()
+            return super().wait(timeout)
+
+    one = Recovery([("t", 0, None)], [], 0, None)
+    one._changed = Changed()
+    waiting = threading.Thread(target=one.wait, args=("t",), daemon=True)
+    waiting.start()
+    assert began.wait(30)
+    assert one.stop() is False
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
 def test_a_stop_after_all_are_ready_says_so():
     one = Recovery([("t", 0, None)], [], 1, lambda entry: None)
     one.begin()
