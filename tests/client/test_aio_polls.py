@@ -57,6 +57,7 @@ def test_a_poll_waits_for_records_as_long_as_it_may(poll):
     async def steps(consumer, core, clock):
         assert await consumer.poll() == [] and clock.now_s == 1000
         assert await consumer.poll(3.0) == [] and clock.now_s == 1003
+        assert await consumer.poll(0.25) == [] and clock.now_s == 1003.25
 
     poll(steps)
 
