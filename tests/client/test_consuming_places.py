@@ -131,7 +131,7 @@ def test_a_position_is_waited_for(play):
     play(steps)
 
 
-@pytest.mark.parametrize("given_s, waited_s", [(3.0, 3.0), (None, 7.0)])
+@pytest.mark.parametrize("given_s, waited_s", [(0.5, 0.5), (3.0, 3.0), (None, 7.0)])
 def test_a_position_that_does_not_come_is_given_up_in_time(play, given_s, waited_s):
     async def steps(world):
         async def never():
