@@ -207,6 +207,7 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     switch (r->body_len == 0 ? 0 : r->body[0]) {
     case 'A': return echo(r, r->body, r->body_len);
     case 'S': return SERVE_SILENT;
+    case 'G': return echo(r, &s->mailbox, sizeof s->mailbox); /* the thread that it came to */
     case 'T': r->throttle_ms = (int32_t)n; return echo(r, r->body, r->body_len);
     case 'U': r->throttle_ms = (int32_t)n; return SERVE_SILENT;
     case 'R':

@@ -50,6 +50,18 @@ def test_added_threads_take_connections_of_the_same_port():
             c.close()
 
 
+def test_two_connections_that_come_one_after_the_other_go_to_different_threads():
+    with ReactorServer(threads=2) as server:
+        opened, served_by = [], []
+        for _ in range(24):
+            opened.append(server.connect())
+            served_by.append(opened[-1].ask(PRODUCE, "G"))
+        # Wherever the kernel has the first of a pair arrive, the second evens it out.
+        assert all(len(set(served_by[at:at + 2])) == 2 for at in range(0, 24, 2)), served_by
+        for c in opened:
+            c.close()
+
+
 def test_connections_of_a_thread_too_many_end_after_their_answers():
     with ReactorServer(threads=2) as server:
         opened = [server.connect() for _ in range(8)]
