@@ -213,6 +213,7 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     case 'R':
     case 'B': return send_file(s, r, n, r->body[0] == 'B');
     case 'M': return miss(r, n);
+    case 'K': r->deadline_ms = r->received_ms; /* fallthrough */
     case 'J': return job(s, r, n);
     case 'Q':
         r->exclusive = r->body_needed = false;

@@ -47,6 +47,11 @@ def test_each_outcome_of_serve_is_answered(server):
         assert struct.unpack("<I", c.ask(PRODUCE, "J", 5, b"\1\2\3")) == (74 + 5 + 6,)
 
 
+def test_a_job_that_outlives_its_requests_deadline_is_waited_for(server):
+    with server.connect() as c:
+        assert struct.unpack("<I", c.ask(FETCH, "K", 30, b"\1")) == (75 + 30 + 1,)
+
+
 @pytest.mark.parametrize("length", [0, 1, 16384, 16385, 100_000, 3_000_000])
 def test_ranges_of_files_arrive_between_bytes(server, length):
     with server.connect() as c:
