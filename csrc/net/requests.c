@@ -257,7 +257,7 @@ static void worked(struct reactor *r, struct slot *s, enum serve_status status, 
         return;
     }
     assert(!s->r.body_needed && !s->r.exclusive);
-    timers_cancel(&r->timers, &s->timer);
+    assert(s->timer.place == 0); /* Its deadline begins with its append. */
     drop_body(r, s);
     s->state = SLOT_QUEUED;
     r->paused_ns = 0;
