@@ -38,7 +38,7 @@ export PATH=/venv/bin:$PATH
 brokerd --version
 brokerd --override log.dirs=/data --override listeners=PLAINTEXT://127.0.0.1:19092 >/log 2>&1 &
 broker=$!
-trap 'kill $broker 2>/dev/null' EXIT
+trap 'kill $broker 2>/dev/null || true' EXIT
 tries=0
 until grep -q ready /log || [ $tries -ge 300 ]; do sleep 0.2; tries=$((tries + 1)); done
 for codec in {' '.join(CODECS)}; do
