@@ -108,14 +108,13 @@ static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role)
     size_t frame = c->frame_bytes != 0 ? c->frame_bytes : first;
     if (c->in_start + frame <= b->room && c->in_end < b->room) return true;
     size_t wanted = smaller(frame, larger(first, 4 * pending));
-    assert(pending < wanted); /* A whole frame is started first: requests_may_read. */
     if (b->references == 1 && wanted <= b->room) {
         memmove(b->bytes, b->bytes + c->in_start, pending);
         c->in_start = 0;
         c->in_end = pending;
         if (pending < b->room) return true;
     }
-    return move(r, c, take(r, c, larger(wanted, first)));
+    return move(r, c, take(r, c, larger(wanted, larger(first, pending + 1))));
 }
 
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes) {

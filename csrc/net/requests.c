@@ -257,7 +257,7 @@ static void worked(struct reactor *r, struct slot *s, enum serve_status status, 
         return;
     }
     assert(!s->r.body_needed && !s->r.exclusive);
-    assert(s->timer.place == 0); /* Its deadline begins with its append. */
+    timers_cancel(&r->timers, &s->timer);
     drop_body(r, s);
     s->state = SLOT_QUEUED;
     r->paused_ns = 0;
