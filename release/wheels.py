@@ -91,12 +91,19 @@ def wheel(tree: Path, target: Target, python: str, jobs: int) -> Path:
     made = base / "dist"
     shutil.rmtree(made, ignore_errors=True)
     libc = "musl" if target.is_musl else "gnu"
-    run([sys.executable, "setup.py", "-q", "build", "--build-base", str(base), "bdist_wheel",
-         "--bdist-dir", str(base / "bdist"), "--plat-name", target.tag, "--dist-dir", str(made)],
-        tree, **target.environment(), PYLOG_LIBRARIES=str(libraries(CACHE, target, jobs)),
-        PYLOG_PYTHON_INCLUDE=python_include(target, python),
-        JOBS=str(jobs),
-        SETUPTOOLS_EXT_SUFFIX=f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so")
+    build = [sys.executable, "setup.py", "-q", "build", "--build-base", str(base)]
+    environment = {
+        **target.environment(), "JOBS": str(jobs),
+        "PYLOG_LIBRARIES": str(libraries(CACHE, target, jobs)),
+        "PYLOG_PYTHON_INCLUDE": python_include(target, python),
+        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{short[2:]}-{target.machine}-linux-{libc}.so"}
+    run(build, tree, **environment)
+    if target.is_musl:
+        # By the name that PEP 656 allows; musl's loader takes either for itself.
+        run(["patchelf", "--replace-needed", "libc.so", f"libc.musl-{target.machine}.so.1",
+             *map(str, base.glob("lib*/**/*.so"))])
+    run([*build, "bdist_wheel", "--skip-build", "--bdist-dir", str(base / "bdist"),
+         "--plat-name", target.tag, "--dist-dir", str(made)], tree, **environment)
     run([sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", short, "--abi-tag",
          short, "--platform-tag", target.tag, str(next(made.glob("*.whl")))])
     return Path(shutil.move(str(next(made.glob("*.whl"))), DIST / next(made.glob("*.whl")).name))

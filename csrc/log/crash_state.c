@@ -92,6 +92,14 @@ static bool crash_state_file_system_fits(int dir_fd) {
     }
 }
 
+/* The kernel's stx_mnt_id, for which musl has no name. */
+static uint64_t crash_state_mount(const struct statx *st) {
+    uint64_t id;
+    memcpy(&id, (const char *)st + offsetof(struct statx, stx_dev_minor) + sizeof st->stx_dev_minor,
+           sizeof id);
+    return id;
+}
+
 static bool crash_state_identify(int dir_fd, struct crash_state_header *header) {
     struct statx st;
     struct stat plain;
@@ -100,7 +108,7 @@ static bool crash_state_identify(int dir_fd, struct crash_state_header *header) 
         return false;
     char link[64];
     *header = (struct crash_state_header){
-        CRASH_STATE_MAGIC, plain.st_dev, plain.st_ino, st.stx_mnt_id, 1, ""};
+        CRASH_STATE_MAGIC, plain.st_dev, plain.st_ino, crash_state_mount(&st), 1, ""};
     snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
     ssize_t n = readlink(link, header->path, sizeof header->path);
     header->path[n > 0 && n < (ssize_t)sizeof header->path ? n : 0] = 0;

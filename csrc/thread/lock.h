@@ -52,11 +52,14 @@ struct CAPABILITY("mutex") lock {
 #define LOCK_INITIALIZER {PTHREAD_MUTEX_INITIALIZER}
 
 static inline void lock_init(struct lock *l) { pthread_mutex_init(&l->mutex, NULL); }
-/* For sections of a few microseconds: a waiter spins for a while before it sleeps. */
+/* For sections of a few microseconds: a waiter spins for a while before it sleeps. musl's mutexes
+ * always do. */
 static inline void lock_init_adaptive(struct lock *l) {
     pthread_mutexattr_t adaptive;
     pthread_mutexattr_init(&adaptive);
+#if defined(__GLIBC__)
     pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
     pthread_mutex_init(&l->mutex, &adaptive);
     pthread_mutexattr_destroy(&adaptive);
 }

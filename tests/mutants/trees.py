@@ -36,8 +36,10 @@ _NODE = re.compile(r"\b(tests/[\w/]+\.py::[^\s:]+(?:::[^\s:]+)*(?:\[[^\n]*?\])?)
 
 
 def environment(at: Path) -> dict[str, str]:
-    """For what runs in a copy of the tree."""
-    return {**os.environ, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1",
+    """For what runs in a copy of the tree. Options of the run that this is part of are not for it:
+    what fails at a mutant does not fail again first."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return {**own, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONFAULTHANDLER": "1", "CC": COMPILER}
 
 
