@@ -292,3 +292,9 @@ async def groups(cluster: Cluster) -> list[dict[str, Any]]:
 
     found = await asyncio.gather(*[ask(node) for node in sorted(cluster.metadata.nodes)])
     return sorted((row for rows in found for row in rows), key=lambda row: row["group"])
+
+
+async def groups_of(cluster: Cluster, kind: str, pattern: str | None) -> list[dict[str, Any]]:
+    """Those of a type whose names fit a pattern of the shell; None: all of it."""
+    return [row for row in await groups(cluster) if row["type"].lower() == kind
+            and fnmatch.fnmatchcase(row["group"], pattern or "*")]

@@ -8,7 +8,6 @@ Source: kafka-share-groups, for the words.
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Any
 
 import click
@@ -42,9 +41,7 @@ share.add_command(dead_letters.purge)
 def list_groups(session: Session, pattern: str | None) -> None:
     """List share groups. PATTERN has * and ? as in a shell."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        return [row for row in await inquiry.groups(admin.cluster)
-                if row["type"].lower() == "share"
-                and fnmatch.fnmatchcase(row["group"], pattern or "*")]
+        return await inquiry.groups_of(admin.cluster, "share", pattern)
 
     session.out.rows(session.administer(work), LISTED, empty="no share groups")
 

@@ -9,7 +9,6 @@ Source: kafka-streams-groups, for the words (KIP-1071).
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Any
 
 import click
@@ -47,9 +46,7 @@ def streams() -> None:
 def list_groups(session: Session, pattern: str | None) -> None:
     """List Streams groups. PATTERN has * and ? as in a shell."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
-        return [row for row in await inquiry.groups(admin.cluster)
-                if row["type"].lower() == "streams"
-                and fnmatch.fnmatchcase(row["group"], pattern or "*")]
+        return await inquiry.groups_of(admin.cluster, "streams", pattern)
 
     session.out.rows(session.administer(work), LISTED, empty="no Streams groups")
 
