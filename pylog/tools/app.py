@@ -31,6 +31,7 @@ COMMANDS = {
         "topics": ("topics", "List, describe, create, change and delete topics."),
         "configs": ("configs", "Settings of topics, brokers, groups and loggers."),
         "quotas": ("quotas", "How fast users, client ids and addresses may go."),
+        "registry": ("registry", "Schemas of a registry: look, register, check, delete."),
         "config": ("settings", "About the settings of a brokerd that is not running."),
     },
     "Groups": {

@@ -148,6 +148,12 @@ TOPIC = _Named("topic")
 GROUP = _Named("group")
 
 
+def registry_option(command: Any) -> Any:
+    """Where schemas are kept."""
+    return click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", show_envvar=True,
+                        help="The schema registry, http://[user:password@]host:port.")(command)
+
+
 def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
     """{key: value} of key=value texts. Raises click.UsageError."""
     found = {}

@@ -20,7 +20,7 @@ import click
 
 from pylog.client.offsets import TopicPartition
 from pylog.tools import inquiry
-from pylog.tools.command import GROUP, TOPIC, Tool
+from pylog.tools.command import GROUP, TOPIC, Tool, registry_option
 from pylog.tools.moments import moment
 from pylog.tools.session import Session, ToolError
 from pylog.tools.shapes import FORMATS, Shape, is_template
@@ -53,7 +53,7 @@ class Kind(click.Choice[str]):
               "template as kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
 @click.option("-k", "--keys", is_flag=True, help="With raw: the key and a tab before the value.")
 @click.option("-H", "--headers", is_flag=True, help="With raw and table: the headers.")
-@click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", help="The schema registry.")
+@registry_option
 @click.option("--read-committed", is_flag=True, help="No records of open or aborted transactions.")
 @click.pass_obj
 def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, headers: bool,

@@ -75,11 +75,14 @@ was not heard of or held the others up, how long it took, and how long each memb
 coordinator keeps the last 8 MiB of it in its first log directory (`group-rebalances.jsonl`), so
 that it outlives restarts; a broker that takes over the group begins anew."""),
     ("Offsets, settings, cluster", 18, """\
-`configs` changes settings of topics, brokers (`default`: of all), groups and loggers; all of those
-in one command, or none. `quotas set --user alice producer_byte_rate=1048576` limits users, client
-ids and addresses. `cluster moves` lists the replicas that are under way and `cluster cancel` calls
-them off; `cluster reassign plan.json` takes a plan of kafka-reassign-partitions and writes the one
-that undoes it; `cluster elect` has the preferred replicas lead again."""),
+`configs` changes settings of topics, brokers (`default`: of all), groups and loggers; all of
+those in one command, or none. `quotas set --user alice producer_byte_rate=1048576` limits
+users, client ids and addresses. `registry` looks at a schema registry (`--registry` or
+`PYLOG_REGISTRY`), registers (`registry register orders-value order.avsc`), says before whether
+a schema would be taken (`registry check`) and deletes. `cluster moves` lists the replicas that
+are under way and `cluster cancel` calls them off; `cluster reassign plan.json` takes a plan of
+kafka-reassign-partitions and writes the one that undoes it; `cluster elect` has the preferred
+replicas lead again."""),
     ("Files", 20, """\
 `log verify` reads segments, ours or Kafka's, also those of a running broker, and checks CRC, order,
 every record, and that the indexes point to where batches begin; `log dump` prints them. Each damage

@@ -23,7 +23,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.descriptions import NewTopic
 from pylog.tools import inquiry, streams
-from pylog.tools.command import TOPIC, Tool, pairs
+from pylog.tools.command import TOPIC, Tool, pairs, registry_option
 from pylog.tools.moments import moment
 from pylog.tools.printer import size, span
 from pylog.tools.session import Session, ToolError
@@ -66,7 +66,7 @@ class Given(NamedTuple):
 @click.option("-n", "--count", type=click.IntRange(min=1), help="At most so many records.")
 @click.option("-t", "--timestamp", metavar="TIME", help="Of every record, instead of now.")
 @click.option("--tombstones", is_flag=True, help="An empty value is sent as null.")
-@click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", help="The schema registry.")
+@registry_option
 @click.option("--schema", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="The Avro schema of the values.  [default: the topic's newest]")
 @click.option("--create", is_flag=True, help="Create the topic if it is not there, with as many "

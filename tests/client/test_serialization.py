@@ -3,9 +3,7 @@
 import datetime
 import decimal
 import json
-import threading
 import uuid
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fastavro
 import pyarrow as pa
@@ -24,6 +22,7 @@ from pylog.client.serialization.plain import (
 from pylog.client.serialization.registry import (
     RegistryError, RegistryUnavailableError, Schema, SchemaRegistry,
 )
+from tests.registries import played
 
 
 @pytest.mark.parametrize("form, value, data", [
@@ -85,69 +84,15 @@ def test_rows_become_json_and_come_back():
 # ---- the registry
 
 
-class Registry(BaseHTTPRequestHandler):
-    """Schemas by id and subject; what fails is told by the subject's name."""
-
-    def log_message(self, *given):
-        pass
-
-    def do_GET(self):
-        self.answer(None)
-
-    def do_POST(self):
-        self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def answer(self, body):
-        state = self.server.state
-        state["asked"].append((self.command, self.path))
-        state["headers"] = self.headers
-        status, document = self.outcome(state, self.path.strip("/").split("/"), body)
-        data = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def outcome(self, state, parts, body):
-        if "broken" in self.path:
-            return 503, {"error_code": 50001, "message": "down"}
-        if parts[0] == "compatibility":
-            return 200, {"is_compatible": "bad" not in body["schema"]}
-        if parts[:2] == ["schemas", "ids"]:
-            found = state["schemas"].get(int(parts[2]))
-            return (200, found) if found else (404, {"error_code": 40403, "message": "no schema"})
-        if parts == ["subjects"]:
-            return 200, sorted(state["subjects"])
-        versions = state["subjects"].setdefault(parts[1], [])
-        if self.command == "GET":
-            number = versions[-1] if parts[3] == "latest" else versions[int(parts[3]) - 1]
-            return 200, {**state["schemas"][number], "id": number}
-        number = next((n for n, row in state["schemas"].items() if row == body), 0)
-        if not number and len(parts) == 2:
-            return 404, {"error_code": 40403, "message": "no schema"}
-        if not number:
-            number = len(state["schemas"]) + 1
-            state["schemas"][number] = body
-        if number not in versions:
-            versions.append(number)
-        return 200, {"id": number}
-
-
 @pytest.fixture
 def server():
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    made.state = {"asked": [], "schemas": {}, "subjects": {}}
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with played() as made:
+        yield made
 
 
 @pytest.fixture
 def registry(server):
-    return SchemaRegistry(f"http://127.0.0.1:{server.server_port}", auth=("me", "secret"))
+    return SchemaRegistry(server.url, auth=("me", "secret"))
 
 
 USER = {"type": "record", "name": "User", "fields": [
@@ -160,11 +105,11 @@ def test_a_schema_is_registered_and_asked_for_once(server, registry):
     assert registry.register("a/b", schema) == number
     assert registry.schema(number) == schema == registry.version("a/b")[1]
     assert SchemaRegistry(registry.urls).schema(number) == schema
-    assert [row for row in server.state["asked"] if row[0] == "POST"] == [
+    assert [row for row in server.asked if row[0] == "POST"] == [
         ("POST", "/subjects/a%2Fb/versions")]
-    assert server.state["headers"]["Authorization"] is None
-    assert registry.is_compatible("a/b", schema) and registry.subjects() == ["a%2Fb"]
-    assert server.state["headers"]["Authorization"].startswith("Basic ")
+    assert server.headers["Authorization"] is None
+    assert registry.is_compatible("a/b", schema) and registry.subjects() == ["a/b"]
+    assert server.headers["Authorization"].startswith("Basic ")
 
 
 def test_refusals_and_outages_are_told_apart(server, registry):
@@ -181,13 +126,49 @@ def test_refusals_and_outages_are_told_apart(server, registry):
     assert both.subjects() == []
 
 
+def test_versions_levels_and_deletions_are_the_registrys(server, registry):
+    first, second = Schema(json.dumps(USER)), Schema('"string"')
+    numbers = [registry.register("s", schema) for schema in (first, second)]
+    assert registry.versions("s") == [1, 2] and registry.version("s", 1) == (numbers[0], first)
+    assert registry.level("s") == "BACKWARD"
+    registry.set_level("FULL", "s")
+    assert (registry.level("s"), registry.level()) == ("FULL", "BACKWARD")
+    assert registry.compatibility("s", Schema('"bad"')) == (False, ["it is bad"])
+    assert registry.delete("s", 1) == [1] and registry.delete("s") == [2]
+    assert registry.subjects() == [] and registry.subjects(with_deleted=True) == ["s"]
+    assert SchemaRegistry(server.url).schema(numbers[0]) == first, "records have its id still"
+    with pytest.raises(RegistryError):
+        registry.level("broken")
+
+
+def test_what_was_deleted_is_registered_again_when_it_is_used_again(server, registry):
+    schema = Schema('"long"')
+    registry.register("s", schema)
+    registry.register("other", schema)
+    registry.delete("s")
+    registry.register("s", schema)
+    registry.register("other", schema)
+    assert server.subjects["s"] == {2: 1}
+    asked = [path for method, path in server.asked if method == "POST"]
+    assert asked == ["/subjects/s/versions", "/subjects/other/versions", "/subjects/s/versions"]
+
+
+def test_an_address_may_have_the_password_and_errors_do_not_show_it(server):
+    asked = SchemaRegistry(server.url.replace("://", "://me:se%40cret@"))
+    asked.subjects()
+    assert server.headers["Authorization"] == "Basic bWU6c2VAY3JldA=="
+    with pytest.raises(RegistryError) as raised:
+        asked.version("broken")
+    assert "cret" not in str(raised.value) and server.url in str(raised.value)
+
+
 # ---- Avro
 
 
 def test_avro_values_carry_their_schemas_id_and_come_back(server, registry):
     avro = Avro(registry, USER)
     data = avro.serialize("users", {"id": 5, "name": "x"})
-    assert data[0] == 0 and schema_id(data) == 1 and "users-value" in server.state["subjects"]
+    assert data[0] == 0 and schema_id(data) == 1 and "users-value" in server.subjects
     assert Avro(registry)(data) == avro(data) == {"id": 5, "name": "x"}
     later = json.loads(json.dumps(USER))
     later["fields"].append({"name": "age", "type": "int", "default": 7})
@@ -198,7 +179,7 @@ def test_subjects_are_named_by_topic_or_record(server, registry):
     Avro(registry, USER, is_key=True).serialize("t", {"id": 1})
     Avro(registry, USER, subject=record_name).serialize("t", {"id": 1})
     Avro(registry, USER, subject=topic_record_name).serialize("t", {"id": 1})
-    assert set(server.state["subjects"]) == {"t-key", "User", "t-User"}
+    assert set(server.subjects) == {"t-key", "User", "t-User"}
     with pytest.raises(RegistryError):
         Avro(registry, {**USER, "name": "Other"}, register=False).serialize("t", {"id": 1})
 

@@ -1,15 +1,14 @@
 """Producing and consuming: what goes in comes out, from where and as what is wanted."""
 
-import http.server
 import io
 import json
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
+from tests.registries import played
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
 
@@ -178,43 +177,18 @@ def test_a_rate_is_kept(brokerd):
     assert 0.4 <= told["seconds"] < 5 and told["records"] == 50
 
 
-class Registry(http.server.BaseHTTPRequestHandler):
-    """The few answers of a schema registry that one schema needs."""
-
-    SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": [
-        {"name": "id", "type": "long"}, {"name": "raw", "type": ["null", "bytes"]}]})
-
-    def do_GET(self):
-        self._say({"schema": self.SCHEMA, "id": 7} if "/subjects" in self.path
-                  else {"schema": self.SCHEMA})
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._say({"id": 7})
-
-    def _say(self, document):
-        data = json.dumps(document).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words):
-        pass
+ROW = json.dumps({"type": "record", "name": "Row", "fields": [
+    {"name": "id", "type": "long"}, {"name": "raw", "type": ["null", "bytes"]}]})
 
 
 def test_avro_goes_in_and_comes_out_through_a_registry(target):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
     topic = topic_of(target, 1)
-    try:
-        send(target, topic, '{"id": 5, "raw": null}\n', "-f", "avro", "--registry", url)
+    with played() as registry:
+        registry.schemas[7], registry.subjects[f"{topic}-value"] = {"schema": ROW}, {1: 7}
+        words = ["--registry", registry.url]
+        send(target, topic, '{"id": 5, "raw": null}\n', "-f", "avro", *words)
         send(target, topic, "plain\n")
-        found = run("consume", topic, "-F", "avro", "--registry", url, broker=target).lines
-    finally:
-        server.shutdown()
-        server.server_close()
+        found = run("consume", topic, "-F", "avro", *words, broker=target).lines
     assert found[0]["value"] == {"id": 5, "raw": None}
     assert found[1]["value"] == "plain" and "wire format" in found[1]["error"]
     assert run("consume", topic, "--json", "-n", "1", broker=target).lines[0]["value"] \

@@ -1,10 +1,10 @@
 """A client of Confluent-compatible schema registries.
 
 Owns: what it has learnt: schemas by id and ids by subject, which never change.
-Called by: client.serialization.avro, applications; from any thread.
+Called by: client.serialization.avro, tools.registry, applications; from any thread.
 Invariants: (1) a schema is asked for once; (2) a server that does not answer is passed over for the
-  next one.
-Source: the registry's REST interface (/subjects, /schemas/ids).
+  next one; (3) a password that stands in an address is not shown in errors.
+Source: the registry's REST interface (/subjects, /schemas/ids, /compatibility, /config).
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from pylog.client.errors import KafkaError, RetriableError
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 SCHEMAS_MAX = 10_000
+NO_LEVEL_OF_ITS_OWN = 40408
+LEVELS = ("BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL",
+          "FULL_TRANSITIVE", "NONE")
 
 
 class RegistryError(KafkaError):
@@ -46,13 +49,17 @@ class Schema(NamedTuple):
 
 
 class SchemaRegistry:
-    """`SchemaRegistry("http://localhost:8081")`; several servers in a list."""
+    """`SchemaRegistry("http://localhost:8081")`; several servers in a list, or by commas.
+
+    auth: (user, password); without it those of an address, `http://user:password@host`."""
 
     def __init__(self, url: str | list[str], *, auth: tuple[str, str] | None = None,
                  headers: Mapping[str, str] | None = None, timeout_s: float = 10.0,
                  ssl_context: Any = None):
         urls = url.split(",") if isinstance(url, str) else list(url)
-        self.urls = [url.strip().rstrip("/") for url in urls if url.strip()]
+        found = [_parted(url.strip().rstrip("/")) for url in urls if url.strip()]
+        self.urls = [url for url, _ in found]
+        auth = auth or next((own for _, own in found if own), None)
         self.timeout_s = timeout_s
         self._context = ssl_context
         self._headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE, **(headers or {})}
@@ -79,6 +86,11 @@ class SchemaRegistry:
         """The schema's id; RegistryError when the subject does not have it."""
         return self._id(subject, schema, f"/subjects/{_quoted(subject)}")
 
+    def versions(self, subject: str) -> list[int]:
+        """Those that are there, the oldest first. Raises RegistryError."""
+        return [int(version) for version in
+                self._ask("GET", f"/subjects/{_quoted(subject)}/versions")]
+
     def _id(self, subject: str, schema: Schema, path: str) -> int:
         found = self._ids.get((subject, schema))
         if found is None:
@@ -92,13 +104,48 @@ class SchemaRegistry:
         row = self._ask("GET", f"/subjects/{_quoted(subject)}/versions/{version}")
         return int(row["id"]), _schema(row)
 
-    def subjects(self) -> list[str]:
-        return list(self._ask("GET", "/subjects"))
+    def subjects(self, with_deleted: bool = False) -> list[str]:
+        return list(self._ask("GET", "/subjects" + ("?deleted=true" if with_deleted else "")))
 
     def is_compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Whether the subject would take the schema."""
-        path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}"
-        return bool(self._ask("POST", path, _document(schema))["is_compatible"])
+        return self.compatibility(subject, schema, version)[0]
+
+    def compatibility(self, subject: str, schema: Schema, version: int | str = "latest"
+                      ) -> tuple[bool, list[str]]:
+        """Whether the subject would take the schema, and why not, as far as the registry says."""
+        path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}?verbose=true"
+        found = self._ask("POST", path, _document(schema))
+        told = found.get("messages") or filter(None, [found.get("reason")])  # Apicurio's word
+        return bool(found["is_compatible"]), [str(text) for text in told]
+
+    def level(self, subject: str | None = None) -> str:
+        """What has to stay compatible: of a subject (its own, or else the registry's), or of all
+        that have none of their own."""
+        if subject is None:
+            return str(self._ask("GET", "/config")["compatibilityLevel"])
+        try:
+            found = self._ask("GET", f"/config/{_quoted(subject)}")
+        except RegistryError as refusal:
+            if refusal.error_code != NO_LEVEL_OF_ITS_OWN:
+                raise
+            return self.level()
+        return str(found["compatibilityLevel"])
+
+    def set_level(self, level: str, subject: str | None = None) -> None:
+        """level: one of LEVELS. Raises RegistryError."""
+        path = "/config" if subject is None else f"/config/{_quoted(subject)}"
+        self._ask("PUT", path, {"compatibility": level})
+
+    def delete(self, subject: str, version: int | str | None = None, *, permanent: bool = False
+               ) -> list[int]:
+        """Deletes a version, or all of them; returns which. Ids that records carry are found as
+        before, unless it is permanent, for which it has to be deleted already."""
+        path = f"/subjects/{_quoted(subject)}" + ("" if version is None else f"/versions/{version}")
+        gone = self._ask("DELETE", path + ("?permanent=true" if permanent else ""))
+        with self._lock:  # The subject may get the same schema again, under another id.
+            self._ids = {key: found for key, found in self._ids.items() if key[0] != subject}
+        return [int(one) for one in gone] if isinstance(gone, list) else [int(gone)]
 
     def _keep(self, cache: dict[Any, Any], key: Any, value: Any) -> None:
         with self._lock:
@@ -123,6 +170,16 @@ class SchemaRegistry:
             except (OSError, ValueError) as failure:
                 last = RegistryUnavailableError(f"{method} {url}{path}: {failure}")
         raise last or RegistryError("the registry has no address")
+
+
+def _parted(url: str) -> tuple[str, tuple[str, str] | None]:
+    """An address without its user and password, and these. Keeps (3)."""
+    parts = urllib.parse.urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, None
+    name, _, password = map(urllib.parse.unquote, user.partition(":"))
+    return parts._replace(netloc=host).geturl(), (name, password)
 
 
 def _quoted(subject: str) -> str:
