@@ -1,0 +1,69 @@
+"""A runtime that runs what the test says: coordinators without logs.
+
+Owns: nothing.
+Called by: tests of coordinators that are built on coordinator.runtime.
+"""
+
+from types import SimpleNamespace
+
+from pylog.config.settings import Settings
+from pylog.protocol.errors import ErrorCode
+
+
+class Runtime:
+    """calls: what was asked of it, in order. errors: of the next steps, in order; then none.
+    results: as errors, of what steps return. epoch: the term; -1 where it does not serve."""
+
+    def __init__(self, coordination, node):
+        self.coordination, self.node, self.calls = coordination, node, []
+        self.errors, self.results, self.epoch, self.served = [], [], 4, []
+        self.topic = SimpleNamespace(current=None, spec=coordination.topic, ensure=self._ensure)
+
+    async def _ensure(self):
+        self.calls.append(("ensure",))
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def start(self):
+        self.calls.append(("start",))
+
+    async def stop(self):
+        self.calls.append(("stop",))
+
+    def topic_changed(self, topic):
+        self.calls.append(("topic_changed", topic))
+
+    def topic_deleted(self):
+        self.calls.append(("topic_deleted",))
+
+    def step_each(self, step):
+        self.calls.append(("step_each", step))
+
+    def leader_of(self, key):
+        return 1
+
+    def look(self, key, step, *arguments):
+        return None, ErrorCode.NONE
+
+    def shards(self):
+        return self.served, False
+
+    def epoch_of(self, key):
+        return self.epoch
+
+    def run(self, key, pending, step, *arguments):
+        self.calls.append(("run", key, step, *arguments))
+        error = self.errors.pop(0) if self.errors else ErrorCode.NONE
+        if error != ErrorCode.NONE:
+            pending.refuse(error)
+        else:
+            pending.answer(self.results.pop(0) if self.results else ErrorCode.NONE)
+        return pending
+
+
+def node(**settings):
+    """What a coordinator sees of its broker. settings: with underscores for dots."""
+    return SimpleNamespace(
+        settings=Settings({name.replace("_", "."): value for name, value in settings.items()}),
+        node_id=1, now_ms=lambda: 5_000,
+        image=SimpleNamespace(features={}, topics={}, topics_by_id={},
+                              partition=lambda topic, index: None))
