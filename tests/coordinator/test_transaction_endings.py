@@ -51,7 +51,7 @@ class World:
         await asyncio.sleep(0)
         found = {one: self.answers[one].pop(0) if self.answers.get(one) else NONE
                  for one in partitions}
-        for one, error in found.items():
+        for error in found.values():
             if isinstance(error, Exception):
                 raise error
         return found

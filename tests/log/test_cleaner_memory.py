@@ -1,0 +1,182 @@
+"""What the cleaner remembers, forgets and tells of its logs, without logs."""
+
+import errno
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native.log import LogError
+from pylog.log import cleaner
+from pylog.log.cleaner import CHECKPOINT, files
+from pylog.protocol.errors import ErrorCode
+from tests.log.test_cleaner_choices import World
+
+DONE = {"end_offset": 8, "bytes_read": 1, "bytes_written": 2, "records_read": 3, "records_kept": 4,
+        "segments_before": 5, "segments_after": 6, "bytes_damaged": 0}
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    made = World(monkeypatch, tmp_path)
+    made.paths = [str(tmp_path / name) for name in "ab"]
+    for path in made.paths:
+        files.make_directory(path)
+    return made
+
+
+def rows(world, place=0):
+    return files.read_offsets(os.path.join(world.paths[place], CHECKPOINT))
+
+
+def clean(world, topic, partition=0, place=0, end=8):
+    """A partition that a pass has cleaned up to `end`."""
+    candidate = world.add(topic, partition=partition)._replace(place=place)
+    world.candidates[-1] = candidate
+    world.one._note(candidate, {**DONE, "end_offset": end}, 5)
+    return candidate
+
+
+# A topic that is no more.
+
+def test_a_deleted_topic_is_dirty_again_in_every_directory_and_others_stay_clean(world):
+    clean(world, "t", 0)
+    clean(world, "t", 1, place=1)
+    clean(world, "u", 0, end=5)
+    assert (rows(world), rows(world, 1)) == ({("t", 0): 8, ("u", 0): 5}, {("t", 1): 8})
+    world.one.forget("t")
+    assert (rows(world), rows(world, 1)) == ({("u", 0): 5}, {})
+    assert world.one._clean_until == {("u", 0): 5}
+
+
+def test_a_deleted_topic_that_was_never_clean_writes_nothing(world):
+    clean(world, "u")
+    os.unlink(os.path.join(world.paths[0], CHECKPOINT))
+    world.one.forget("t")
+    assert os.listdir(world.paths[0]) == []
+
+
+def test_what_an_earlier_start_cleaned_of_a_deleted_topic_is_forgotten_too(world):
+    files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7), ("u", 0, 6)])
+    world.add("u")
+    world.one.forget("t")
+    assert rows(world) == {("u", 0): 6}
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    def write_offsets(path, offsets):
+        raise OSError(errno.ENOSPC, "no space", path)
+
+    monkeypatch.setattr(files, "write_offsets", write_offsets)
+
+
+def test_a_checkpoint_that_cannot_forget_a_topic_goes_itself(world, refused):
+    for place, path in enumerate(world.paths):
+        with open(os.path.join(path, CHECKPOINT), "w") as file:
+            file.write(f"0\n1\nt {place} 7\n")
+    world.one.forget("t")
+    assert [os.listdir(path) for path in world.paths] == [[], []]
+    assert world.failed_disks == [(0, errno.ENOSPC), (1, errno.ENOSPC)]
+
+
+def test_a_checkpoint_that_can_neither_be_written_nor_removed_is_told_of(world, refused, caplog):
+    world.one._clean_until, world.one._loaded = {("t", 0): 7}, True
+    world.one.forget("t")
+    told = [line.message for line in caplog.records]
+    assert told == ["the cleaner's checkpoint could not be written",
+                    "the cleaner's checkpoint could not be removed"] * 2
+    assert {line.reason for line in caplog.records} == {"no space", os.strerror(errno.ENOENT)}
+
+
+def test_a_checkpoint_that_cannot_be_read_makes_all_of_its_directory_dirty(world):
+    os.mkdir(os.path.join(world.paths[0], CHECKPOINT))
+    files.write_offsets(os.path.join(world.paths[1], CHECKPOINT), [("t", 0, 7)])
+    assert world.one._load() == {("t", 0): 7}
+
+
+def test_checkpoints_are_read_once(world):
+    world.add("t", 100, 0, 0, 9, world.now)
+    seen = []
+    world.usable = lambda: seen.append(1) or list(enumerate(world.paths))
+    for _ in range(2):
+        world.one.clean_one()
+        world.one.forget("t")
+    assert len(seen) == 1
+
+
+def test_what_is_clean_is_where_the_next_look_begins(world, monkeypatch):
+    files.write_offsets(os.path.join(world.paths[0], CHECKPOINT), [("t", 0, 7)])
+    world.add("t", min_compaction_lag_ms=33)
+    world.add("t", partition=1)
+    asked = []
+    monkeypatch.setattr(cleaner.cleaner, "look", lambda log, **given: asked.append(
+        (given["first_dirty"], given["min_compaction_lag_ms"])) or (1, 0, 0, 0, 0))
+    assert not world.one.clean_one()
+    assert asked == [(7, 33), (0, 0)]
+
+
+def test_a_partition_that_moved_is_remembered_where_it_is_now(world):
+    candidate = clean(world, "t")
+    world.candidates[0] = candidate._replace(place=1)
+    world.one._note(world.candidates[0], {**DONE, "end_offset": 9}, 5)
+    assert rows(world, 1) == {("t", 0): 9}
+
+
+# What is told.
+
+def test_a_pass_is_told_with_how_long_it_took_and_what_it_met(world, monkeypatch, caplog):
+    candidate = world.add("t", partition=2)
+
+    def one_pass(*_, **__):
+        def step(count):
+            world.now += 40
+            return False
+        return SimpleNamespace(step=step, close=lambda: None,
+                               figures=lambda: {**DONE, "bytes_mapped": 0})
+
+    monkeypatch.setattr(cleaner.cleaner, "CleaningPass", one_pass)
+    with caplog.at_level("INFO"):
+        world.one._clean(cleaner.Choice(candidate, 3, 9, 1, 1.0))
+    line, = caplog.records
+    assert (line.message, line.topic, line.partition, line.ms) == ("compacted", "t", 2, 40)
+    assert {name: getattr(line, name) for name in DONE if name != "bytes_damaged"} == {
+        name: value for name, value in DONE.items() if name != "bytes_damaged"}
+    assert not hasattr(line, "damaged_bytes")
+
+
+def test_damage_that_a_pass_met_is_told(world, caplog):
+    with caplog.at_level("INFO"):
+        world.one._note(world.add("t"), {**DONE, "bytes_damaged": 77}, 5)
+    assert caplog.records[0].damaged_bytes == 77
+
+
+@pytest.mark.parametrize(("error", "level", "traced"), [
+    (MemoryError(), "WARNING", False), (ValueError("ours"), "ERROR", True),
+    (LogError(1, ErrorCode.UNKNOWN_SERVER_ERROR, "odd"), "ERROR", False)])
+def test_a_log_that_is_left_alone_is_an_error_and_one_that_waits_a_warning(
+        world, caplog, error, level, traced):
+    candidate = world.add("t")
+    world.one._note_failure(candidate, ("t", 4), error)
+    line, = caplog.records
+    assert (line.levelname, line.topic, line.partition) == (level, "t", 4)
+    assert line.reason == str(error) and bool(line.exc_info) == traced
+
+
+# Who waits.
+
+def test_a_log_is_nobodys_before_those_who_wait_for_it_are_woken(world, monkeypatch):
+    woken = []
+    idle = SimpleNamespace(notify_all=lambda: woken.append(len(world.one._at_work)))
+    monkeypatch.setattr(world.one, "_idle", idle)
+    monkeypatch.setattr(world.one, "_clean", lambda choice: None)
+    world.add("t")
+    assert world.one.clean_one() and woken == [0]
+
+
+def test_a_stop_tells_its_threads_before_it_waits_for_them(world):
+    joined = []
+    world.one._threads = [SimpleNamespace(join=lambda: joined.append(world.waits.stopped))
+                          for _ in range(2)]
+    world.one.stop()
+    assert joined == [True, True]
