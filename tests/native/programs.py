@@ -14,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG = ("format/*.c", "thread/*.c", "log/*.c")
 SERVE = (*LOG, "serve/*.c")
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
+# For watched.h.
+WATCHED = "-Wl," + ",".join(f"--wrap={name}" for name in (
+    "malloc", "calloc", "realloc", "strdup", "strndup", "free",
+    *(f"pthread_{kind}_{what}" for kind, whats in (
+        ("mutex", "init destroy lock unlock"), ("rwlock", "init destroy rdlock wrlock unlock"))
+      for what in whats.split())))
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
 # The options that `make asan` and `make tsan` set are for the interpreter.
 SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
@@ -29,10 +35,12 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     sources = [ROOT / f"tests/native/{name}.c",
                *(path for part in parts for path in sorted(ROOT.glob(f"csrc/{part}")))]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    command = (*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more)
+    linked = [flag for flag in more if flag.startswith("-Wl,")]
+    command = (*os.environ.get("CC", "gcc").split(), *FLAGS, *extra,
+               *(flag for flag in more if flag not in linked))
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(lambda source: _object(source, command), sources))
-    subprocess.run([*command, "-o", str(program), *objects, *LIBRARIES],
+    subprocess.run([*command, *linked, "-o", str(program), *objects, *LIBRARIES],
                    check=True, env=ENVIRONMENT)
     return program
 

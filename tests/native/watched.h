@@ -1,0 +1,108 @@
+/* Memory and locks that a program takes and must give back, and memory that runs out when it is
+ * told to. Linked with programs.WATCHED; one source of a program includes it. */
+#ifndef PYLOG_WATCHED_H
+#define PYLOG_WATCHED_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "scenes.h"
+
+static atomic_long watched_blocks, watched_locks;
+/* Of this thread: how many more blocks it gets, -1: as many as it likes; what it holds. */
+static _Thread_local long blocks_left = -1;
+static _Thread_local int watched_held;
+
+static bool watched_refused(void) {
+    if (blocks_left < 0) return false;
+    if (blocks_left == 0) return true;
+    blocks_left--;
+    return false;
+}
+
+static void *watched_taken(void *p) {
+    if (p != NULL) atomic_fetch_add(&watched_blocks, 1);
+    return p;
+}
+
+#define REAL(type, name, ...)                                                                      \
+    type __real_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__)
+
+REAL(void *, malloc, size_t n) {
+    return watched_refused() ? NULL : watched_taken(__real_malloc(n));
+}
+REAL(void *, calloc, size_t n, size_t size) {
+    return watched_refused() ? NULL : watched_taken(__real_calloc(n, size));
+}
+REAL(void *, realloc, void *p, size_t n) {
+    if (watched_refused()) return NULL;
+    return p == NULL ? watched_taken(__real_malloc(n)) : __real_realloc(p, n);
+}
+REAL(char *, strdup, const char *s) {
+    return watched_refused() ? NULL : watched_taken(__real_strdup(s));
+}
+REAL(char *, strndup, const char *s, size_t n) {
+    return watched_refused() ? NULL : watched_taken(__real_strndup(s, n));
+}
+REAL(void, free, void *p) {
+    if (p != NULL) atomic_fetch_sub(&watched_blocks, 1);
+    __real_free(p);
+}
+
+/* A mutex that is taken twice, or given back by one that has it not, says so. */
+REAL(int, pthread_mutex_init, pthread_mutex_t *m, const pthread_mutexattr_t *given) {
+    pthread_mutexattr_t checked;
+    (void)given;
+    pthread_mutexattr_init(&checked);
+    pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+    atomic_fetch_add(&watched_locks, 1);
+    int result = __real_pthread_mutex_init(m, &checked);
+    pthread_mutexattr_destroy(&checked);
+    return result;
+}
+REAL(int, pthread_mutex_destroy, pthread_mutex_t *m) {
+    atomic_fetch_sub(&watched_locks, 1);
+    return __real_pthread_mutex_destroy(m);
+}
+REAL(int, pthread_mutex_lock, pthread_mutex_t *m) {
+    CHECK(__real_pthread_mutex_lock(m) == 0);
+    return 0;
+}
+REAL(int, pthread_mutex_unlock, pthread_mutex_t *m) {
+    CHECK(__real_pthread_mutex_unlock(m) == 0);
+    return 0;
+}
+
+/* Of these a thread has one at a time. */
+REAL(int, pthread_rwlock_init, pthread_rwlock_t *l, const pthread_rwlockattr_t *given) {
+    if (watched_refused()) return 1;
+    atomic_fetch_add(&watched_locks, 1);
+    return __real_pthread_rwlock_init(l, given);
+}
+REAL(int, pthread_rwlock_destroy, pthread_rwlock_t *l) {
+    atomic_fetch_sub(&watched_locks, 1);
+    return __real_pthread_rwlock_destroy(l);
+}
+REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *l) {
+    CHECK(watched_held++ == 0);
+    return __real_pthread_rwlock_rdlock(l);
+}
+REAL(int, pthread_rwlock_wrlock, pthread_rwlock_t *l) {
+    CHECK(watched_held++ == 0);
+    return __real_pthread_rwlock_wrlock(l);
+}
+REAL(int, pthread_rwlock_unlock, pthread_rwlock_t *l) {
+    CHECK(watched_held-- == 1);
+    return __real_pthread_rwlock_unlock(l);
+}
+
+/* At the end of a scene. */
+static inline void check_given_back(void) {
+    CHECK(blocks_left == -1 && watched_held == 0);
+    CHECK(atomic_load(&watched_blocks) == 0);
+    CHECK(atomic_load(&watched_locks) == 0);
+}
+
+#endif
