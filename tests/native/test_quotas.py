@@ -1,12 +1,9 @@
 """Client quotas: rates over sliding samples, who shares them, and what is forgotten
 (quotas_units.c)."""
 
-import subprocess
-
 import pytest
 
-from tests.native.plain import ENVIRONMENT
-from tests.native.programs import WATCHED, built
+from tests.native.programs import play_watched
 
 SCENES = {
     "a_rate_is_spread_over_the_windows_that_passed": "spread",
@@ -28,7 +25,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_quotas(scene):
-    program = built("quotas_units", "", ("serve/quotas.c",), WATCHED)
-    ran = subprocess.run([str(program), scene], capture_output=True, text=True, timeout=60,
-                         env={**ENVIRONMENT, "MALLOC_PERTURB_": "165"})
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+    play_watched("quotas_units", ("serve/quotas.c",), scene)

@@ -20,36 +20,68 @@ static bool watched_refused(void) {
     return false;
 }
 
-static void *watched_taken(void *p) {
-    if (p != NULL) atomic_fetch_add(&watched_blocks, 1);
-    return p;
-}
-
 #define REAL(type, name, ...)                                                                      \
     type __real_##name(__VA_ARGS__);                                                               \
     type __wrap_##name(__VA_ARGS__);                                                               \
     type __wrap_##name(__VA_ARGS__)
 
-REAL(void *, malloc, size_t n) {
-    return watched_refused() ? NULL : watched_taken(__real_malloc(n));
-}
-REAL(void *, calloc, size_t n, size_t size) {
-    return watched_refused() ? NULL : watched_taken(__real_calloc(n, size));
-}
-REAL(void *, realloc, void *p, size_t n) {
+/* A block has its size before it, and behind it bytes that are no address and that nobody may
+ * write. */
+enum { FENCE_BYTES = 16, FENCE = 0xa5 };
+struct watched_block {
+    size_t bytes;
+    uint64_t mark;
+};
+static const uint64_t WATCHED_MARK = 0x9e3779b97f4a7c15u;
+
+void *__real_malloc(size_t n);
+void __real_free(void *p);
+
+static void *watched_new(size_t n) {
     if (watched_refused()) return NULL;
-    return p == NULL ? watched_taken(__real_malloc(n)) : __real_realloc(p, n);
+    struct watched_block *block = __real_malloc(sizeof *block + n + FENCE_BYTES);
+    CHECK(block != NULL);
+    *block = (struct watched_block){n, WATCHED_MARK};
+    memset((uint8_t *)(block + 1) + n, FENCE, FENCE_BYTES);
+    atomic_fetch_add(&watched_blocks, 1);
+    return block + 1;
 }
-REAL(char *, strdup, const char *s) {
-    return watched_refused() ? NULL : watched_taken(__real_strdup(s));
+
+static struct watched_block *watched_block(void *p) {
+    struct watched_block *block = (struct watched_block *)p - 1;
+    CHECK(block->mark == WATCHED_MARK);
+    for (int i = 0; i < FENCE_BYTES; i++) CHECK(((uint8_t *)p)[block->bytes + (size_t)i] == FENCE);
+    return block;
 }
-REAL(char *, strndup, const char *s, size_t n) {
-    return watched_refused() ? NULL : watched_taken(__real_strndup(s, n));
+
+REAL(void *, malloc, size_t n) { return watched_new(n); }
+REAL(void *, calloc, size_t n, size_t size) {
+    void *p = watched_new(n * size);
+    return p == NULL ? NULL : memset(p, 0, n * size);
 }
 REAL(void, free, void *p) {
-    if (p != NULL) atomic_fetch_sub(&watched_blocks, 1);
-    __real_free(p);
+    if (p == NULL) return;
+    struct watched_block *block = watched_block(p);
+    block->mark = 0;
+    atomic_fetch_sub(&watched_blocks, 1);
+    __real_free(block);
 }
+REAL(void *, realloc, void *p, size_t n) {
+    void *grown = watched_new(n);
+    if (grown == NULL || p == NULL) return grown;
+    size_t bytes = watched_block(p)->bytes;
+    memcpy(grown, p, bytes < n ? bytes : n);
+    __wrap_free(p);
+    return grown;
+}
+REAL(char *, strndup, const char *s, size_t n) {
+    size_t len = strnlen(s, n);
+    char *p = watched_new(len + 1);
+    if (p == NULL) return NULL;
+    p[len] = 0;
+    return memcpy(p, s, len);
+}
+REAL(char *, strdup, const char *s) { return __wrap_strndup(s, strlen(s)); }
 
 /* A mutex that is taken twice, or given back by one that has it not, says so. */
 REAL(int, pthread_mutex_init, pthread_mutex_t *m, const pthread_mutexattr_t *given) {

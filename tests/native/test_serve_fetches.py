@@ -1,0 +1,25 @@
+"""Fetch sessions, how much an answer has, what it waits for and what is read from the disk first
+(serve_fetches.c)."""
+
+import pytest
+
+from tests.native.programs import SERVE, play_watched
+
+PLAYED = ("log_range_is_cold", "log_range_warm", "log_read_nowait", "iopool_submit")
+SCENES = {
+    "a_session_is_told_only_news": "news",
+    "who_got_data_goes_last_in_the_next_answer": "turns",
+    "what_a_session_forgets_is_not_answered_and_without_all_it_ends": "forgotten",
+    "a_session_ends_by_its_client_and_refuses_others": "ended",
+    "an_answer_has_as_many_bytes_as_all_limits_let_it": "bytes",
+    "a_fetch_waits_for_its_bytes_until_its_deadline": "waits",
+    "a_fetch_of_what_replicas_lack_waits_for_just_that": "waits_for_replicas",
+    "what_is_unknown_is_asked_for_once_and_hastens_nothing": "rights",
+    "rights_that_end_while_a_fetch_waits_are_asked_for_anew": "voided",
+    "what_is_cold_is_read_by_a_worker_where_one_is_free": "cold",
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_fetches(tmp_path, scene):
+    play_watched("serve_fetches", SERVE, tmp_path / "data", scene, played=PLAYED)
