@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from bench import report
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
-from bench.control import groups, metadata, offsets, transactions
+from bench.control import groups, metadata, offsets, shares, transactions
 from bench.control.table import SIDES, render
 from bench.kafka import KafkaBroker, KafkaMissing, kafka_version
 from bench.loads import LoadFailed
@@ -55,6 +55,7 @@ LOADS = {
     "large-group": Load(groups.large_group, SIDES, 3),
     "commits": Load(offsets.commits, SIDES, 2),
     "restart": Load(offsets.restart, SIDES[:2] + SIDES[3:], 0),
+    "share": Load(shares.load, UNFLUSHED, 2),
     "start-ids": Load(transactions.start, UNFLUSHED, 0),
 }
 

@@ -1,7 +1,8 @@
 """How the loads speak: an asyncio client that decodes, and native programs that do not.
 
 Owns: its connections, the files of prepared frames while a program runs.
-Called by: bench.control.groups, bench.control.offsets, bench.control.metadata.
+Called by: bench.control.groups, bench.control.offsets, bench.control.metadata,
+  bench.control.shares, bench.control.transactions.
 Invariants: (1) every wait has an end: a broker that does not answer fails the load, not the run;
   (2) broker CPU is read around the program's run.
 """

@@ -15,7 +15,8 @@ import asyncio
 from pylog.api.share_groups import is_member_id
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.in_flight import RENEW, Wanted
+from pylog.sharing.in_flight import Wanted
+from pylog.sharing.runs import RENEW
 from pylog.sharing.sessions import FINAL, INITIAL
 from pylog.sharing.share_partitions import WAIT_MS_MAX, Fetch, Row
 

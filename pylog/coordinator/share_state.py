@@ -92,12 +92,18 @@ class ShareState:
 
     def update(self, row: Any) -> None:
         """What a ShareUpdateValue says."""
-        self.start_offset = self.start_offset if row.start_offset == NO_OFFSET \
-            else row.start_offset
-        if row.leader_epoch > self.leader_epoch:
-            self.leader_epoch = row.leader_epoch
-        self.complete_count = row.delivery_complete_count
-        self.add(_batches_of(row))
+        self.write(row.start_offset, row.delivery_complete_count, row.leader_epoch,
+                   _batches_of(row))
+
+    def write(self, start_offset: int, complete_count: int, leader_epoch: int,
+              batches: Iterable[Batch]) -> None:
+        """Later states of some offsets, and what else one update says. NO_OFFSET: as before."""
+        if start_offset != NO_OFFSET:
+            self.start_offset = start_offset
+        if leader_epoch > self.leader_epoch:
+            self.leader_epoch = leader_epoch
+        self.complete_count = complete_count
+        self.add(batches)
         self.updates += 1
 
 

@@ -8,7 +8,7 @@ Invariants: (1) a write of an older leader or of an older state epoch changes no
 Source: KIP-932; Kafka's ShareCoordinatorShard, by its answers.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pylog.coordinator import share_state
@@ -122,7 +122,13 @@ class ShareStates:
         return fault
 
     def _write(self, key: ShareKey, state: ShareState, start_offset: int, complete_count: int,
-               leader_epoch: int, batches: Iterable[Batch]) -> None:
+               leader_epoch: int, batches: Sequence[Batch]) -> None:
+        is_full = state.updates >= self._updates_max
+        state.write(start_offset, complete_count, leader_epoch, batches)
+        if is_full:
+            # Keeps (2).
+            self._snapshot(key, state)
+            return
         new = messages.ShareUpdateValue
         row = new(
             snapshot_epoch=state.snapshot_epoch, leader_epoch=leader_epoch,
@@ -130,14 +136,8 @@ class ShareStates:
             state_batches=[new.StateBatch(
                 first_offset=cell.first, last_offset=cell.last, delivery_state=cell.state,
                 delivery_count=cell.deliveries) for cell in batches])
-        is_full = state.updates >= self._updates_max
-        state.update(row)
-        if is_full:
-            # Keeps (2).
-            self._snapshot(key, state)
-        else:
-            self.records.append((share_state.update_key(key),
-                                 records.encode_value(share_state.VALUE_VERSION, row)))
+        self.records.append((share_state.update_key(key),
+                             records.encode_value(share_state.VALUE_VERSION, row)))
 
     def _snapshot(self, key: ShareKey, state: ShareState) -> None:
         state.snapshot_epoch += 1

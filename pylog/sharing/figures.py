@@ -11,7 +11,7 @@ Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for what is counted
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pylog.sharing.in_flight import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 if TYPE_CHECKING:
     from pylog.sharing.share_partitions import SharePartitions
@@ -37,8 +37,8 @@ class GroupFigures:
             if len(types) == 1:
                 self.kinds[types[0]] += last - first + 1
             else:
-                for kind in types:
-                    self.kinds[kind] += 1
+                for kind in KINDS:
+                    self.kinds[kind] += types.count(kind)
 
 
 class Figures:

@@ -19,14 +19,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pylog.protocol.errors import Error, ErrorCode
+from pylog.sharing.ranges import (
+    ACKNOWLEDGED, ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, NOBODY, Range, StateBatch,
+)
+from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW, Row, Span, spans
 
-# As records of `__share_group_state` number them.
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
-DONE = frozenset((ACKNOWLEDGED, ARCHIVED))
-# As a client numbers its acknowledgements; a gap has no record.
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-NOBODY = ""
 THROTTLED_DELIVERIES_MIN = 2
+Fault = tuple[Error, str] | None
 _STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVING}
 
 
@@ -41,15 +40,6 @@ class Limits(NamedTuple):
     has_letters: bool = False
 
 
-class StateBatch(NamedTuple):
-    """Offsets first to last, as they are kept."""
-
-    first: int
-    last: int
-    state: int
-    deliveries: int
-
-
 class Wanted(NamedTuple):
     """What a member wants of a fetch. exact: no more records than records_max (record_limit), else
     whole batches; batch_size: records in one part of the answer, where batches allow it."""
@@ -58,45 +48,6 @@ class Wanted(NamedTuple):
     records_max: int
     batch_size: int
     exact: bool
-
-
-class Range:
-    """Offsets that share their state. batch: (first, last) of the records that were acquired with
-    them at first; before: (state, member) while a write is under way; is_rejected: archiving
-    because a member said so."""
-
-    __slots__ = ("batch", "before", "count", "deadline_ms", "first", "is_rejected", "last",
-                 "member", "state")
-
-    def __init__(self, first: int, last: int, state: int, count: int,
-                 batch: tuple[int, int] | None = None, member: str = NOBODY,
-                 deadline_ms: int = 0):
-        assert first <= last, (first, last)
-        self.first = first
-        self.last = last
-        self.state = state
-        self.count = count
-        self.batch = (first, last) if batch is None else batch
-        self.member = member
-        self.deadline_ms = deadline_ms
-        self.before: tuple[int, str] | None = None
-        self.is_rejected = False
-
-    @property
-    def is_free(self) -> bool:
-        return self.state == AVAILABLE and self.before is None
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
-
-    def joins(self, after: "Range") -> bool:
-        """Whether the two are one."""
-        return self.last + 1 == after.first and self.batch == after.batch \
-            and self.state == after.state and self.count == after.count \
-            and self.member == after.member and self.deadline_ms == after.deadline_ms \
-            and self.before is None and after.before is None \
-            and self.is_rejected == after.is_rejected
 
 
 class InFlight:
@@ -110,6 +61,7 @@ class InFlight:
         self._due_ms: int | None = None      # No deadline is earlier.
         self._may_have_free = False
         self._may_archive = False
+        self._has_gap = False                # Between ranges there may be offsets of no record.
         self._merged = 16                    # Ranges after the last merge.
         next_offset = start
         for row in kept:
@@ -139,7 +91,7 @@ class InFlight:
     @property
     def done_count(self) -> int:
         """Of those, how many are done with."""
-        return sum(row.size for row in self._ranges if row.state in DONE)
+        return sum(row.last - row.first + 1 for row in self._ranges if row.state in DONE)
 
     @property
     def range_count(self) -> int:
@@ -264,6 +216,7 @@ class InFlight:
             last = next(last for _, last in batches if last >= first + room - 1)
         if not self._ranges:
             self.start = first
+        self._has_gap = bool(self._ranges) and (self._has_gap or first > self.end + 1)
         firsts = [first]
         if not wanted.exact and last - first + 1 > wanted.batch_size:
             for base, _ in batches:
@@ -312,55 +265,72 @@ class InFlight:
 
     # ---- acknowledge ----------------------------------------------------------------------------
 
-    def acknowledge(self, member: str, rows: Iterable[tuple[int, int, Sequence[int]]],
+    def acknowledge(self, member: str, rows: Iterable[Row],
                     now_ms: int) -> tuple[Error, str, list[Range]]:
         """(NONE, "", ranges that are to be written) or (error, why, []), and then nothing changed
-        but deadlines. rows: (first offset, last offset, types: one for all, or one each)."""
+        but deadlines. rows: they ascend."""
+        rows = [row for row in rows if row[1] >= self.start]
+        found = spans(rows)
+        if self._has_gap or any(self._bounds_fault(span.first, span.last) for span in found):
+            # The error is that of the first row that has one.
+            found = [span for row in rows for span in spans([row])]
         moved: list[Range] = []
-        for first, last, types in rows:
-            if last < self.start:
-                continue
-            error, why = self._bounds_fault(first, last)
-            if error == ErrorCode.NONE:
-                for run_first, run_last, kind in _runs(first, last, types):
-                    error, why = self._acknowledge(
-                        member, max(run_first, self.start), run_last, kind, now_ms, moved)
-                    if error != ErrorCode.NONE:
-                        break
-            if error != ErrorCode.NONE:
+        for span in found:
+            fault = self._bounds_fault(span.first, span.last) \
+                or self._acknowledge(member, span, now_ms, moved)
+            if fault is not None:
                 self.settle(moved, False, now_ms)
-                return error, why, []
+                return *fault, []
         return ErrorCode.NONE, "", moved
 
-    def _bounds_fault(self, first: int, last: int) -> tuple[Error, str]:
+    def _bounds_fault(self, first: int, last: int) -> Fault:
         at = self._at(first)
         if at < 0 and not first < self.start <= last:
             return ErrorCode.INVALID_RECORD_STATE, "No such records are in flight."
         upto = self._at(last)
         if upto < 0 or self._ranges[upto].last < last:
             return ErrorCode.INVALID_REQUEST, "The records are not all in flight."
-        return ErrorCode.NONE, ""
+        return None
 
-    def _acknowledge(self, member: str, first: int, last: int, kind: int, now_ms: int,
-                     moved: list[Range]) -> tuple[Error, str]:
-        if first > last:
-            return ErrorCode.NONE, ""
-        rows = self._between(first, last)
-        for row in rows:
-            if row.before is not None:
-                return ErrorCode.INVALID_RECORD_STATE, \
-                    "The records' state is being written already."
-            if row.state != ACQUIRED:
-                return ErrorCode.INVALID_RECORD_STATE, "The records are not acquired."
-            if row.member != member:
-                return ErrorCode.INVALID_RECORD_STATE, "The records are another member's."
-            if kind == RENEW:
-                if not self.limits.renews:
-                    return ErrorCode.INVALID_RECORD_STATE, "The group allows no renewal."
-                row.deadline_ms = self._held_until(now_ms)
-            else:
-                self._begin(row, _STATE_AFTER[kind], moved)
-        return ErrorCode.NONE, ""
+    def _acknowledge(self, member: str, span: Span, now_ms: int, moved: list[Range]) -> Fault:
+        """One pass over the ranges of a span, which are cut where its runs end."""
+        start = self.start
+        index = begin = max(0, self._at(max(span.first, start)))
+        left: Range | None = self._ranges[begin]
+        made: list[Range] = []
+        fault: Fault = None
+        for first, last, kind in span.runs:
+            while left is not None and left.first <= last and fault is None:
+                after = None
+                if left.last >= first and last >= start:
+                    fault = self._hold_fault(left, member, kind)
+                    if fault is not None:
+                        break
+                    if left.first < first:
+                        made.append(left)
+                        left = left.cut(first)
+                    if left.last > last:
+                        after = left.cut(last + 1)
+                    if kind == RENEW:
+                        left.deadline_ms = self._held_until(now_ms)
+                    else:
+                        self._begin(left, _STATE_AFTER[kind], moved)
+                made.append(left)
+                if after is None:
+                    index += 1
+                    after = self._ranges[index] if index < len(self._ranges) else None
+                left = after
+        self._ranges[begin:index + 1] = made if left is None else [*made, left]
+        return fault
+
+    def _hold_fault(self, row: Range, member: str, kind: int) -> Fault:
+        """Why that member cannot say that of a range; None: it can."""
+        why = "The records' state is being written already." if row.before is not None \
+            else "The records are not acquired." if row.state != ACQUIRED \
+            else "The records are another member's." if row.member != member \
+            else "The group allows no renewal." if kind == RENEW and not self.limits.renews \
+            else None
+        return None if why is None else (ErrorCode.INVALID_RECORD_STATE, why)
 
     def release(self, member: str) -> list[Range]:
         """Gives back what a member holds. Returns ranges that are to be written."""
@@ -525,10 +495,7 @@ class InFlight:
     def _split(self, index: int, at: int) -> Range:
         """Makes a range begin at `at`, inside the one at `index`; returns it."""
         row = self._ranges[index]
-        assert row.first < at <= row.last and row.before is None, (row.first, at, row.last)
-        rest = Range(at, row.last, row.state, row.count, row.batch, row.member, row.deadline_ms)
-        rest.is_rejected = row.is_rejected
-        row.last = at - 1
+        rest = row.cut(at)
         self._ranges.insert(index + 1, rest)
         return rest
 
@@ -578,15 +545,3 @@ class InFlight:
 
 def _first_of(row: Range) -> int:
     return row.first
-
-
-def _runs(first: int, last: int, types: Sequence[int]) -> Iterable[tuple[int, int, int]]:
-    """(first, last, type) of neighbours of one type."""
-    if len(types) == 1:
-        yield first, last, types[0]
-        return
-    begin = 0
-    for at in range(1, len(types) + 1):
-        if at == len(types) or types[at] != types[begin]:
-            yield first + begin, first + at - 1, types[begin]
-            begin = at

@@ -23,8 +23,9 @@ from pylog.sharing.dead_letters import (
 )
 from pylog.sharing.figures import GroupFigures
 from pylog.sharing.group_settings import EARLIEST, LATEST, GroupSettings
-from pylog.sharing.in_flight import InFlight, Range, StateBatch, Wanted
+from pylog.sharing.in_flight import InFlight, Wanted
 from pylog.sharing.persister import Persister
+from pylog.sharing.ranges import Range, StateBatch, states_of
 
 ABORT_KEY = b"\0\0\0\0"
 READ_BYTES_MIN = 16 << 10
@@ -158,8 +159,7 @@ class SharePartition:
     async def _settle(self, in_flight: InFlight, moved: list[Range]) -> tuple[Error, str | None]:
         if not moved:
             return ErrorCode.NONE, None
-        fault = await self._write(in_flight, [
-            Batch(row.first, row.last, row.state, row.count) for row in moved])
+        fault = await self._write(in_flight, [Batch(*row) for row in states_of(moved)])
         if in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms()):
             self._stir(self)
         return fault

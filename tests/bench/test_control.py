@@ -4,7 +4,7 @@ import pytest
 
 from bench import loads
 from bench.control import __main__ as control
-from bench.control import groups, metadata, offsets, wire
+from bench.control import groups, metadata, offsets, shares, wire
 from bench.control.table import render
 from bench.process import BrokerFailed
 from pylog.protocol import messages
@@ -55,6 +55,15 @@ def test_commits_and_heartbeats_are_answered_without_errors(broker, monkeypatch)
     broker.cpu_seconds = iter(range(100)).__next__
     assert offsets.commits(broker)["per_s"] > 0
     assert groups.heartbeats(broker)["per_core"] > 0
+
+
+def test_records_of_a_share_group_are_acknowledged_once_and_delivered(broker, monkeypatch):
+    for name, value in {"RECORDS": 4000, "LATENCY_RECORDS": 20}.items():
+        monkeypatch.setattr(shares, name, value)
+    broker.cpu_seconds = iter(range(100)).__next__
+    figures = shares.load(broker)
+    assert figures["whole_per_cpu_s"] > 0 and figures["mixed_per_cpu_s"] > 0
+    assert 0 < figures["p50_ms"] <= figures["p99_ms"]
 
 
 def test_an_answer_with_an_error_ends_the_program(broker):

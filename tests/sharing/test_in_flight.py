@@ -5,10 +5,11 @@ import random
 import pytest
 
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.in_flight import (
-    ACCEPT, ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, GAP, REJECT, RELEASE, RENEW,
-    InFlight, Limits, StateBatch, Wanted,
+from pylog.sharing.in_flight import InFlight, Limits, Wanted
+from pylog.sharing.ranges import (
+    ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, StateBatch, states_of,
 )
+from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 SCHEDULES = 150
 STEPS = 120
@@ -129,6 +130,64 @@ def test_types_may_differ_from_offset_to_offset():
     assert error == ErrorCode.NONE
     assert [(row.first, row.last, row.state) for row in moved] == [
         (0, 1, ACKNOWLEDGED), (2, 2, AVAILABLE), (3, 3, ARCHIVED), (4, 4, ARCHIVED)]
+
+
+def test_records_that_are_acknowledged_one_by_one_stay_one_range():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 29))
+    error, _, moved = in_flight.acknowledge("a", [(at, at, [ACCEPT]) for at in range(30)], 0)
+    assert error == ErrorCode.NONE
+    assert [(row.first, row.last) for row in moved] == [(0, 29)]
+
+
+def test_the_first_row_that_is_wrong_says_why():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 9))
+    acknowledged(in_flight, 5, 5, ACCEPT)
+    error, why, _ = in_flight.acknowledge(
+        "a", [(4, 4, [ACCEPT]), (5, 5, [ACCEPT]), (6, 10, [ACCEPT])], 0)
+    assert (error, why) == (ErrorCode.INVALID_RECORD_STATE, "The records are not acquired.")
+    error, _, _ = in_flight.acknowledge("a", [(6, 10, [ACCEPT]), (5, 5, [ACCEPT])], 0)
+    assert error == ErrorCode.INVALID_REQUEST
+
+
+def test_a_row_that_ends_where_the_log_has_no_record_is_refused():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 4))
+    assert acquired(in_flight, (8, 9)) == [(8, 9, 1)]
+    error, _, moved = in_flight.acknowledge("a", [(0, 6, [ACCEPT]), (7, 9, [ACCEPT])], 0)
+    assert (error, moved) == (ErrorCode.INVALID_REQUEST, [])
+    assert acknowledged(in_flight, 0, 9, ACCEPT) == ErrorCode.NONE
+    assert (in_flight.start, in_flight.count) == (10, 0)
+
+
+def said_at_once(rng):
+    """(what is in flight, the rows of one request): some of the records are acquired."""
+    in_flight = InFlight(LIMITS, 0)
+    for member, first in (("a", 0), ("b", 10), ("a", 20), ("a", 30)):
+        acquired(in_flight, (first, first + 9), member=member)
+    acknowledged(in_flight, *sorted((rng.randrange(10), rng.randrange(10))), ACCEPT)
+    rows, at = [], rng.randrange(8, 22)
+    for _ in range(rng.randrange(1, 6)):
+        size = rng.randrange(1, 5)
+        rows.append((at, at + size - 1, [
+            rng.choice((GAP, ACCEPT, RELEASE, REJECT)) for _ in range(rng.choice((1, size)))]))
+        at += size + rng.choice((0, 0, 2))
+    return in_flight, rows
+
+
+def test_rows_of_one_request_do_what_each_by_itself_does(request):
+    seed = request.config.getoption("--seed")
+    for number in range(SCHEDULES) if seed is None else (seed,):
+        one, rows = said_at_once(random.Random(number))
+        other, _ = said_at_once(random.Random(number))
+        error, _, moved = one.acknowledge("a", rows, 0)
+        alone = [other.acknowledge("a", [row], 0) for row in rows]
+        errors = [found[0] for found in alone if found[0] != ErrorCode.NONE]
+        assert error == (errors[0] if errors else ErrorCode.NONE), f"--seed {number}"
+        if not errors:
+            assert states_of(moved) == states_of(
+                row for found in alone for row in found[2]), f"--seed {number}"
 
 
 def test_no_more_than_the_limit_is_in_flight_but_what_is_free_again_is_acquired():

@@ -1,0 +1,45 @@
+"""What members say of records becomes runs of one type."""
+
+import random
+
+from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, Span, spans
+
+CASES = 300
+
+
+def test_types_that_stand_one_by_one_become_runs():
+    types = [ACCEPT, ACCEPT, RELEASE, REJECT, REJECT, REJECT, GAP]
+    assert spans([(10, 16, types)]) == [
+        Span(10, 16, [(10, 11, ACCEPT), (12, 12, RELEASE), (13, 15, REJECT), (16, 16, GAP)])]
+
+
+def test_rows_that_adjoin_are_one_span_and_one_run_where_they_say_the_same():
+    rows = [(5, 5, [ACCEPT]), (6, 9, [ACCEPT]), (10, 11, [ACCEPT, REJECT]), (12, 12, [REJECT])]
+    assert spans(rows) == [Span(5, 12, [(5, 10, ACCEPT), (11, 12, REJECT)])]
+
+
+def test_a_gap_between_rows_begins_another_span():
+    assert spans([(0, 1, [ACCEPT]), (3, 4, [ACCEPT])]) == [
+        Span(0, 1, [(0, 1, ACCEPT)]), Span(3, 4, [(3, 4, ACCEPT)])]
+    assert spans([]) == []
+
+
+def test_spans_say_of_each_offset_what_the_rows_say(request):
+    seed = request.config.getoption("--seed")
+    for number in range(CASES) if seed is None else (seed,):
+        rng, rows, said, at = random.Random(number), [], {}, 0
+        for _ in range(rng.randrange(1, 12)):
+            at += rng.choice((0, 0, 0, 1, 5))
+            size = rng.randrange(1, 8)
+            types = [rng.randrange(5) for _ in range(rng.choice((1, size)))]
+            rows.append((at, at + size - 1, types))
+            said.update((at + index, types[index % len(types)]) for index in range(size))
+            at += size
+        found = spans(rows)
+        runs = [run for span in found for run in span.runs]
+        assert {offset: kind for first, last, kind in runs
+                for offset in range(first, last + 1)} == said, f"--seed {number}"
+        for span in found:
+            assert (span.first, span.last) == (span.runs[0][0], span.runs[-1][1])
+            assert all(one[1] + 1 == other[0] and one[2] != other[2] for one, other
+                       in zip(span.runs, span.runs[1:], strict=False)), f"--seed {number}"
