@@ -155,11 +155,13 @@ class ShareFetchApi:
             return session, ErrorCode.NONE
         session, error = sessions.find(group_id, member_id, epoch)
         if session is not None and epoch != FINAL:
-            for place in places:
-                session.places.setdefault(place, True)
-            for topic in request.forgotten_topics_data:
-                for index in topic.partitions:
-                    session.places.pop((bytes(topic.topic_id), index), None)
+            if not sessions.add(session, places):
+                # The client begins another one, when there is room.
+                self._partitions.end_session(group_id, member_id)
+                return None, ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            sessions.forget(session, ((bytes(topic.topic_id), index)
+                                      for topic in request.forgotten_topics_data
+                                      for index in topic.partitions))
         return session, error
 
     # ---- acknowledgements -----------------------------------------------------------------------

@@ -4,7 +4,8 @@ Owns: the state of one share partition.
 Called by: coordinator.share_states.
 Invariants: (1) batches ascend, do not overlap, and none ends before the start offset; (2) of two
   states of an offset the one of the later delivery counts, then the one that ends it; (3) what
-  decode gives for an encoded snapshot is equal to it.
+  decode gives for an encoded snapshot is equal to it; (4) batches that are not combined yet are
+  PENDING_MIN, or twice as many as there are combined ones, and those of one update.
 Source: KIP-932 (schemas, ShareSnapshot and ShareUpdate); Kafka's PersisterStateBatchCombiner (2).
 """
 
@@ -20,7 +21,7 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 NOT_COUNTED = -1
 VALUE_VERSION = 0
-PENDING_MAX = 5000     # Batches of updates that are not combined yet.
+PENDING_MIN = 256      # Fewer are not worth the work.
 
 
 class Batch(NamedTuple):
@@ -61,7 +62,7 @@ def is_key(text: str) -> bool:
 class ShareState:
     """See the module's head. updates: records since the last snapshot."""
 
-    __slots__ = ("_batches", "_pending", "complete_count", "create_ms",
+    __slots__ = ("_batches", "_pending", "_pending_max", "complete_count", "create_ms",
                  "leader_epoch", "snapshot_epoch", "start_offset", "state_epoch", "updates",
                  "write_ms")
 
@@ -75,20 +76,25 @@ class ShareState:
         self.updates = 0
         self._batches: list[Batch] = []
         self._pending: list[Batch] = []
+        self._pending_max = PENDING_MIN
 
     @property
     def batches(self) -> list[Batch]:
         if self._pending or self._batches and self._batches[0].first < self.start_offset:
-            self._batches = combined([*self._batches, *self._pending], self.start_offset)
-            self._pending = []
+            self._combine()
         return self._batches
+
+    def _combine(self) -> None:
+        self._batches = combined([*self._batches, *self._pending], self.start_offset)
+        self._pending = []
+        self._pending_max = max(PENDING_MIN, 2 * len(self._batches))
 
     def add(self, batches: Iterable[Batch]) -> None:
         """Later states of some offsets."""
         self._pending += batches
-        if len(self._pending) > PENDING_MAX:
-            # Bounded, however often is written between two snapshots.
-            self._pending = combined(self._pending, self.start_offset)
+        if len(self._pending) > self._pending_max:
+            # Keeps (4), however often is written between two snapshots.
+            self._combine()
 
     def update(self, row: Any) -> None:
         """What a ShareUpdateValue says."""

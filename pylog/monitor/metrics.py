@@ -136,6 +136,9 @@ METRICS = (
 
     # ---- share groups, of the partitions that are led here
     ("pylog_share_sessions", "gauge", (), "", "Share sessions of members with this broker."),
+    ("pylog_share_session_partitions", "gauge", (), "", "Partitions that these sessions fetch."),
+    ("pylog_share_partitions", "gauge", (), "",
+     "Share partitions whose state is in memory here: a group's for a partition."),
     ("pylog_share_acquired_records", "counter", GROUP, "", "Records handed out, again ones too."),
     ("pylog_share_out_bytes", "counter", GROUP, "bytes", "Record batches in ShareFetch answers."),
     ("pylog_share_acknowledged_records", "counter", ("group", "type"), "",

@@ -63,6 +63,8 @@ class Figures:
         letters = partitions.letters
         return [
             ("pylog_share_sessions", [((), len(partitions.sessions))]),
+            ("pylog_share_session_partitions", [((), partitions.sessions.place_count)]),
+            ("pylog_share_partitions", [((), len(partitions.every()))]),
             ("pylog_share_acquired_records", [((name,), row.acquired) for name, row in groups]),
             ("pylog_share_out_bytes", [((name,), row.out_bytes) for name, row in groups]),
             ("pylog_share_acknowledged_records", [

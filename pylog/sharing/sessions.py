@@ -2,7 +2,8 @@
 
 Owns: the sessions.
 Called by: api.share_fetch; tests.
-Invariants: (1) there are at most sessions_max sessions; (2) a session's epoch is that of the next
+Invariants: (1) there are at most sessions_max sessions, of at most places_max partitions together:
+  each takes some 250 bytes; (2) a session's epoch is that of the next
   request; (3) a session ends with its connection.
 Source: KIP-932; Kafka's ShareSessionCache.
 """
@@ -13,6 +14,7 @@ from pylog.protocol.errors import Error, ErrorCode
 
 INITIAL, FINAL = 0, -1
 EPOCH_MAX = 2**31 - 1
+PLACES_MAX = 200_000
 Place = tuple[bytes, int]      # (topic id, partition)
 
 
@@ -43,8 +45,10 @@ class Session:
 class Sessions:
     """By group and member."""
 
-    def __init__(self, sessions_max: int):
+    def __init__(self, sessions_max: int, places_max: int = PLACES_MAX):
+        self.place_count = 0
         self._sessions_max = sessions_max
+        self._places_max = places_max
         self._sessions: dict[tuple[str, str], Session] = {}
         self._of: dict[int, set[tuple[str, str]]] = {}      # By connection.
 
@@ -55,12 +59,27 @@ class Sessions:
               connection: int) -> Session | None:
         """A new session in place of the one that there was; None: there are too many. Keeps (1)."""
         self.end(group_id, member_id)
-        if len(self._sessions) >= self._sessions_max:
+        session = Session(group_id, member_id, (), connection)
+        if len(self._sessions) >= self._sessions_max or not self.add(session, places):
             return None
-        session = Session(group_id, member_id, places, connection)
         self._sessions[group_id, member_id] = session
         self._of.setdefault(connection, set()).add((group_id, member_id))
         return session
+
+    def add(self, session: Session, places: Iterable[Place]) -> bool:
+        """Has a session fetch these too; False, and none of them: there are too many. Keeps (1)."""
+        new = [place for place in dict.fromkeys(places) if place not in session.places]
+        if self.place_count + len(new) > self._places_max:
+            return False
+        session.places.update(dict.fromkeys(new, True))
+        self.place_count += len(new)
+        return True
+
+    def forget(self, session: Session, places: Iterable[Place]) -> None:
+        """Has a session fetch these no more."""
+        for place in places:
+            if session.places.pop(place, None) is not None:
+                self.place_count -= 1
 
     def find(self, group_id: str, member_id: str, epoch: int) -> tuple[Session | None, Error]:
         """(the session, NONE) for a request of that epoch, which is the last of it, or (None, the
@@ -78,6 +97,8 @@ class Sessions:
         """Forgets a session; what there was."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
+            self.place_count -= len(session.places)
+            assert self.place_count >= 0, self.place_count
             keys = self._of[session.connection]
             keys.discard((group_id, member_id))
             if not keys:

@@ -40,14 +40,14 @@ def test_each_offset_has_its_latest_state_and_batches_are_as_few_as_can_be(rando
 
 def test_what_is_added_and_updated_piece_by_piece_is_the_same_at_the_end(
         random_source, monkeypatch):
-    monkeypatch.setattr(share_state, "PENDING_MAX", 5)
+    monkeypatch.setattr(share_state, "PENDING_MIN", 5)
     for _ in range(300):
         state, every, start = ShareState(), [], 0
         for _ in range(random_source.randrange(1, 13)):
             rows = drawn(random_source, random_source.randrange(4))
             every += rows
             state.add(rows)
-            assert len(state._pending) <= 15  # As many as there are offsets.
+            assert len(state._pending) <= 2 * 15  # There are so many offsets.
             if random_source.random() < 0.4:
                 start = state.start_offset = max(start, random_source.randrange(9))
             if random_source.random() < 0.4:

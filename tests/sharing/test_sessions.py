@@ -39,3 +39,33 @@ def test_a_row_without_news_is_told_once_and_after_an_error():
     assert session.is_told(T0, False, 0)
     assert session.is_told(T0, True, 0)
     assert list(session.places) == [T1, T0]
+
+
+def test_all_sessions_together_have_a_limit_of_partitions():
+    sessions = Sessions(10, places_max=3)
+    first = sessions.begin("g", "m", [T0, T1, T1], 1)
+    assert sessions.place_count == 2
+    assert sessions.begin("g", "n", [T0, T1], 1) is None
+    second = sessions.begin("g", "n", [T0], 1)
+    assert sessions.add(second, [T0]) and not sessions.add(second, [T0, T1])
+    assert list(second.places) == [T0]
+    sessions.forget(first, [T0, T0])
+    assert sessions.add(second, [T1])
+    assert sessions.place_count == 3
+
+
+def test_what_a_session_had_is_free_when_it_ends():
+    sessions = Sessions(10, places_max=2)
+    sessions.begin("g", "m", [T0, T1], 1)
+    assert sessions.begin("g", "m", [T1, T0], 2) is not None
+    sessions.closed(2)
+    assert sessions.place_count == 0
+    assert sessions.begin("g", "n", [T0, T1], 1) is not None
+
+
+def test_a_row_that_is_told_changes_no_count():
+    sessions = Sessions(1)
+    session = sessions.begin("g", "m", [T0, T1], 1)
+    assert session.is_told(T0, True, 0)
+    sessions.end("g", "m")
+    assert sessions.place_count == 0
