@@ -1,6 +1,7 @@
 """What a client makes of ZooKeeper's answers; kazoo is the test's."""
 
 import asyncio
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
+from pylog.config import Settings
 from pylog.metadata import zookeeper
 from pylog.metadata.keys import Absent, Is, Unknown
 from pylog.metadata.zookeeper import ZooKeeper
@@ -137,3 +139,55 @@ def test_a_watch_that_could_not_be_set_is_set_later_and_fires_time_and_again(key
 
     run(scenario)
     assert stirs == [False, False, True, True, True]
+
+
+SAID = "Zookeeper version: 3.9.2-abc, built on 2024\nLatency: 0\nMode: {}\nNode count: 5\n"
+
+
+@pytest.mark.parametrize(("said", "state"), [
+    (SAID.format("leader"), (True, True, "3.9.2", -1, "")),
+    (SAID.format("follower"), (True, False, "3.9.2", -1, "")),
+    ("Mode: standalone\n", (True, False, "", -1, "")),
+    ("This ZooKeeper instance is not currently serving requests\n",
+     (False, False, "", -1, "This ZooKeeper instance is not currently serving requests")),
+    ("", (False, False, "", -1, "it serves nobody: too few of the others are there")),
+    (OSError(111, "refused"), (False, False, "", -1, "[Errno 111] refused")),
+    (TimeoutError(), (False, False, "", -1, "TimeoutError"))])
+def test_a_server_says_of_itself_how_it_is(keys_of, monkeypatch, said, state):
+    keys = keys_of(Kazoo({}))
+
+    def answer(address):
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(keys, "_said", answer)
+    assert keys.state_of("z:1")[:6] == ("z:1", *state)
+
+
+def test_a_server_is_asked_on_a_connection_of_its_own_until_it_hangs_up(keys_of):
+    asked = []
+
+    def serve(listening):
+        with listening.accept()[0] as talking:
+            asked.append(talking.recv(99))
+            talking.sendall(b"Mode: ")
+            talking.sendall(b"leader\n\xff")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, args=[listening])
+        serving.start()
+        said = keys_of(Kazoo({}))._said(f"[127.0.0.1]:{listening.getsockname()[1]}")
+        serving.join()
+    assert (asked, said) == ([b"srvr"], "Mode: leader\n\ufffd")
+
+
+@pytest.mark.parametrize(("given", "made"), [
+    ({}, {}),
+    ({"enable": True}, {"certfile": None, "keyfile": None, "ca": None}),
+    ({"enable": True, "keystore.location": "own.pem", "truststore.location": "ca.pem"},
+     {"certfile": "own.pem", "keyfile": "own.pem", "ca": "ca.pem"})])
+def test_tls_checks_the_name_and_has_the_files_of_the_settings(given, made):
+    found = zookeeper.tls_of(Settings({f"quorum.zookeeper.ssl.{name}": str(value)
+                                       for name, value in given.items()}))
+    assert found == ({"use_ssl": True, "check_hostname": True, **made} if made else {})
