@@ -1,0 +1,26 @@
+"""What a Produce is refused for, what workers and coordinators do for it, and what it waits for
+(serve_produces.c)."""
+
+import pytest
+
+from tests.native.programs import SERVE, play_watched
+
+PLAYED = ("iopool_submit",)
+SCENES = {
+    "a_batch_that_is_refused_is_not_appended_and_is_told_why": "refusals",
+    "a_partition_that_is_not_here_or_the_brokers_own_is_refused": "absent",
+    "without_acknowledgement_nothing_is_answered_and_an_error_closes": "silent",
+    "each_of_many_parts_has_an_answer_of_its_own": "parts",
+    "times_are_the_brokers_or_what_the_records_say": "times",
+    "a_worker_encodes_anew_what_the_topic_stores_otherwise": "recoded",
+    "only_what_is_compressed_and_long_leaves_the_reactor": "inflated",
+    "a_transactions_first_batch_waits_for_its_coordinator": "transactions",
+    "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
+    "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
+    "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_produces(tmp_path, scene):
+    play_watched("serve_produces", SERVE, tmp_path / "data", scene, played=PLAYED)
