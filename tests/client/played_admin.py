@@ -1,0 +1,77 @@
+"""An admin client and the brokers that it asks, as far as a test says what they answer.
+
+Owns: nothing.
+Called by: tests of the parts of pylog.client.administration.
+"""
+
+from types import SimpleNamespace
+
+from pylog.client.administration import Admin
+from pylog.client.errors import KafkaError
+from pylog.client.metadata import Node
+from pylog.client.settings import ADMIN, Settings
+
+TRIES_MAX = 5
+CONTROLLER, COORDINATOR, LEADER, ANY = 1, 2, 3, None
+
+
+class Cluster:
+    """asked: (node, request, version or None), in order. answers: what comes back, in order; a
+    callable is given the request. versions: request's name -> the version that brokers speak."""
+
+    def __init__(self, *answers):
+        self.asked, self.answers, self.versions, self.forgotten = [], list(answers), {}, []
+        self.tries, self.may_create_topics = 0, False
+        self.metadata = SimpleNamespace(
+            nodes={id_: Node(id_, "h", 9, None) for id_ in (1, 2, 3)}, topics={}, cluster_id=None,
+            controller=CONTROLLER)
+
+    async def retry(self, attempt, timeout=None):
+        """Without a pause, and not for ever."""
+        while True:
+            self.tries += 1
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if not error.retriable or self.tries == TRIES_MAX:
+                    raise
+
+    async def send(self, node, request, version=None):
+        self.asked.append((node, request, version))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(request) if callable(answer) else answer
+
+    async def send_any(self, request):
+        return await self.send(ANY, request)
+
+    async def controller(self):
+        return CONTROLLER
+
+    async def coordinator(self, kind, key):
+        return COORDINATOR
+
+    def forget_coordinator(self, kind, key):
+        self.forgotten.append((kind, key))
+
+    async def leader(self, topic, partition):
+        return SimpleNamespace(leader=LEADER)
+
+    async def connection(self, node, channel=None):
+        async def send(request, version, timeout_s=None):
+            return await self.send(node, request, version)
+
+        return SimpleNamespace(send=send, version=lambda kind, most=99: min(
+            most, self.versions.get(kind.__name__, most)))
+
+    async def refresh(self):
+        return self.metadata
+
+
+def admin_of(*answers, **settings):
+    """(Admin, its Cluster) whose brokers answer so."""
+    made = Admin.__new__(Admin)
+    made.settings = Settings(ADMIN, {"bootstrap.servers": "b:1", **settings})
+    made._made = Cluster(*answers)
+    return made, made._made
