@@ -188,3 +188,15 @@ def test_what_changes_is_told_and_what_stays_is_not_asked_again(machine):
     ask(machine, member_epoch=2, topic_partitions=[], subscribed_topic_names=None)
     member = machine.group.members["m"]
     assert set(member.assigned) == {U.id} and member.rebalance_ms == 1000
+
+
+def test_who_waits_for_what_others_let_go_writes_nothing_meanwhile(machine):
+    ask(machine)
+    machine.join("o")
+    machine.beat("o", 3)
+    machine.groups.records.clear()
+    machine.groups.changed.clear()
+    for owned in ([], None):
+        assert ask(machine, member_id="o", member_epoch=3, topic_partitions=owned).error_code == 0
+    assert machine.group.members["o"].state != 0
+    assert machine.groups.records == [] and not machine.groups.changed

@@ -4,7 +4,7 @@ import pytest
 
 from pylog.coordinator import streams_groups, subscriptions
 from pylog.coordinator.limits import GROUP_RESOURCE
-from pylog.coordinator.streams_group import UNKNOWN
+from pylog.coordinator.streams_group import UNKNOWN, UNREVOKED
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.streams_world import rows, subtopology, topology
@@ -200,3 +200,39 @@ def test_a_group_has_settings_of_its_own(machine):
     assert machine.group.members
     machine.run(1)
     assert not machine.group.members
+
+
+def test_who_has_yet_to_let_go_after_a_restart_has_its_rebalance_time_again(machine):
+    machine.join("a", rebalance_timeout_ms=100)
+    machine.join("b")
+    machine.beat("a", epoch_of(machine))
+    assert machine.group.members["a"].state == UNREVOKED
+    other = Machine(groups=None)
+    for key, value in machine.groups.records:
+        other.groups.replay(key, value)
+    other.groups.loaded()
+    other.run(99)
+    assert set(other.group.members) == {"a", "b"}
+    other.run(1)
+    assert set(other.group.members) == {"b"}
+
+
+# Who answers queries where.
+
+def test_the_version_of_the_endpoints_rises_with_tasks_of_who_has_one_and_with_nothing_else(
+        machine):
+    endpoint = REQUEST.Endpoint(host="h", port=80)
+    machine.join("a", user_endpoint=endpoint)
+    machine.join("b")
+    before = machine.group.endpoint_epoch
+    tasks = machine.group.targets["a"].active
+    machine.beat("a", epoch_of(machine))
+    machine.full("a", epoch_of(machine), tasks)
+    moved = machine.group.endpoint_epoch
+    assert moved > before
+    for _ in range(2):
+        answer = machine.full("a", epoch_of(machine), tasks)
+        assert answer.endpoint_information_epoch == moved
+    machine.beat("b", epoch_of(machine, "b"))
+    machine.beat("b", epoch_of(machine, "b"), rack_id="r")
+    assert machine.group.endpoint_epoch == moved

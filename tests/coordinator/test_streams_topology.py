@@ -2,6 +2,7 @@
 
 import pytest
 
+from pylog.coordinator import streams_topology
 from pylog.coordinator.streams_topology import (
     MISSING_INTERNAL,
     MISSING_SOURCES,
@@ -76,6 +77,79 @@ def test_sources_that_are_missing_are_named():
     found = configured({}, subtopology("0", list("edcba")))
     assert found.status == (
         MISSING_SOURCES, "Source topics a, b, c and 2 additional topics are missing.")
+
+
+@pytest.mark.parametrize(("names", "shown"), [
+    ("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 additional topics")])
+def test_of_many_topics_the_first_three_are_named(names, shown):
+    found = configured({}, subtopology("0", list(names)))
+    assert found.status[1] == f"Source topics {shown} are missing."
+
+
+@pytest.mark.parametrize(("subtopologies", "said"), [
+    ([subtopology("0")], "No source topics found for subtopology 0"),
+    ([subtopology("0", repartitions=["r"])], None),
+    ([subtopology("0", ["a"], copartitions=[([1], [])])], "names a topic that it has not"),
+    ([subtopology("0", ["a"], copartitions=[([-1], [])])], "names a topic that it has not"),
+    ([subtopology("0", ["a"], copartitions=[([0], [0])])], "names a topic that it has not"),
+    ([subtopology("0", ["a"], repartitions=["r"], copartitions=[([0], [0])])], None),
+    ([subtopology("0", ["a"], repartitions=["r"], copartitions=[([0], [-1])])],
+     "names a topic that it has not"),
+    ([subtopology("0", ["a"], repartitions=[("r", -1)])], "r cannot have -1 partitions"),
+    ([subtopology("0", ["a"], changelogs=[("c", -1)])], "c cannot have -1 partitions")])
+def test_what_no_cluster_can_run_is_told(subtopologies, said):
+    found = fault(topology_from(topology(*subtopologies)))
+    assert found is None if said is None else said in found
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_subtopologies_and_tasks_have_a_bound(monkeypatch, count):
+    monkeypatch.setattr(streams_topology, "SUBTOPOLOGIES_MAX", 2)
+    made = topology_from(topology(*[subtopology(str(id_), ["a"]) for id_ in range(count)]))
+    assert (fault(made) is None) == (count == 2)
+    monkeypatch.setattr(streams_topology, "TASKS_MAX", 8)
+    if count == 2:
+        assert configure(made, {"a": 4}.get).tasks == {"0": 4, "1": 4}
+        with pytest.raises(Refusal, match="more than 8 tasks"):
+            configure(made, {"a": 5}.get)
+
+
+def test_a_repartition_topic_that_nobody_writes_is_refused():
+    with pytest.raises(Refusal, match="never used as a sink topic"):
+        configured({"a": 2}, subtopology("0", ["a"], repartitions=["r"]))
+
+
+@pytest.mark.parametrize(("there", "wrong"), [(4, False), (3, True), (5, True)])
+def test_an_internal_topic_that_is_there_has_what_it_needs_or_stops_the_group(there, wrong):
+    found = configured({"a": 4, "c": there}, subtopology("0", ["a"], changelogs=["c"]))
+    if wrong:
+        assert found.status == (WRONG_PARTITIONS, "Existing topic c has different number of "
+                                f"partitions: expected 4, found {there}")
+    else:
+        assert (found.status, found.missing, found.internal) == (None, (), {"c": 4})
+
+
+def test_a_repartition_topic_that_is_there_counts_as_it_is_for_who_reads_it():
+    found = configured({"a": 2, "r": 2}, subtopology("0", ["a"], sinks=["r"]),
+                       subtopology("1", repartitions=["r"], changelogs=["c"]))
+    assert found.tasks == {"0": 2, "1": 2}
+    assert [(row.name, row.partitions, row.factor) for row in found.missing] == [("c", 2, -1)]
+
+
+def test_a_topic_that_several_subtopologies_need_is_asked_for_once():
+    found = configured({"a": 2}, subtopology("0", ["a"], changelogs=["c"]),
+                       subtopology("1", ["a"], changelogs=["c"]))
+    assert [row.name for row in found.missing] == ["c"]
+
+
+def test_of_partitions_that_differ_all_are_told_in_their_order():
+    found = configured({"b": 6, "a": 2}, subtopology(
+        "0", ["b", "a"], copartitions=[([0, 1], [])]))
+    assert found.status[1].endswith("[{a=2, b=6}]")
+    found = configured({"a": 2, "b": 6}, subtopology("0", ["a"], sinks=["r"]), subtopology(
+        "1", ["b"], repartitions=[("r", 5)], copartitions=[([0], [0])]))
+    assert "Number of partitions [5] of repartition topic [r]" in found.status[1]
+    assert "[6] of the source topic" in found.status[1]
 
 
 def test_a_loop_without_a_source_is_refused():

@@ -89,6 +89,12 @@ def test_an_ending_is_complete_when_every_partition_has_its_marker(world):
     assert world.runtime.calls == [("run", ID, Transactions.complete, ending(A, B))]
 
 
+def test_the_first_term_of_a_leader_ends_transactions_too(world):
+    world.runtime.epoch = 0
+    world.end(ending(A))
+    assert world.written[0][1].coordinator_epoch == 0 and len(world.completed) == 1
+
+
 def test_an_ending_without_partitions_is_complete_at_once(world):
     world.end(ending())
     assert world.written == [] and world.completed == [ending()]

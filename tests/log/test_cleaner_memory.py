@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -180,3 +181,13 @@ def test_a_stop_tells_its_threads_before_it_waits_for_them(world):
                           for _ in range(2)]
     world.one.stop()
     assert joined == [True, True]
+
+
+def test_a_process_that_ends_does_not_wait_for_the_cleaner(world, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(world.one, "_run", gate.wait)
+    world.add("t")
+    world.one.tend()
+    gate.set()
+    assert [thread.daemon for thread in world.one._threads] == [True]
+    world.one.stop()
