@@ -1,0 +1,260 @@
+"""What a broker keeps of its metadata at a stop and between, and what it says of itself: parts of
+the service, without a log."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native.log import LogError
+from pylog.config import Settings
+from pylog.log.errors import StartError
+from pylog.log.partitions import Role
+from pylog.metadata import brokers
+from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, Partition
+from pylog.metadata.local import LocalLog
+from pylog.metadata.service import RECORDS_BETWEEN_IMAGES, MetadataService, local_roles
+from pylog.metadata.store import StoreError
+from pylog.protocol.errors import ErrorCode
+
+US = 1
+MARKS = {0: ("mark",)}
+
+
+def failure():
+    return LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted")
+
+
+class World:
+    """A service whose log, store and directories note what they are asked. fails: name of a call ->
+    what it raises."""
+
+    def __init__(self, **settings):
+        self.heard, self.fails = [], {}
+        service = self.service = MetadataService.__new__(MetadataService)
+        service._settings = Settings(settings)
+        service._node_id, service._stored_offset = US, -1
+        self.image = Image(offset=7)
+        service.tail = SimpleNamespace(published=self.image, newest=self.image,
+                                       published_in_transaction=False, begin=self._does("begin"))
+        service.store = self.store = SimpleNamespace(
+            save=self._does("save"), close=self._does("close"),
+            load_image=self._does("load_image", Image(offset=5, epoch=2)))
+        service._log = SimpleNamespace(close=self._does("log closed", "checkpoint"),
+                                       holds=lambda offset, epoch: (offset, epoch) == (5, 2))
+        self.logs = service._logs = SimpleNamespace(
+            stopped=frozenset((0, 1)), paths=["/a", "/b"], holds_partitions=lambda: True,
+            close_partitions=self._does("partitions closed", [("key", "row")]),
+            open_partitions=self._does("open_partitions"),
+            disks=SimpleNamespace(write_clean_marks=self._does("marked", MARKS)))
+
+    def _does(self, name, result=None):
+        def call(*given, **more):
+            self.heard.append((name, *given, *more.items()))
+            if name in self.fails:
+                raise self.fails[name]
+            return result.copy() if isinstance(result, list) else result
+        return call
+
+    def stop(self):
+        """What was asked, in order, but for the partitions."""
+        self.service.close()
+        return [call for call in self.heard if call[0] != "partitions closed"]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+ROWS = [("key", "row"), (LocalLog.KEY, "checkpoint")]
+
+
+# Stops.
+
+def test_a_clean_stop_marks_the_directories_and_keeps_image_and_checkpoints_with_the_mark(world):
+    assert world.stop() == [
+        ("log closed",), ("marked", frozenset((0, 1)), -1),
+        ("save", world.image, ROWS, ("mark", MARKS)), ("close", True)]
+    assert world.service.store is None
+    world.heard.clear()
+    world.service.close()
+    assert world.heard == []
+
+
+def test_the_mark_has_the_brokers_epoch(world):
+    world.image.brokers[US] = SimpleNamespace(epoch=44)
+    assert ("marked", frozenset((0, 1)), 44) in world.stop()
+
+
+def test_an_image_amid_a_transaction_is_not_kept(world):
+    world.service.tail.published_in_transaction = True
+    assert ("save", None, ROWS, ("mark", MARKS)) in world.stop()
+
+
+def test_without_the_first_directory_there_is_no_mark_anywhere(world):
+    world.logs.stopped = frozenset((1,))
+    assert world.stop() == [("log closed",), ("close", False)]
+
+
+def test_a_mark_that_was_not_written_is_not_kept(world):
+    world.logs.disks.write_clean_marks = lambda *_: {0: ()}
+    assert world.stop() == [("log closed",), ("close", False)]
+
+
+@pytest.mark.parametrize(("name", "error"), [
+    ("log closed", failure()), ("save", StoreError("planted")), ("marked", OSError("planted"))])
+def test_a_stop_that_fails_is_told_and_closes_the_store_as_unclean(world, caplog, name, error):
+    world.fails = {name: error}
+    assert world.stop()[-1] == ("close", False)
+    assert [line.message for line in caplog.records] == ["the stop is not clean"]
+    assert world.service.store is None
+
+
+def test_a_store_without_a_checksum_is_told_of(world, caplog):
+    world.fails = {"close": OSError("planted")}
+    world.service.close()
+    assert [line.message for line in caplog.records] == ["state.lmdb has no checksum"]
+    assert world.service.store is None
+
+
+# Images between.
+
+@pytest.mark.parametrize(("behind", "amid", "due"), [
+    (RECORDS_BETWEEN_IMAGES - 1, False, False), (RECORDS_BETWEEN_IMAGES, False, True),
+    (RECORDS_BETWEEN_IMAGES, True, False)])
+def test_an_image_is_due_when_a_start_would_read_too_much_but_for_amid_a_transaction(
+        world, behind, amid, due):
+    world.service._stored_offset = 7 - behind
+    world.service.tail.published_in_transaction = amid
+    assert world.service.is_image_due is due
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_image_is_stored_and_not_due_again_also_when_that_failed(world, caplog, fails):
+    world.service._stored_offset = 7 - RECORDS_BETWEEN_IMAGES
+    if fails:
+        world.fails = {"save": StoreError("planted")}
+    world.service.save_image()
+    assert world.heard == [("save", world.image, [])] and not world.service.is_image_due
+    assert ("the image could not be stored" in caplog.text) == fails
+
+
+@pytest.mark.parametrize("offset", [5, 6])
+def test_a_stored_image_counts_when_the_log_is_its_own(world, caplog, offset):
+    world.store.load_image = lambda: Image(offset=offset, epoch=2)
+    found = world.service._stored_image(world.store)
+    assert found.offset == (5 if offset == 5 else -1) and world.service._stored_offset == offset
+    assert ("the log is read in full" in caplog.text) == (offset != 5)
+
+
+# Starts.
+
+@pytest.mark.parametrize(("offset", "holds", "starts"), [
+    (-1, True, False), (-1, False, True), (0, True, True)])
+def test_partitions_without_the_metadata_that_knows_them_end_the_start(
+        world, offset, holds, starts):
+    world.service.tail.newest = Image(offset=offset)
+    world.logs.holds_partitions = lambda: holds
+    if starts:
+        world.service._open_partitions(world.store, frozenset((0,)), {"rows": 1})
+        assert world.heard == [
+            ("open_partitions", [], {"rows": 1}, frozenset((0,)), world.store)]
+    else:
+        with pytest.raises(StartError, match="/a holds partitions but its metadata log is empty"):
+            world.service._open_partitions(world.store, frozenset(), {})
+        assert world.heard == []
+
+
+def test_a_store_that_fails_as_partitions_are_opened_ends_the_start(world):
+    world.fails = {"open_partitions": StoreError("planted")}
+    with pytest.raises(StartError, match="/a/state.lmdb cannot be used: planted"):
+        world.service._open_partitions(world.store, frozenset(), {})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_is_registered_follows_from_there_and_who_cannot_be_does_not_start(world, fails):
+    world.service._identity = SimpleNamespace(directories={"/a": "id"})
+    if fails:
+        world.fails = {"register": failure()}
+    world.service.controller = SimpleNamespace(register=world._does("register"))
+    if fails:
+        with pytest.raises(StartError, match="the metadata log cannot be written"):
+            world.service.register([("PLAINTEXT", "h", 9)])
+        assert len(world.heard) == 1
+    else:
+        world.service.register([("PLAINTEXT", "h", 9)], ["first"])
+        assert world.heard == [
+            ("register", [("PLAINTEXT", "h", 9, 0)], ["id"], [], ["first"]), ("begin",)]
+
+
+@pytest.mark.parametrize(("kind", "authorizer", "told"), [
+    (ACCESS_RULE, "", True), (ACCESS_RULE, "org.apache.kafka.metadata.authorizer."
+                              "StandardAuthorizer", False), ("other", "", False)])
+def test_access_rules_that_nobody_goes_by_are_told_of(world, caplog, kind, authorizer, told):
+    world.service._settings = type("Given", (dict,), {
+        "set_dynamic": lambda self, *_: None, "usable_dynamic": lambda self, *_: {}})(
+        {"authorizer.class.name": authorizer})
+    world.image.security[kind, "x"] = object()
+    world.service._take_newest()
+    assert ("everything is open to everybody" in caplog.text) == told
+
+
+# Dynamic settings.
+
+def test_settings_of_this_broker_and_of_all_are_taken_and_those_of_others_not(world, caplog):
+    name = "log.cleaner.threads"
+    before = world.service._settings[name]
+    for broker, value in (("2", 9), ("", 3)):
+        world.image.configs[RESOURCE_BROKER, broker] = {name: str(value)}
+    world.service.take_broker_configs(world.image)
+    assert world.service._settings[name] == 3 != before
+    world.image.configs[RESOURCE_BROKER, "1"] = {name: "4", "log.cleaner.backoff.ms": "x"}
+    world.service.take_broker_configs(world.image)
+    assert world.service._settings[name] == 4
+    line, = caplog.records
+    assert (line.message, line.setting, line.broker) == (
+        "a dynamic setting cannot be used", "log.cleaner.backoff.ms", "1")
+
+
+# What is said of the broker.
+
+@pytest.mark.parametrize(("told", "known", "cordons", "expected"), [
+    (["x"], True, True, True), ([], True, True, False), (None, True, True, False),
+    (["x", "y"], True, True, False), (None, False, True, True), (None, True, False, True)])
+def test_cordons_are_told_once_the_image_has_them_or_cannot(
+        world, monkeypatch, told, known, cordons, expected):
+    monkeypatch.setattr(brokers, "has_cordons", lambda image: cordons)
+    world.service._identity = SimpleNamespace(directories={"/a": "x", "/b": "y"})
+    world.service._settings = SimpleNamespace(cordoned_log_dirs=frozenset(("/a",)))
+    assert world.service.cordoned == ["x"] and world.service.directories == ["x", "y"]
+    if known:
+        world.image.brokers[US] = SimpleNamespace(cordoned=told)
+    assert world.service.cordons_are_told() is expected
+
+
+def test_what_is_advertised_counts_and_else_what_was_bound():
+    given = {"listeners": "PLAINTEXT://:0,OTHER://:0",
+             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"}
+    bound = [("PLAINTEXT", "b", 1), ("OTHER", "b", 2)]
+    assert World(**given).service.endpoints(bound) == [(*row, 0) for row in bound]
+    advertised = World(**given, **{"advertised.listeners": "PLAINTEXT://h:7,OTHER://i:8"})
+    assert advertised.service.endpoints(bound) == [("PLAINTEXT", "h", 7, 0), ("OTHER", "i", 8, 0)]
+
+
+def partition(replicas, leader, isr):
+    made = {"replicas": tuple(replicas), "isr": tuple(isr), "leader": leader, "leader_epoch": 6}
+    return Partition(**{name: made.get(name, ()) for name in Partition._fields})
+
+
+@pytest.mark.parametrize(("state", "replicates", "may_lead", "role"), [
+    (partition([1], 1, [1]), False, True, Role(True, 6, 1, False)),
+    (partition([1, 2], 1, [1, 2]), True, True, Role(True, 6, 2, True)),
+    (partition([1, 2], 1, [1, 2]), False, True, Role(True, 6, 2, False)),
+    (partition([1], 1, [1]), True, True, Role(True, 6, 1, False)),
+    (partition([2, 1], 2, [2]), True, True, Role(False, 6, 1, True)),
+    (partition([1, 2], 1, [1]), True, False, Role(False, 6, 1, True)),
+    (partition([2, 3], 2, [2]), True, True, None)])
+def test_a_nodes_role_follows_from_the_replicas_the_leader_and_what_is_in_force(
+        state, replicates, may_lead, role):
+    topic = SimpleNamespace(partitions=[state, partition([3], 3, [3]), state])
+    assert local_roles(topic, US, replicates, may_lead) == [role, None, role]
