@@ -1,0 +1,353 @@
+"""When a client asks for metadata anew, tries a broker again and hangs up, on a virtual clock."""
+
+import asyncio
+
+import pytest
+
+from pylog.client import cluster as clusters
+from pylog.client.cluster import ALL_TOPICS_VERSION, SILENCE_S, _noted
+from pylog.client.errors import ClosedError, KafkaConnectionError, KafkaTimeoutError, error
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from tests.client.test_cluster import World
+
+METADATA = messages.MetadataRequest
+
+
+class Timed(World):
+    """A world whose brokers note when they are asked, and reached."""
+
+    def __init__(self, monkeypatch, clock, **settings):
+        super().__init__(monkeypatch, **settings)
+        self.clock, self.asked_s, self.reached_s = clock, [], []
+        self.answers[METADATA] = self.timed
+        monkeypatch.setattr(clusters.random, "uniform", lambda *ends: 1.0)
+        opened = clusters.Connection.open
+
+        async def timed(host, port, *rest):
+            self.reached_s.append((port, self.passed_s))
+            made = await opened(host, port, *rest)
+            made.used_s = clock.now_s
+            return made
+
+        monkeypatch.setattr(clusters.Connection, "open", timed)
+
+    @property
+    def passed_s(self):
+        return round(self.clock.now_s - 1000, 3)
+
+    def timed(self, request):
+        self.asked_s.append(self.passed_s)
+        return self.metadata(request)
+
+    def run(self, work):
+        async def whole():
+            try:
+                return await work(self.cluster)
+            finally:
+                await self.cluster.close()
+        return self.clock.run(whole())
+
+
+@pytest.fixture
+def timed(monkeypatch, virtual_time):
+    def made(**settings):
+        return Timed(monkeypatch, virtual_time(clusters), **settings)
+    return made
+
+
+# Metadata.
+
+def test_metadata_is_asked_for_anew_when_it_is_old(timed):
+    world = timed(**{"metadata.max.age.ms": 10_000})
+
+    async def work(cluster):
+        assert await cluster.start() is cluster and await cluster.start() is cluster
+        await asyncio.sleep(35)
+
+    world.run(work)
+    assert world.asked_s == pytest.approx([10, 20, 30], abs=0.01)
+
+
+def test_metadata_that_is_wanted_is_asked_for_at_once_but_not_time_and_again(timed):
+    world = timed(**{"metadata.max.age.ms": 100_000, "retry.backoff.ms": 200,
+                     "retry.backoff.max.ms": 1000})
+
+    async def work(cluster):
+        await cluster.start()
+        await asyncio.sleep(1)
+        for _ in range(10):
+            cluster.request_refresh()
+            await asyncio.sleep(0.05)
+
+    world.run(work)
+    assert world.asked_s == pytest.approx([1, 1.2, 1.4], abs=0.001)
+
+
+def test_metadata_that_cannot_be_had_is_tried_for_ever_more_slowly(timed):
+    world = timed(**{"metadata.max.age.ms": 10_000, "retry.backoff.ms": 100,
+                     "retry.backoff.max.ms": 400})
+    codes = [35] * 4 + [0]
+
+    def refused(request):
+        answer = world.timed(request)
+        answer.error_code = codes.pop(0) if codes else 0
+        return answer
+
+    async def work(cluster):
+        world.answers[METADATA] = refused
+        await cluster.start()
+        cluster.request_refresh()
+        await asyncio.sleep(5)
+
+    world.run(work)
+    assert world.asked_s == pytest.approx([0, 0.1, 0.3, 0.7, 1.1], abs=0.001)
+
+
+@pytest.mark.parametrize(("version", "may_create"), [
+    (ALL_TOPICS_VERSION - 1, True), (ALL_TOPICS_VERSION, False)])
+def test_brokers_that_cannot_leave_topics_alone_are_told_to_make_them(timed, version, may_create):
+    world = timed()
+    world.versions[METADATA] = version
+
+    async def work(cluster):
+        cluster.may_create_topics = False
+        await cluster.refresh(["t"])
+        cluster.wants_all_topics = True
+        await cluster.refresh()
+
+    world.run(work)
+    some, every = (request for _, _, _, request in world.asked)
+    assert [row.name for row in some.topics] == ["t"] and every.topics is None
+    assert some.allow_auto_topic_creation is every.allow_auto_topic_creation is may_create
+
+
+def test_what_is_wanted_amid_a_refresh_is_asked_for_by_the_next(timed):
+    world = timed()
+
+    async def work(cluster):
+        boot = await cluster.any_connection()
+        send = boot.send
+
+        def slow(request, **more):
+            done = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(
+                1, lambda: done.set_result(send(request, **more).result()))
+            return done
+
+        boot.send = slow
+        first = asyncio.create_task(cluster.refresh(["t"]))
+        await asyncio.sleep(0.5)
+        await cluster.refresh(["u"])
+        assert first.done() and world.passed_s == 2
+
+    world.run(work)
+    assert [[row.name for row in request.topics] for _, _, _, request in world.asked] == [
+        ["t"], ["t", "u"]]
+
+
+def test_a_broker_that_falls_silent_is_left_for_another_after_a_while(timed):
+    world = timed()
+    silent = []
+
+    async def work(cluster):
+        await cluster.refresh()
+        boot = await cluster.any_connection()
+        send = boot.send
+
+        def never(request, *, version=None, timeout_s=None):
+            boot.is_silent = True
+            silent.append(world.passed_s)
+            return asyncio.get_running_loop().create_future()
+
+        boot.send = never
+        await cluster.refresh()
+        assert world.passed_s == SILENCE_S
+        boot.send = send
+
+    world.run(work)
+    assert silent == [0] and world.asked[-1][0] in (1, 2)
+
+
+def test_the_only_broker_is_waited_for_also_when_it_is_silent(timed):
+    world = timed()
+    world.nodes = {}
+
+    async def work(cluster):
+        await cluster.refresh()
+        boot = await cluster.any_connection()
+        asked = []
+
+        def slow(request, *, version=None, timeout_s=None):
+            boot.is_silent = True
+            asked.append(asyncio.get_running_loop().create_future())
+            asyncio.get_running_loop().call_later(
+                3 * SILENCE_S, asked[-1].set_result, world.metadata(request))
+            return asked[-1]
+
+        boot.send, world.broken = slow, {9}
+        await cluster.refresh()
+        assert world.passed_s == 3 * SILENCE_S and len(asked) == 1
+
+    world.run(work)
+
+
+# Roads.
+
+def test_a_broker_that_cannot_be_reached_is_tried_again_ever_more_slowly(timed):
+    world = timed(**{"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 4000})
+
+    async def work(cluster):
+        await cluster.refresh()
+        world.broken = {1}
+        for _ in range(5):
+            with pytest.raises(KafkaConnectionError):
+                await cluster.connection(1)
+        world.broken = set()
+        (await cluster.connection(1)).close()
+        (await cluster.connection(1)).close()
+        world.broken = {1}
+        for _ in range(2):
+            with pytest.raises(KafkaConnectionError):
+                await cluster.connection(1)
+
+    world.run(work)
+    assert [at for port, at in world.reached_s if port == 1] == [0, 1, 3, 7, 11, 15, 15, 15, 16]
+
+
+def test_one_brokers_pause_holds_up_no_other(timed):
+    world = timed(**{"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 4000})
+
+    async def work(cluster):
+        await cluster.refresh()
+        world.broken = {1}
+        with pytest.raises(KafkaConnectionError):
+            await cluster.connection(1)
+        await cluster.connection(2)
+
+    world.run(work)
+    assert world.reached_s[-1] == (2, 0)
+
+
+@pytest.mark.parametrize(("code", "wanted"), [
+    (ErrorCode.NETWORK_EXCEPTION, True), (ErrorCode.SASL_AUTHENTICATION_FAILED, False)])
+def test_a_broker_that_is_not_there_says_that_the_metadata_may_be_old(
+        timed, monkeypatch, code, wanted):
+    world = timed()
+
+    async def fails(*_):
+        raise error(code)
+
+    async def work(cluster):
+        with monkeypatch.context() as patched:
+            patched.setattr(clusters.Connection, "open", fails)
+            with pytest.raises(clusters.KafkaError):
+                await cluster._reach(("h", 1), "h", 1)
+            # There is none yet that could be old.
+            assert not cluster._wanted.is_set()
+        await cluster.refresh()
+        monkeypatch.setattr(clusters.Connection, "open", fails)
+        with pytest.raises(clusters.KafkaError):
+            await cluster.connection(1)
+        assert cluster._wanted.is_set() is wanted
+
+    world.run(work)
+
+
+def test_a_connection_that_falls_silent_has_the_metadata_asked_for(timed):
+    world = timed()
+
+    async def work(cluster):
+        await cluster.refresh()
+        made = await cluster.connection(1)
+        assert not cluster._wanted.is_set()
+        made.on_silence()
+        assert cluster._wanted.is_set()
+
+    world.run(work)
+
+
+@pytest.mark.parametrize(("limit_ms", "after_s", "requests", "usable"), [
+    (5000, 5, 0, True), (5000, 5.001, 0, False), (5000, 60, 1, True), (-1, 1000, 0, True),
+    (0, 0.001, 0, False)])
+def test_idle_connections_are_hung_up(timed, limit_ms, after_s, requests, usable):
+    world = timed(**{"connections.max.idle.ms": limit_ms})
+
+    async def work(cluster):
+        await cluster.refresh()
+        made = await cluster.connection(1)
+        made.request_count = requests
+        await asyncio.sleep(after_s)
+        cluster._close_idle()
+        assert made.usable is usable
+
+    world.run(work)
+
+
+# The end.
+
+def test_a_client_that_closes_hangs_up_and_opens_nothing_more(timed, monkeypatch):
+    world = timed()
+
+    async def work(cluster):
+        await cluster.start()
+        await cluster.refresh()
+        made = await cluster.connection(1)
+
+        async def hangs(*_):
+            await asyncio.sleep(1000)
+
+        monkeypatch.setattr(clusters.Connection, "open", hangs)
+        waiting = asyncio.create_task(cluster.connection(2))
+        await asyncio.sleep(1)
+        await cluster.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not made.usable and world.passed_s == 1
+        assert cluster._keeper.cancelled() and not cluster._connections
+        with pytest.raises(ClosedError):
+            await cluster.connection(2)
+
+    world.run(work)
+
+
+def test_a_bootstrap_server_that_is_reached_after_the_end_is_hung_up(timed):
+    world = timed()
+
+    async def work(cluster):
+        cluster.closed = True
+        with pytest.raises(ClosedError):
+            await cluster.any_connection()
+        assert cluster._connections == {}
+
+    world.run(work)
+
+
+def test_a_failure_that_nobody_waited_for_is_nobodys_news(timed):
+    async def work(cluster):
+        task = asyncio.create_task(cluster.connection(77))
+        await asyncio.sleep(0)
+        _noted(task)
+        assert task._log_traceback is False
+
+    timed().run(work)
+
+
+# Time-outs.
+
+def test_what_is_not_done_in_time_says_why(timed):
+    world = timed(**{"default.api.timeout.ms": 3000, "retry.backoff.ms": 1000,
+                     "retry.backoff.max.ms": 1000})
+
+    async def fails():
+        raise error(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def work(cluster):
+        for timeout_s, took_s in ((None, 3), (0.5, 0.5)):
+            begin_s = world.passed_s
+            with pytest.raises(KafkaTimeoutError, match="not done within .*: ") as found:
+                await cluster.retry(fails, timeout_s)
+            assert found.value.__cause__.code == ErrorCode.REQUEST_TIMED_OUT
+            assert world.passed_s - begin_s == pytest.approx(took_s, abs=0.001)
+
+    world.run(work)
