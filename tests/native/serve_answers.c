@@ -21,19 +21,6 @@ static size_t stored(struct log *log, int64_t offset, uint8_t *to) {
     return len;
 }
 
-/* The end of a producer's transaction: 0 an abort, 1 a commit. */
-static void append_marker(struct log *log, int64_t producer, uint8_t type) {
-    const uint8_t marker[] = {22, 0, 0, 0, 8, 0, 0, 0, type, 2, 0, 0};
-    uint8_t batch[128];
-    struct batch_summary summary = {0};
-    struct log_appended out;
-    size_t len = scene_batch(batch, marker, sizeof marker, NOW, producer, -1);
-    put_i16(batch + 21, BATCH_TRANSACTIONAL | BATCH_CONTROL);
-    scene_seal(batch, len);
-    CHECK(batch_parse(batch, len, &summary.header) == 0);
-    CHECK(log_append(log, batch, len, &summary, -1, NOW, &out) == 0);
-}
-
 /* The topic as it is, with who leads its partitions. */
 static void name_leaders(struct held_topic *t, const struct topic_leader *leaders) {
     struct topic *made = topic_new(t->name, t->id, false, t->logs, PARTITIONS);

@@ -45,7 +45,7 @@ static inline void add_topic(struct body *m, bool flexible, bool by_id, const ch
 
 enum { NODE_PORT = 9000 };
 
-/* What a partition's row is: of the same topic as the one before, or of the next. */
+/* A broker that an answer names. */
 struct row_node {
     int32_t id;
     const char *host, *rack;
@@ -336,6 +336,19 @@ static inline void check_fetched(struct serve_request *r, const struct fetch_ans
                                                   .rows = row_list,                                \
                                                   .count = row_count,                              \
                                                   __VA_ARGS__})
+
+/* The end of a producer's transaction: 0 an abort, 1 a commit. */
+static inline void append_marker(struct log *log, int64_t producer, uint8_t type) {
+    const uint8_t marker[] = {22, 0, 0, 0, 8, 0, 0, 0, type, 2, 0, 0};
+    uint8_t batch[128];
+    struct batch_summary summary = {0};
+    struct log_appended out;
+    size_t len = scene_batch(batch, marker, sizeof marker, NOW, producer, -1);
+    put_i16(batch + 21, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    scene_seal(batch, len);
+    CHECK(batch_parse(batch, len, &summary.header) == 0);
+    CHECK(log_append(log, batch, len, &summary, -1, NOW, &out) == 0);
+}
 
 /* ---- Produce ---- */
 

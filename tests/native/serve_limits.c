@@ -1,0 +1,340 @@
+/* Fetch and Produce at their limits through the real serve: quotas, many partitions, no memory.
+ * Usage: serve_limits DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+#include "serve/produce_state.h"
+#include "serve_messages.h"
+#include "watched.h"
+
+enum { VERSION = 12, LIMIT = 1000, WINDOW_MS = 1000, NOT_LEADER = 6 };
+
+static struct held_topic a;
+static struct body m;
+static struct serve_request r;
+static uint8_t batch[256];
+
+static void open_a(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_topic(&a, "a", &config, true);
+}
+
+/* ---- quotas: of 1000 bytes a second over three windows of a second ---- */
+
+static struct quotas *quotas;
+
+/* A client of the request, with these limits. */
+static struct quota_client *limited(const char *id, double produce, double fetch, double time) {
+    struct quota_limit limits[QUOTA_KINDS] = {{0}};
+    const double per_second[QUOTA_KINDS] = {produce, fetch, time};
+    char keys[QUOTA_KINDS][8];
+    for (int i = 0; i < QUOTA_KINDS; i++) {
+        snprintf(keys[i], sizeof keys[i], "%s%d", id, i);
+        if (per_second[i] > 0)
+            limits[i] = (struct quota_limit){(uint8_t *)keys[i], (uint32_t)strlen(keys[i]),
+                                             per_second[i]};
+    }
+    const uint8_t *name = (const uint8_t *)id;
+    CHECK(quotas_install(quotas, 1, name, (uint32_t)strlen(id), limits, 0) == 0);
+    struct quota_client *c = quotas_client(quotas, 1, name, (uint32_t)strlen(id));
+    CHECK(c != NULL);
+    return c;
+}
+
+static enum serve_status produce(struct quota_client *c, size_t frame_bytes, int64_t busy_ns,
+                                 int16_t acks) {
+    const struct written row = {"a", 0, batch, make_batch(batch, -1, -1, 0)};
+    write_produce(&m, &PRODUCING(VERSION - 3, &row, 1, .acks = acks));
+    request(&r, &m, PRODUCE, VERSION - 3);
+    r.quota = c;
+    r.frame_bytes = frame_bytes;
+    r.busy_ns = busy_ns;
+    r.began_ns = quotas_monotonic_ns();
+    return serve_start(serve, &r);
+}
+
+static void check_produced(int64_t offset, int32_t throttle_ms) {
+    CHECK(r.throttle_ms == throttle_ms);
+    CHECK_WROTE(&r, VERSION - 3, &WROTE("a", 0, offset), 1, .throttle_ms = throttle_ms);
+}
+
+static void produce_quotas(void) {
+    enum { A_MINUTE_NS = 60 };
+    const int64_t minute_ns = (int64_t)A_MINUTE_NS * 1000000000;
+    open_a();
+    quotas = quotas_new(3, WINDOW_MS * 1000); /* no sample ends while this runs */
+    struct quota_client *free_one = limited("free", 0, 0, 0), *by_bytes = limited("b", 1, 0, 0),
+                        *by_time = limited("t", 0, 0, 0.001), *both = limited("x", 1, 0, 0.001);
+    CHECK(produce(NULL, 1 << 20, minute_ns, 1) == SERVE_ANSWER);
+    check_produced(0, 0);
+    CHECK(produce(free_one, 1 << 20, minute_ns, 1) == SERVE_ANSWER);
+    check_produced(1, 0);
+    /* 2000 s hold 2000 bytes; a wait for time is a window at most. */
+    CHECK(produce(by_bytes, 2000, minute_ns, 1) == SERVE_ANSWER && r.busy_ns == minute_ns);
+    check_produced(2, 0);
+    r.throttle_ms = 0;
+    CHECK(produce(by_bytes, 3000000, 0, 1) == SERVE_ANSWER && r.throttle_ms > 0);
+    reply_clear(&r.reply);
+    CHECK(produce(by_time, 1 << 20, minute_ns, 1) == SERVE_ANSWER);
+    CHECK(r.busy_ns == 0 && r.began_ns > 0);
+    check_produced(4, WINDOW_MS * 1000);
+    CHECK(produce(both, 1, minute_ns, 1) == SERVE_ANSWER); /* the longer of the two */
+    check_produced(5, WINDOW_MS * 1000);
+    CHECK(produce(both, 1 << 20, 0, 1) == SERVE_ANSWER && r.throttle_ms > WINDOW_MS * 1000);
+    reply_clear(&r.reply);
+    /* Nobody waits for an answer that does not come, but for its bytes. */
+    CHECK(produce(by_time, 1, minute_ns, 0) == SERVE_SILENT);
+    CHECK(r.throttle_ms == 0 && r.busy_ns == minute_ns);
+    CHECK(produce(by_bytes, 1, 0, 0) == SERVE_SILENT && r.throttle_ms > 0);
+    struct quota_client *clients[] = {free_one, by_bytes, by_time, both};
+    for (int i = 0; i < 4; i++) quota_client_release(clients[i]);
+    quotas_free(quotas);
+    delete_topic(&a);
+}
+
+static enum serve_status fetch(struct quota_client *c, const struct fetching *f,
+                               int64_t busy_ns) {
+    write_fetch(&m, f);
+    request(&r, &m, FETCH, f->version);
+    r.quota = c;
+    r.busy_ns = busy_ns;
+    r.began_ns = quotas_monotonic_ns();
+    return serve_start(serve, &r);
+}
+
+/* An answer that says how long to wait, and nothing else. */
+static void check_throttled(int16_t version, int32_t session) {
+    const int32_t throttle_ms = r.throttle_ms;
+    CHECK(throttle_ms > 0);
+    CHECK_FETCHED(&r, version, NULL, 0, .throttle_ms = throttle_ms, .session_id = session);
+}
+
+static size_t answer_len(void) {
+    size_t len = r.reply.len + r.reply.file_bytes;
+    reply_clear(&r.reply);
+    return len;
+}
+
+static void fetch_quotas(void) {
+    const struct asked asked[] = {ASKED("a", 0), ASKED("a", 1)};
+    open_a();
+    for (int i = 0; i < 40; i++) append(a.logs[0], -1, -1, 0);
+    quotas = quotas_new(3, WINDOW_MS * 1000);
+    /* Of 2000 bytes that the samples hold, what an answer takes is used. */
+    struct quota_client *c = limited("f", 0, 1, 0), *timed = limited("t", 0, 1, 0.001);
+    struct fetching f = FETCHING(VERSION, asked, 2, .session_epoch = 0);
+    CHECK(fetch(c, &FETCHING(VERSION, asked, 2, .bytes_max = 1), 0) == SERVE_ANSWER);
+    size_t one = answer_len();
+    /* As if the client had asked for no more than it may have. */
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms > 0);
+    check_throttled(VERSION, 0);
+    uint64_t sessions;
+    serve_shared_stats(shared, &sessions);
+    CHECK(sessions == 0); /* the one that was to begin does not */
+    f.bytes_max = 1;
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
+    int32_t session = get_i32(r.reply.bytes + 15);
+    CHECK(answer_len() == one && session != 0);
+    f = FETCHING(VERSION, NULL, 0, .session_id = session, .session_epoch = 1);
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER);
+    check_throttled(VERSION, session); /* it goes on afterwards */
+    f.session_epoch = 2;
+    f.bytes_max = 1;
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
+    answer_len();
+    for (int16_t version = 4; version <= 18; version += 3) {
+        CHECK(fetch(c, &FETCHING(version, asked, 1), 0) == SERVE_ANSWER);
+        check_throttled(version, 0);
+    }
+    /* Time counts, too, and bytes that are not sent then do not. */
+    f = FETCHING(VERSION, asked, 1, .bytes_max = 1);
+    for (int i = 0; i < 40; i++) {
+        CHECK(fetch(timed, &f, 60000000000) == SERVE_ANSWER);
+        CHECK(r.throttle_ms == WINDOW_MS * 1000);
+        check_throttled(VERSION, 0);
+    }
+    quota_client_release(timed);
+    timed = limited("t", 0, 1, 0); /* the same bytes */
+    CHECK(fetch(timed, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
+    answer_len();
+    /* A follower is no client. */
+    CHECK(grants_allow(grants, 0, a.id, GRANT_FOLLOW | GRANT_READ) == 0);
+    f = FETCHING(VERSION, asked, 1, .replica = 9);
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
+    answer_len();
+    quota_client_release(c);
+    quota_client_release(timed);
+    quotas_free(quotas);
+    delete_topic(&a);
+}
+
+/* Who asks for more than its quota lets through gets that, and is not made to wait for more. */
+static void fetch_quota_bytes(void) {
+    const struct asked asked = ASKED("a", 0);
+    open_a();
+    for (int i = 0; i < 5; i++) append(a.logs[0], -1, -1, 0);
+    quotas = quotas_new(3, WINDOW_MS * 1000);
+    struct fetching f = FETCHING(VERSION, &asked, 1, .bytes_min = 1 << 20);
+    struct quota_client *c = limited("f", 0, 0.072, 0); /* two records' bytes in all */
+    CHECK(fetch(c, &f, 0) == SERVE_ANSWER && r.throttle_ms == 0);
+    const size_t two = answer_len();
+    CHECK(fetch(NULL, &FETCHING(VERSION, &asked, 1, .bytes_max = 144), 0) == SERVE_ANSWER);
+    CHECK(answer_len() == two);
+    quota_client_release(c);
+    c = limited("w", 0, 1, 0);
+    CHECK(fetch(c, &f, 0) == SERVE_WAIT);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER && r.throttle_ms == 0);
+    CHECK(answer_len() == two + (size_t)3 * 72);
+    quota_client_release(c);
+    quotas_free(quotas);
+    delete_topic(&a);
+}
+
+/* ---- many partitions ---- */
+
+enum { WIDE = 1001, WIDEST = FETCH_PARTITIONS_MAX };
+
+/* A Fetch of the end of so many partitions, which are all one log. */
+static enum serve_status fetch_wide(struct serve_request *wide, int32_t count) {
+    const struct asked asked = ASKED("a", 0);
+    enum { PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1 };
+    write_fetch(&m, &FETCHING(VERSION, &asked, 1));
+    uint8_t *body = malloc(m.len + (size_t)count * PARTITION_BYTES + 8), *to = body;
+    const size_t head = 4 + 4 + 4 + 4 + 1 + 4 + 4 + 1 + 2;
+    memcpy(to, m.bytes, head);
+    to += head;
+    to += put_uvarint(to, (uint64_t)count + 1);
+    for (int32_t i = 0; i < count; i++, to += PARTITION_BYTES) {
+        memcpy(to, m.bytes + head + 1, PARTITION_BYTES);
+        put_i32(to, i);
+    }
+    const size_t rest = m.len - head - 1 - PARTITION_BYTES;
+    memcpy(to, m.bytes + head + 1 + PARTITION_BYTES, rest);
+    to += rest;
+    request(wide, &m, FETCH, VERSION);
+    wide->body = body;
+    wide->body_len = (size_t)(to - body);
+    enum serve_status status = serve_start(serve, wide);
+    free(body);
+    return status;
+}
+
+/* Those that wait hold so much memory that they have a limit together. */
+static void wide(void) {
+    static struct serve_request widest[2], narrow, another;
+    struct log **logs = malloc(WIDEST * sizeof *logs);
+    open_a();
+    for (int32_t i = 0; i < WIDEST; i++) logs[i] = a.logs[0];
+    struct topic *made = topic_new("a", a.id, false, logs, WIDEST);
+    CHECK(made != NULL && grants_install(grants, made) == 0);
+    topic_release(made);
+    free(logs);
+    CHECK(grants_allow(grants, 0, a.id, GRANT_READ) == 0);
+    for (int i = 0; i < 2; i++) CHECK(fetch_wide(&widest[i], WIDEST) == SERVE_WAIT);
+    CHECK(fetch_wide(&another, WIDE) == SERVE_ANSWER); /* with nothing */
+    reply_clear(&another.reply);
+    CHECK(fetch_wide(&narrow, WIDE - 1) == SERVE_WAIT);
+    CHECK(serve_resume(serve, &widest[0], SERVE_WOKEN) == SERVE_WAIT);
+    CHECK(serve_abandon(serve, &widest[0]));
+    CHECK(fetch_wide(&another, WIDE) == SERVE_WAIT);
+    CHECK(atomic_load(&shared->fetches_waiting) == WIDEST + WIDE);
+    CHECK(serve_resume(serve, &another, SERVE_TIMEOUT) == SERVE_ANSWER);
+    reply_clear(&another.reply);
+    CHECK(serve_abandon(serve, &widest[1]) && serve_abandon(serve, &narrow));
+    CHECK(atomic_load(&shared->fetches_waiting) == 0);
+    CHECK(fetch_wide(&another, WIDEST + 1) == SERVE_CLOSE);
+    delete_topic(&a);
+}
+
+/* ---- no memory ---- */
+
+/* Plays with room for ever more blocks, until that is enough: the connection is closed, or the
+ * answer says what failed, and nothing stays behind. */
+static void starve(enum serve_status (*play)(void)) {
+    for (long room_left = 0;; room_left++) {
+        blocks_left = room_left;
+        enum serve_status status = play();
+        const bool enough = blocks_left > 0;
+        blocks_left = -1;
+        reply_clear(&r.reply);
+        CHECK(r.state == NULL && (status == SERVE_ANSWER || status == SERVE_CLOSE));
+        produce_free_spares(serve); /* so that the next one needs room again */
+        if (enough) {
+            CHECK(status == SERVE_ANSWER && room_left >= 2);
+            return;
+        }
+        CHECK(room_left < 100);
+    }
+}
+
+static enum serve_status fetch_with_rack(void) {
+    const struct asked asked[] = {ASKED("a", 0), ASKED("z", 0), ASKED("y", 1), ASKED("x", 2),
+                                  ASKED("w", 3), ASKED("v", 3)};
+    write_fetch(&m, &FETCHING(VERSION, asked, 6, .rack = "rack", .isolation = 1));
+    request(&r, &m, FETCH, VERSION);
+    enum serve_status status = serve_start(serve, &r);
+    if (status != SERVE_MISS) return status;
+    for (uint32_t i = 0; i < r.missing_count; i++) r.missing[i].error = 3;
+    return serve_resume(serve, &r, SERVE_GRANTED);
+}
+
+static enum serve_status produce_widely(void) {
+    struct written rows[9];
+    static const char *const names[] = {"a", "z", "y", "x", "w", "v", "u", "t", "a"};
+    const size_t len = make_batch(batch, -1, -1, 0);
+    for (int i = 0; i < 9; i++) rows[i] = (struct written){names[i], 1, batch, len};
+    write_produce(&m, &PRODUCING(VERSION - 3, rows, 9));
+    request(&r, &m, PRODUCE, VERSION - 3);
+    enum serve_status status = serve_start(serve, &r);
+    if (status != SERVE_MISS) return status;
+    for (uint32_t i = 0; i < r.missing_count; i++) r.missing[i].error = 3;
+    return serve_resume(serve, &r, SERVE_GRANTED);
+}
+
+static void starved(void) {
+    open_a();
+    shared->limits.rack_aware = true;
+    append(a.logs[0], 5, 0, BATCH_TRANSACTIONAL);
+    append_marker(a.logs[0], 5, 0);
+    starve(fetch_with_rack);
+    starve(produce_widely);
+    delete_topic(&a);
+}
+
+/* Produces that are over are kept for the next ones, but only so many. */
+static void spares(void) {
+    enum { MANY = PRODUCE_SPARES_MAX + 6 };
+    static struct serve_request of[MANY];
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_topic(&a, "a", &config, false);
+    const struct written row = {"a", 0, batch, make_batch(batch, -1, -1, 0)};
+    for (int i = 0; i < MANY; i++)
+        CHECK(start_produce(&of[i], &m, &PRODUCING(VERSION - 3, &row, 1)) == SERVE_WAIT);
+    for (int i = 0; i < MANY; i++) CHECK(serve_abandon(serve, &of[i]));
+    CHECK(serve->spare_count == PRODUCE_SPARES_MAX);
+    for (int i = 0; i < MANY; i++) {
+        CHECK(start_produce(&of[i], &m, &PRODUCING(VERSION - 3, &row, 1)) == SERVE_WAIT);
+        CHECK(serve->spare_count == (uint32_t)(i < MANY - 6 ? MANY - 7 - i : 0));
+    }
+    for (int i = 0; i < MANY; i++) CHECK(serve_abandon(serve, &of[i]));
+    delete_topic(&a);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*play)(void);
+    } scenes[] = {{"produce_quotas", produce_quotas},
+                  {"fetch_quotas", fetch_quotas},
+                  {"fetch_quota_bytes", fetch_quota_bytes},
+                  {"wide", wide},
+                  {"starved", starved},
+                  {"spares", spares}};
+    CHECK(argc == 3);
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (strcmp(scenes[i].name, argv[2]) == 0) {
+            scene_open(argv[1], disk_of(DISK_SYSTEM), 0);
+            scenes[i].play();
+            scene_close();
+            check_given_back();
+            puts("ok");
+        }
+    return 0;
+}
