@@ -1,12 +1,21 @@
-"""Grants: rights of many principals (grants_units.c), and what the collector leaves."""
+"""Grants: rights of many principals (grants_units.c), topics by name and id (serve_grants.c), and
+what the collector leaves."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.native.programs import SANITIZED, built
+from tests.native.programs import SANITIZED, built, play_watched
 
+SCENES = {
+    "a_topic_has_what_it_was_made_of": "made",
+    "each_of_many_topics_is_found_until_it_is_removed": "found",
+    "a_full_table_takes_only_what_replaces": "full",
+    "changes_are_counted": "changes",
+    "nodes_are_replaced_whole": "nodes",
+    "without_memory_a_right_takes_anothers_place": "starved",
+}
 COLLECTED = """
 import gc, sys
 from pylog._native.grants import Grants
@@ -39,3 +48,8 @@ def test_rights_of_thousands_of_principals_on_one_topic(sanitizer):
     program = built("grants_units", sanitizer, ("serve/grants.c",))
     ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_topics(scene):
+    play_watched("serve_grants", ("serve/grants.c", "serve/nodes.c"), scene)
