@@ -40,7 +40,8 @@ PARTS = {
     "csrc-serve": Part(
         ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
         ("tests/native/test_sessions.py", "tests/native/test_intake.py",
-         "tests/native/test_batch.py", "tests/native/test_serve_*.py",
+         "tests/native/test_batch.py", "tests/native/test_batch_bounds.py",
+         "tests/native/test_tails.py", "tests/native/test_serve_*.py",
          "tests/native/test_quotas.py", "tests/native/test_grants.py",
          "tests/native/test_metrics.py", "tests/wire/test_*.py"),
         ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/test_*.py")),
