@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.coordinator import consumer_groups
+from pylog.coordinator import consumer_group, consumer_groups
 from pylog.coordinator.limits import ConsumerLimits
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -200,3 +200,16 @@ def test_who_waits_for_what_others_let_go_writes_nothing_meanwhile(machine):
         assert ask(machine, member_id="o", member_epoch=3, topic_partitions=owned).error_code == 0
     assert machine.group.members["o"].state != 0
     assert machine.groups.records == [] and not machine.groups.changed
+
+
+@pytest.mark.parametrize(("owned", "code"), [(None, FENCED), ((0,), FENCED), ((), 0)])
+def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
+        machine, owned, code):
+    ask(machine)
+    member = machine.group.members["m"].copy()
+    member.state = consumer_group.UNKNOWN
+    machine.group.put(member)
+    answer = ask(machine, member_epoch=2, topic_partitions=None if owned is None
+                 else rows(T, *owned) if owned else [])
+    assert answer.error_code == code
+    assert answer.error_message == ("nobody knows the member's state" if code else None)

@@ -1,8 +1,18 @@
-"""Which partition of an internal topic has a key: Java's hash of its text."""
+"""Which partition of an internal topic has a key, and how the topic comes to be."""
+
+import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.internal_topic import java_hash, partition_of
+from pylog.coordinator.internal_topic import (
+    CREATE_TIMEOUT_MS,
+    InternalTopic,
+    TopicSpec,
+    java_hash,
+    partition_of,
+)
+from pylog.protocol.errors import ErrorCode
 
 
 def naive(text):
@@ -29,3 +39,94 @@ def test_any_text_has_javas_hash_and_a_partition(random_source):
         assert partition_of(text, count) == (
             0 if naive(text) == -2**31 else abs(naive(text))) % count
     assert partition_of("polygenelubricants", 50) == 0
+
+
+# Its creation.
+
+NONE, ERROR = ErrorCode.NONE, ErrorCode.INVALID_REPLICATION_FACTOR
+EXISTS, LATER = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class Cluster:
+    """A broker's view of three brokers, of which `active` are there. results: of creations."""
+
+    def __init__(self, results=(NONE,), active=3, **spec):
+        self.asked, self.results = [], list(results)
+        self.image = SimpleNamespace(
+            topics={}, brokers={1: None, 2: None, 3: None},
+            broker_is_active=lambda id_: id_ <= active)
+        self.controller = SimpleNamespace(create_topics=self._create)
+        self.topic = InternalTopic(TopicSpec(
+            "__t", 7, spec.get("factor", 3), {"a": "1"}, spec.get("min_insync")), self)
+
+    async def _create(self, request):
+        self.asked.append(request)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return [SimpleNamespace(error=self.results.pop(0), message="why")]
+
+    def ensure(self, count=1):
+        async def work():
+            return await asyncio.gather(*[self.topic.ensure() for _ in range(count)])
+        return asyncio.run(work())
+
+
+@pytest.mark.parametrize(("active", "factor", "min_insync", "made"), [
+    (3, 3, None, (3, [])), (2, 3, None, (2, [])), (3, 2, 1, (2, ["1"])), (3, 3, 2, (3, ["2"])),
+    (1, 3, 2, (1, ["1"]))])
+def test_the_topic_has_as_many_replicas_as_there_are_brokers_and_no_more_in_sync(
+        active, factor, min_insync, made):
+    cluster = Cluster(active=active, factor=factor, min_insync=min_insync)
+    assert cluster.ensure() == [NONE]
+    (row,) = cluster.asked[0].topics
+    configs = {config.name: config.value for config in row.configs}
+    assert (row.name, row.num_partitions, row.replication_factor) == ("__t", 7, made[0])
+    assert configs.pop("a") == "1" and list(configs.values()) == made[1]
+    assert cluster.asked[0].timeout_ms == CREATE_TIMEOUT_MS
+
+
+def test_the_topic_is_made_once_however_many_ask_at_a_time():
+    cluster = Cluster()
+    assert cluster.ensure(3) == [NONE] * 3 and len(cluster.asked) == 1
+
+
+def test_a_topic_that_is_there_is_not_made():
+    cluster = Cluster()
+    cluster.image.topics["__t"] = made = SimpleNamespace()
+    assert cluster.ensure() == [NONE] and cluster.asked == [] and cluster.topic.current is made
+
+
+def test_a_topic_that_another_broker_made_meanwhile_is_there(caplog):
+    assert Cluster([EXISTS]).ensure() == [NONE] and caplog.text == ""
+
+
+def test_a_topic_that_cannot_be_made_is_told_of_and_tried_again(caplog):
+    cluster = Cluster([ERROR, NONE])
+    assert cluster.ensure(2) == [LATER] * 2 and len(cluster.asked) == 1
+    line, = caplog.records
+    assert (line.topic, line.reason) == ("__t", "why")
+    assert cluster.ensure() == [NONE] and len(cluster.asked) == 2
+
+
+def test_who_asks_while_the_topic_is_made_waits_for_that_also_when_it_is_in_sight():
+    cluster = Cluster([ERROR])
+
+    async def work():
+        first = asyncio.ensure_future(cluster.topic.ensure())
+        await asyncio.sleep(0)
+        cluster.image.topics["__t"] = SimpleNamespace()
+        return await asyncio.gather(first, cluster.topic.ensure())
+
+    assert asyncio.run(work()) == [LATER] * 2 and len(cluster.asked) == 1
+
+
+def test_who_gives_up_waiting_leaves_the_others_the_topic():
+    cluster = Cluster()
+
+    async def work():
+        first, second = (asyncio.ensure_future(cluster.topic.ensure()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(work()) == NONE
