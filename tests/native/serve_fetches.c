@@ -11,36 +11,20 @@ static struct held_topic a, b;
 static struct body m;
 static uint8_t stored[LOG_WAIT_FLUSHED + 1][1 << 16];
 
-/* ---- a log and a pool that are short of what a scene says ---- */
+/* ---- a worker pool that is full, and reads that come from the disk, when a scene says so ---- */
 
-static struct {
-    bool cold, blocked, full; /* no page is cached; none that finds a range; no worker is free */
-} played;
+static bool pool_is_full;
 
-bool __real_log_range_is_cold(const struct log_range *range);
-bool __wrap_log_range_is_cold(const struct log_range *range);
-bool __wrap_log_range_is_cold(const struct log_range *range) {
-    return played.cold || __real_log_range_is_cold(range);
-}
 bool __real_log_range_warm(const struct log_range *range);
 bool __wrap_log_range_warm(const struct log_range *range);
 bool __wrap_log_range_warm(const struct log_range *range) {
     __real_log_range_warm(range);
-    return played.cold;
-}
-int __real_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
-                           int32_t bytes_max, bool at_least_one, struct log_range *out);
-int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
-                           int32_t bytes_max, bool at_least_one, struct log_range *out);
-int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
-                           int32_t bytes_max, bool at_least_one, struct log_range *out) {
-    if (played.blocked) return LOG_E_WOULD_BLOCK;
-    return __real_log_read_nowait(log, offset, bound, bytes_max, at_least_one, out);
+    return disk_played.cold;
 }
 bool __real_iopool_submit(struct iopool *p, struct iojob *job);
 bool __wrap_iopool_submit(struct iopool *p, struct iojob *job);
 bool __wrap_iopool_submit(struct iopool *p, struct iojob *job) {
-    return !played.full && __real_iopool_submit(p, job);
+    return !pool_is_full && __real_iopool_submit(p, job);
 }
 
 /* ---- */
@@ -459,8 +443,8 @@ static void cold(void) {
     const struct fetching f = FETCHING(VERSION, asked, 2);
     /* Pages that are not cached; and those that tell where a range is. */
     for (int i = 0; i < 2; i++) {
-        played.cold = i == 0;
-        played.blocked = i == 1;
+        disk_played.cold = i == 0;
+        disk_played.blocked = i == 1;
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT && r.exclusive);
         CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
         await_io(&r);
@@ -468,10 +452,10 @@ static void cold(void) {
         CHECK_FETCHED(&r, VERSION, rows, 2);
         CHECK(cold_reads(a.logs[0]) == 1 + i && cold_reads(b.logs[0]) == 0);
         /* Without a worker the reactor waits itself. */
-        played.full = true;
+        pool_is_full = true;
         CHECK(start_fetch(&r, &m, &f) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
-        played.full = false;
+        pool_is_full = false;
         /* Its client is gone meanwhile. */
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
         CHECK(!serve_abandon(serve, &r) && r.state != NULL);
@@ -480,7 +464,7 @@ static void cold(void) {
         CHECK(serve_abandon(serve, &r) && r.state == NULL);
         CHECK(cold_reads(a.logs[0]) == 2);
     }
-    played.cold = played.blocked = false;
+    disk_played.cold = disk_played.blocked = false;
     delete_both();
 }
 

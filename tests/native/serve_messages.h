@@ -1,4 +1,5 @@
-/* Fetch and Produce of every version as clients write them, and the answers that they expect. */
+/* Fetch and Produce of every version as clients write them, and the answers that they expect; and a
+ * page cache that is played (programs.CACHE). */
 #ifndef PYLOG_SERVE_MESSAGES_H
 #define PYLOG_SERVE_MESSAGES_H
 
@@ -78,6 +79,24 @@ static inline void add_leader(struct body *m, int8_t tag, int32_t id, int32_t ep
     add_i32(m, id);
     add_i32(m, epoch);
     add_i8(m, 0);
+}
+
+/* What a log's reader finds in the page cache: everything, unless a scene says otherwise. */
+static struct {
+    bool cold, blocked; /* no page of a range; none of those that find it */
+} disk_played;
+
+bool __wrap_log_range_is_cold(const struct log_range *range);
+bool __wrap_log_range_is_cold(const struct log_range *range) {
+    (void)range;
+    return disk_played.cold;
+}
+int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
+                           int32_t bytes_max, bool at_least_one, struct log_range *out);
+int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
+                           int32_t bytes_max, bool at_least_one, struct log_range *out) {
+    if (disk_played.blocked) return LOG_E_WOULD_BLOCK;
+    return log_read(log, offset, bound, bytes_max, at_least_one, out);
 }
 
 /* How many rows from this one on are of one topic. */

@@ -497,6 +497,38 @@ static void resigned(void) {
     delete_topic(&a);
 }
 
+/* Alone in the ISR a leader acknowledges what is on its disk, where the topic says so. */
+static void flushed(void) {
+    struct log_config config = scene_config(1 << 20, 4096);
+    config.acks_all_flush = true;
+    open_a(&config, true);
+    size_t len = make_batch(batch, -1, -1, 0);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    CHECK(send_batch(len, VERSION, -1, NULL) == SERVE_WAIT && !r.exclusive);
+    check_woken();
+    CHECK(log_flushed_offset(a.logs[0]) == 3);
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    delete_topic(&a);
+}
+
+/* Its topic is deleted, or its disk fails, while it waits for replicas. */
+static void failed(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    size_t len = make_batch(batch, -1, -1, 0);
+    for (int i = 0; i < 2; i++) {
+        open_a(&config, false);
+        wait_for_all(len);
+        if (i == 0) delete_topic(&a);
+        else CHECK(log_dir_give_up(directory, 5));
+        check_woken();
+        CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+        check_answer(VERSION, &NOT_WROTE("a", 0, i == 0 ? UNKNOWN_TOPIC : STORAGE));
+    }
+    delete_topic(&a);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -511,7 +543,9 @@ int main(int argc, char **argv) {
                   {"transactions", transactions},
                   {"transactions_refused", transactions_refused},
                   {"replicas", replicas},
-                  {"resigned", resigned}};
+                  {"resigned", resigned},
+                  {"flushed", flushed},
+                  {"failed", failed}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
 SCENES = {
     "a_fetch_of_each_version_is_answered_as_its_version_says": "fetch_versions",
@@ -14,4 +14,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_answers(tmp_path, scene):
-    play_watched("serve_answers", SERVE, tmp_path / "data", scene)
+    play_watched("serve_answers", SERVE, tmp_path / "data", scene, played=CACHE)

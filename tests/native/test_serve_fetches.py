@@ -3,9 +3,9 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
-PLAYED = ("log_range_is_cold", "log_range_warm", "log_read_nowait", "iopool_submit")
+PLAYED = (*CACHE, "log_range_warm", "iopool_submit")
 SCENES = {
     "a_session_is_told_only_news": "news",
     "who_got_data_goes_last_in_the_next_answer": "turns",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
-PLAYED = ("log_take_room", "log_give_room")
+PLAYED = (*CACHE, "log_take_room", "log_give_room")
 SCENES = {
     "those_of_a_turn_are_appended_together_and_answered_in_order": "turns",
     "what_goes_by_itself_goes_after_what_came_before_it": "apart",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
 SCENES = {
     "a_produce_is_charged_for_its_bytes_and_its_time": "produce_quotas",
@@ -16,4 +16,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_limits(tmp_path, scene):
-    play_watched("serve_limits", SERVE, tmp_path / "data", scene)
+    play_watched("serve_limits", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -3,9 +3,9 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
-PLAYED = ("iopool_submit",)
+PLAYED = (*CACHE, "iopool_submit")
 SCENES = {
     "a_batch_that_is_refused_is_not_appended_and_is_told_why": "refusals",
     "a_partition_that_is_not_here_or_the_brokers_own_is_refused": "absent",
@@ -18,6 +18,8 @@ SCENES = {
     "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
     "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
     "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
+    "a_leader_that_is_alone_acknowledges_what_is_on_its_disk": "flushed",
+    "what_waits_for_a_partition_that_fails_is_told_so": "failed",
 }
 
 

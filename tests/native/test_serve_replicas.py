@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.native.programs import SERVE, play_watched
+from tests.native.programs import CACHE, SERVE, play_watched
 
 SCENES = {
     "what_a_follower_has_is_committed": "positions",
@@ -18,4 +18,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_replicas(tmp_path, scene):
-    play_watched("serve_replicas", SERVE, tmp_path / "data", scene)
+    play_watched("serve_replicas", SERVE, tmp_path / "data", scene, played=CACHE)
