@@ -17,6 +17,7 @@ class Runtime:
     def __init__(self, coordination, node):
         self.coordination, self.node, self.calls = coordination, node, []
         self.errors, self.results, self.epoch, self.served = [], [], 4, []
+        self.records_written = 0
         self.topic = SimpleNamespace(current=None, spec=coordination.topic, ensure=self._ensure)
 
     async def _ensure(self):
@@ -37,6 +38,16 @@ class Runtime:
 
     def step_each(self, step):
         self.calls.append(("step_each", step))
+
+    def run_in_pieces(self, key, pending, steps, *arguments):
+        return self.run(key, pending, steps, *arguments)
+
+    def run_as_producer(self, index, pending, fault, producer_id, step, *arguments):
+        self.calls.append(("as producer", index, fault, producer_id))
+        return self.run(index, pending, step, *arguments)
+
+    def producer_at(self, index, producer_id):
+        return (index, producer_id, -1, -1), ErrorCode.NONE
 
     def leader_of(self, key):
         return 1
