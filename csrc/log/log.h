@@ -383,7 +383,7 @@ bool log_range_is_cold(const struct log_range *range);
 bool log_range_warm(const struct log_range *range);
 
 /* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset);
- * returns how many there are. */
+ * returns how many there are, UINT32_MAX when that cannot be told just now. */
 struct log_aborted {
     int64_t producer_id, first_offset;
 };

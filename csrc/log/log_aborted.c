@@ -263,7 +263,8 @@ static void aborted_collect(struct log_aborted_question *q, const uint8_t *entri
     }
 }
 
-static void aborted_in(struct segment *s, struct log_aborted_question *q) {
+/* False: its file cannot be read now. */
+static bool aborted_in(struct segment *s, struct log_aborted_question *q) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes;
     size_t len;
@@ -271,12 +272,18 @@ static void aborted_in(struct segment *s, struct log_aborted_question *q) {
     bool here = s->aborted != NULL;
     if (here) aborted_collect(q, s->aborted->entries, s->aborted->count);
     lock_release(&s->index_lock);
-    if (here) return;
+    if (here) return true;
     segment_path(s, "txnindex", path);
-    if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0)
-        return;
+    int result =
+        log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
+    if (result == -ENOENT || result == -EFBIG) return true; /* as when it is loaded */
+    if (result != 0) {
+        log_dir_error(s->home->dir, -result, "open");
+        return false;
+    }
     aborted_collect(q, bytes, aborted_whole(bytes, len));
     free(bytes);
+    return true;
 }
 
 static int aborted_compare(const void *a, const void *b) {
@@ -288,12 +295,14 @@ uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
                              struct log_aborted *out, uint32_t max) {
     struct log_lookup l;
     struct log_aborted_question q = {offset, upper, out, max, 0, false};
-    if (log_lookup_begin(log, &l) != 0) return 0;
-    for (uint32_t i = 0; i < l.count && !q.past; i++) {
+    if (log_lookup_begin(log, &l) != 0) return UINT32_MAX;
+    bool known = true;
+    for (uint32_t i = 0; i < l.count && known && !q.past; i++) {
         int64_t end = i + 1 < l.count ? l.segments[i + 1]->base_offset : l.end;
-        if (end > offset) aborted_in(l.segments[i], &q);
+        if (end > offset) known = aborted_in(l.segments[i], &q);
     }
     log_lookup_end(&l);
+    if (!known) return UINT32_MAX;
     uint32_t filled = q.count < max ? q.count : max;
     if (filled > 1) qsort(out, filled, sizeof *out, aborted_compare);
     return q.count;

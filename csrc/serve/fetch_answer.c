@@ -48,9 +48,10 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
     if (read->range.length > 0)
         count = log_aborted_between(read->log, p->offset, end, NULL, 0);
     if (count > 0) {
-        aborted = malloc(count * sizeof *aborted);
-        /* A cut list would show aborted records as committed: rather no answer. */
-        if (count > ABORTED_MAX || aborted == NULL ||
+        aborted = count > ABORTED_MAX ? NULL : malloc(count * sizeof *aborted);
+        /* A list that is cut, or cannot be had, would show aborted records as committed: rather no
+         * answer. */
+        if (aborted == NULL ||
             log_aborted_between(read->log, p->offset, end, aborted, count) > count)
             a->failed = true;
     }

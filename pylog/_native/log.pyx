@@ -8,7 +8,7 @@ Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a 
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -418,6 +418,8 @@ cdef class Log:
         self.use()
         with nogil:
             n = csrc.log_aborted_between(self.ptr, offset, upper, found, 1024)
+        if n == UINT32_MAX:
+            self.refuse(csrc.LOG_E_MEMORY)
         return [(found[i].producer_id, found[i].first_offset) for i in range(min(n, 1024))]
 
     def offset_for_time(self, int64_t target_ms):

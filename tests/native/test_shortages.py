@@ -9,6 +9,7 @@ import time
 import pytest
 
 from pylog._native import batch, log, moves
+from tests.native.test_cleaner import plain, transaction
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
@@ -313,6 +314,22 @@ def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
     disk.error = 0
     assert [again.end_for_epoch(epoch) for epoch in (1, 3, 5)] == [(1, 1), (3, 2), (5, 2)]
     assert again.epoch_of(0) == 1
+
+
+def test_aborted_transactions_that_cannot_be_read_now_are_not_told_as_none(short):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 2_000}, leader=False)
+    one.become_follower(0)
+    transaction(one, 7, [(b"a", b"1")], 0, commit=False)
+    for _ in range(20):
+        plain(one, [(b"filler", b"x" * 200)])
+    one.flush()
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("txnindex")
+    with pytest.raises(log.Shortage):
+        one.aborted_between(0, 2)
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    assert one.aborted_between(0, 2) == [(7, 0)]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["ENOSPC", "EDQUOT"])
