@@ -13,6 +13,9 @@ from tests.native.plain import ENVIRONMENT
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ("format/*.c", "thread/*.c", "log/*.c")
 SERVE = (*LOG, "serve/*.c")
+# For what log_played.h plays besides the disk.
+PLAYED = "-Wl," + ",".join("--wrap=" + name for name in (
+    "malloc", "calloc", "realloc", "strdup", "mincore", "fstatvfs"))
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 # For watched.h.
 WATCHED = "-Wl," + ",".join(f"--wrap={name}" for name in (
@@ -67,3 +70,11 @@ def _object(source: Path, command: tuple[str, ...]) -> str:
     subprocess.run([*command, "-I", str(ROOT / "csrc"), "-c", str(source), "-o", made[1]],
                    check=True, env=ENVIRONMENT)
     return made[1]
+
+
+def play(name: str, path: Path, scene: str) -> None:
+    """A scene of a program that has log_played.h, in a folder of its own."""
+    program = built(name, "", LOG, PLAYED)
+    ran = subprocess.run([str(program), str(path), scene], capture_output=True, text=True,
+                         timeout=60, env=ENVIRONMENT, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -1,0 +1,374 @@
+/* Appends: when a segment rolls, what a full disk takes back, what is answered, who is woken.
+ * Usage: log_appends DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+#include "log_one.h"
+
+static struct log_config config_of(int32_t segment_bytes) {
+    return scene_config(segment_bytes, 1 << 20);
+}
+
+/* ---- rolls ---- */
+
+static void roll_by_bytes(void) {
+    open_one(config_of(2 * SMALL));
+    fill(2, 1);
+    CHECK(segments_begin("0"));
+    fill(1, 1);
+    CHECK(segments_begin("0 2") && played_asked_some_time(dir) == 1);
+    /* A batch that is longer than a segment has one for itself. */
+    CHECK(append((struct played_batch){.time = 1, .value_bytes = 300}) == 0);
+    CHECK(segments_begin("0 2 3"));
+    fill(1, 1);
+    CHECK(segments_begin("0 2 3 4"));
+    struct log_dir_figures figures;
+    log_dir_stats(dir, &figures);
+    CHECK(figures.rolls == 3);
+    /* A roll seals: indexes are whole, the producers' state is written. */
+    struct segment *s = one->view.segments[0];
+    CHECK(atomic_load(&s->sealed) && s->tail == NULL);
+    CHECK(played_size(dir, file_of(0, "index")) == 0);
+    CHECK(played_size(dir, file_of(0, "timeindex")) == 12);
+    CHECK(played_size(dir, file_of(2, "snapshot")) == 10);
+    CHECK(log_marked(&one->flush.files_marks));
+    let_go();
+}
+
+static void roll_by_time(void) {
+    struct log_config config = config_of(1 << 20);
+    config.segment_ms = 1000;
+    open_one(config);
+    CHECK(append((struct played_batch){.time = 5000}) == 0);
+    CHECK(append((struct played_batch){.time = 6000}) == 0);
+    CHECK(append((struct played_batch){.time = 1}) == 0 && segments_begin("0"));
+    CHECK(append((struct played_batch){.time = 6001}) == 0 && segments_begin("0 3"));
+    CHECK(append((struct played_batch){.time = 7001}) == 0 && segments_begin("0 3"));
+    CHECK(append((struct played_batch){.time = 7002}) == 0 && segments_begin("0 3 5"));
+    /* With the broker's own times it is these. */
+    config.log_append_time = true;
+    log_set_config(one, &config);
+    CHECK(append((struct played_batch){.time = 1}) == 0 && segments_begin("0 3 5 6"));
+    CHECK(append((struct played_batch){.time = 99999}) == 0 && segments_begin("0 3 5 6"));
+    let_go();
+}
+
+/* Of records without a time the segment's own age tells. */
+static void roll_without_times(void) {
+    struct log_config config = config_of(1 << 20);
+    config.segment_ms = 1000;
+    open_one(config);
+    CHECK(append((struct played_batch){.time = -1}) == 0);
+    struct segment *s = one->view.segments[0];
+    CHECK(s->created_ms == NOW && s->first_timestamp == -1);
+    s->created_ms = NOW - 1000;
+    CHECK(append((struct played_batch){.time = -1}) == 0 && segments_begin("0"));
+    s->created_ms = NOW - 1001;
+    CHECK(append((struct played_batch){.time = -1}) == 0 && segments_begin("0 2"));
+    /* The jitter makes it earlier. */
+    s = one->view.segments[1];
+    s->jitter_ms = 400;
+    s->created_ms = NOW - 600;
+    CHECK(append((struct played_batch){.time = -1}) == 0 && segments_begin("0 2"));
+    s->created_ms = NOW - 601;
+    CHECK(append((struct played_batch){.time = -1}) == 0 && segments_begin("0 2 4"));
+    let_go();
+}
+
+static void roll_by_indexes(void) {
+    struct log_config config = scene_config(1 << 20, 0);
+    config.segment_index_bytes = 96; /* 12 offsets, 8 times */
+    open_one(config);
+    fill(8, 1);
+    CHECK(segments_begin("0"));
+    fill(1, 9);
+    CHECK(segments_begin("0 8"));
+    for (int i = 0; i < 12; i++) CHECK(append((struct played_batch){.time = 1}) == 0);
+    CHECK(segments_begin("0 8"));
+    CHECK(append((struct played_batch){.time = 1}) == 0 && segments_begin("0 8 21"));
+    let_go();
+}
+
+static void roll_within_the_settings(void) {
+    struct log_config config = config_of(SMALL);
+    config.segment_jitter_ms = 1;
+    open_one(config);
+    CHECK(one->view.segment_count == 0); /* not before there is something to append */
+    fill(3, 1);
+    CHECK(segments_begin("0 1 2"));
+    for (int i = 0; i < 3; i++) CHECK(one->view.segments[i]->jitter_ms == 0);
+    /* What cannot be made is not followed. */
+    played_fail(OPENAT, ".log", EMFILE, 2);
+    CHECK(append((struct played_batch){.time = 4}) == LOG_E_MEMORY);
+    CHECK(segments_begin("0 1 2") && !atomic_load(&one->view.segments[2]->sealed));
+    CHECK(ends_are(0, 3, 3, 3));
+    short_of.starved_after = 0;
+    short_of.starved = 1;
+    CHECK(append((struct played_batch){.time = 4}) == LOG_E_MEMORY && segments_begin("0 1 2"));
+    short_of.starved = 0;
+    fill(1, 4);
+    CHECK(segments_begin("0 1 2 3"));
+    let_go();
+}
+
+/* ---- writes ---- */
+
+static void write_whole(void) {
+    open_one(config_of(1 << 20));
+    fill(1, 1);
+    played_fail(PWRITE, ".log", EINTR, 2);
+    fill(1, 1);
+    played_shorten(PWRITE, ".log", 7);
+    fill(1, 1);
+    CHECK(played_size(dir, file_of(0, "log")) == 3 * SMALL && ends_are(0, 3, 3, 3));
+    struct log_range range;
+    CHECK(read_bytes(0, 1 << 20, &range) == 3 * SMALL && range.next_offset == 3);
+    CHECK(atomic_load(&one->view.segments[0]->dirty));
+    CHECK(log_size_bytes(one) == 3 * SMALL);
+    /* Nothing of what does not fit stays. */
+    struct played_fault half = {.skip = 1, .times = 1, .error = ENOSPC, .of = ".log"};
+    atomic_store(&one->view.segments[0]->allocated, 5000);
+    played.faults[PWRITE] = half;
+    CHECK(append((struct played_batch){.time = 2}) == 0);
+    CHECK(append((struct played_batch){.time = 2}) == LOG_E_FULL);
+    CHECK(atomic_load(&one->view.segments[0]->allocated) == 5000);
+    CHECK(ends_are(0, 4, 4, 4) && !log_dir_offline(dir));
+    let_go();
+}
+
+static int tearing_writes;
+static ssize_t tearing_pwrite(int fd, const void *bytes, size_t len, off_t at) {
+    if (tearing_writes++ == 0) return pwrite(fd, bytes, 20, at);
+    errno = ENOSPC;
+    return tearing_writes == 2 ? -1 : 0;
+}
+
+/* A write that was torn is cut off again. */
+static void take_back(void) {
+    open_one(config_of(1 << 20));
+    fill(2, 1);
+    struct disk disk = *log_dir_disk(dir);
+    disk.pwrite = tearing_pwrite;
+    log_dir_set_disk(dir, &disk);
+    struct segment *s = one->view.segments[0];
+    atomic_store(&s->allocated, 5000);
+    CHECK(append((struct played_batch){.time = 2}) == LOG_E_FULL);
+    CHECK(tearing_writes == 2 && atomic_load(&s->allocated) == 0);
+    CHECK(played_size(dir, file_of(0, "log")) == 2 * SMALL && ends_are(0, 2, 2, 2));
+    CHECK(append((struct played_batch){.time = 2}) == LOG_E_FULL && tearing_writes == 3);
+    struct log_dir_figures figures;
+    log_dir_stats(dir, &figures);
+    CHECK(figures.shortages == 2 && figures.short_error == ENOSPC && !log_dir_offline(dir));
+    let_go();
+}
+
+static void fail_to_write(void) {
+    open_one(config_of(1 << 20));
+    fill(2, 1);
+    played_fail(PWRITE, ".log", EIO, 1);
+    CHECK(append((struct played_batch){.time = 2}) == LOG_E_IO);
+    const char *call;
+    CHECK(log_dir_failure(dir, &call) == EIO && strcmp(call, "pwrite") == 0);
+    CHECK(append((struct played_batch){.time = 2}) == LOG_E_OFFLINE);
+    CHECK(ends_are(0, 2, 2, 2));
+    let_go();
+}
+
+/* ---- answers ---- */
+
+static struct log_figures figures(void) {
+    struct log_figures f;
+    log_figures_take(one, &f);
+    return f;
+}
+
+static void answer(void) {
+    open_one(config_of(1 << 20));
+    CHECK(append((struct played_batch){.time = 7, .records = 3, .value_bytes = 10}) == 0);
+    CHECK(appended.base_offset == 0 && appended.last_offset == 2 && !appended.duplicate);
+    CHECK(appended.append_time_ms == -1 && appended.log_start_offset == 0);
+    CHECK(appended.resignations == 0 && get_i64(made) == 0);
+    CHECK(get_i32(made + BATCH_LEADER_EPOCH_AT) == 0);
+    log_become_follower(one, 1);
+    CHECK(append((struct played_batch){.time = 7}) == LOG_E_NOT_LEADER);
+    CHECK(log_become_leader(one, 5, 1) == 0 && log_move_start(one, 3, NOW) == 0);
+    CHECK(append_as((struct played_batch){.time = 7}, 4) == LOG_E_NOT_LEADER);
+    CHECK(append_as((struct played_batch){.time = 7}, 6) == LOG_E_NOT_LEADER);
+    CHECK(append_as((struct played_batch){.time = 7, .records = 2}, 5) == 0);
+    CHECK(appended.base_offset == 3 && appended.last_offset == 4 && appended.resignations == 1);
+    CHECK(appended.log_start_offset == 3 && get_i64(made) == 3);
+    CHECK(get_i32(made + BATCH_LEADER_EPOCH_AT) == 5 && log_last_epoch(one) == 5);
+    CHECK(append_as((struct played_batch){.time = 7}, 0) == LOG_E_NOT_LEADER);
+    struct log_config config = config_of(1 << 20);
+    config.log_append_time = true;
+    log_set_config(one, &config);
+    CHECK(append((struct played_batch){.time = 7}) == 0 && appended.append_time_ms == NOW);
+    CHECK(get_i64(made + BATCH_MAX_TIMESTAMP_AT) == NOW);
+    CHECK(segment_largest_of(one->view.segments[0]).timestamp == NOW);
+    /* A length that is not the batch's own. */
+    struct batch_summary summary = {0};
+    size_t len = played_make(made, (struct played_batch){.time = 7});
+    CHECK(batch_parse(made, len, &summary.header) == 0);
+    CHECK(log_append(one, made, len + 1, &summary, -1, NOW, &appended) == LOG_E_CORRUPT);
+    CHECK(log_append(one, made, len - 1, &summary, -1, NOW, &appended) == LOG_E_CORRUPT);
+    struct log_figures f = figures();
+    CHECK(f.produce_requests == 7 && f.produce_failures == 4 && f.batches_in == 3);
+    CHECK(f.records_in == 6 && f.bytes_in == SMALL + 2 * 68);
+    CHECK(f.start_offset == 3 && f.end_offset == 6 && f.segments == 1 && f.offline == 0);
+    log_abandon(one);
+    CHECK(append((struct played_batch){.time = 7}) == LOG_E_DELETED);
+    let_go();
+}
+
+static void answer_again(void) {
+    struct played_batch b = {.time = 9, .producer = 5, .records = 2, .sequence = 0};
+    open_one(config_of(1 << 20));
+    fill(1, 1);
+    CHECK(append(b) == 0 && appended.base_offset == 1);
+    b.sequence = 2;
+    CHECK(append(b) == 0 && appended.base_offset == 3);
+    b.sequence = 0;
+    b.time = 1000;
+    CHECK(append(b) == 0 && appended.duplicate && appended.base_offset == 1);
+    CHECK(appended.last_offset == 2 && appended.append_time_ms == 9 && log_end_offset(one) == 5);
+    struct log_figures f = figures();
+    CHECK(f.produce_requests == 4 && f.produce_failures == 0 && f.batches_in == 3);
+    b.sequence = 7;
+    CHECK(append(b) == LOG_E_SEQUENCE);
+    b.sequence = 4;
+    b.epoch = -1;
+    CHECK(append(b) == LOG_E_EPOCH && figures().produce_failures == 2);
+    /* A batch whose producer cannot be remembered is not appended. */
+    for (int i = 0; i < 2; i++) {
+        b = (struct played_batch){.time = 9, .producer = 50 + i};
+        CHECK(append(b) == 0);
+    }
+    b.producer = 60;
+    short_of.starved = 1;
+    CHECK(append(b) == LOG_E_MEMORY && short_of.starved == 0 && log_end_offset(one) == 7);
+    CHECK(append(b) == 0 && appended.base_offset == 7 && !appended.duplicate);
+    struct log_range range;
+    CHECK(read_bytes(0, 1 << 20, &range) == SMALL + 5 * 68 && range.next_offset == 8);
+    let_go();
+}
+
+/* ---- transactions of clients ---- */
+
+static int append_verified(struct played_batch b, int64_t last_marker, bool from_zero) {
+    struct batch_summary summary = {0};
+    b.attributes = BATCH_TRANSACTIONAL;
+    size_t len = played_make(made, b);
+    CHECK(batch_parse(made, len, &summary.header) == 0);
+    return log_append_verified(one, made, len, &summary, last_marker, from_zero, NOW, &appended);
+}
+
+static void verify(void) {
+    struct played_batch b = {.time = 1, .producer = 8, .sequence = 3}; /* its id is 7 */
+    struct log_producer known;
+    open_one(config_of(1 << 20));
+    CHECK(log_producer_of(one, 7, NOW, &known) && known.epoch == -1 && known.last_marker == -1);
+    CHECK(known.transaction_first_offset == -1 && known.coordinator_epoch == -1);
+    CHECK(append_verified(b, 5, false) == LOG_E_TXN_STATE);
+    CHECK(append_verified(b, -1, true) == LOG_E_SEQUENCE);
+    CHECK(append_verified(b, -1, false) == 0 && log_open_transaction(one) == 0);
+    b.sequence = 4;
+    CHECK(append_verified(b, 99, true) == 0); /* open: nothing is asked */
+    CHECK(log_producer_of(one, 7, NOW, &known) && known.transaction_first_offset == 0);
+    CHECK(known.epoch == 0 && known.last_marker == -1);
+    CHECK(ends_are(0, 0, 2, 2));
+    CHECK(append_marker(7, 0, true, 3) == 0 && ends_are(0, 3, 3, 3));
+    CHECK(log_producer_of(one, 7, NOW, &known) && known.last_marker == 2);
+    CHECK(known.transaction_first_offset == -1 && known.coordinator_epoch == 3);
+    CHECK(log_open_transaction(one) == -1);
+    b.sequence = 5;
+    CHECK(append_verified(b, -1, true) == LOG_E_TXN_STATE);
+    CHECK(append_verified(b, 2, true) == 0);
+    b.sequence = 0;
+    b.epoch = 1;
+    CHECK(append_verified(b, 1, true) == LOG_E_TXN_STATE);
+    CHECK(append_verified(b, 2, true) == 0);
+    b.epoch = 0;
+    CHECK(append_verified(b, 2, true) == LOG_E_EPOCH);
+    CHECK(ends_are(0, 3, 5, 5));
+    /* An abort is told to who reads there, with the offset at which it began. */
+    CHECK(append_marker(7, 1, false, 4) == 0 && ends_are(0, 6, 6, 6));
+    struct log_aborted aborted[4];
+    CHECK(log_aborted_between(one, 0, 6, aborted, 4) == 1);
+    CHECK(aborted[0].producer_id == 7 && aborted[0].first_offset == 3);
+    CHECK(log_aborted_between(one, 0, 3, aborted, 4) == 0);
+    CHECK(log_aborted_between(one, 5, 6, aborted, 4) == 1);
+    CHECK(log_aborted_between(one, 6, 7, aborted, 4) == 0);
+    let_go();
+}
+
+/* ---- who is woken, and what is flushed ---- */
+
+static int woken(struct mailbox *m) {
+    struct message messages[8];
+    return (int)mailbox_take(m, messages, 8);
+}
+
+static void wake(void) {
+    struct mailbox *m = mailbox_new(64);
+    struct log_waiter waiters[4];
+    open_one(config_of(1 << 20));
+    for (int kind = 0; kind < 4; kind++) {
+        waiters[kind] = (struct log_waiter){.mailbox = m, .offset = 1, .wait_for = (uint8_t)kind};
+        CHECK(!log_wait(one, &waiters[kind]));
+    }
+    CHECK(played_asked(dir) == 1); /* by who waits for the disk */
+    fill(1, 1);
+    CHECK(woken(m) == 0 && played_asked(dir) == 1);
+    fill(1, 1);
+    CHECK(woken(m) == 3 && waiters[LOG_WAIT_FLUSHED].linked && played_asked(dir) == 1);
+    CHECK(log_flush(one) == 0 && woken(m) == 1 && !waiters[LOG_WAIT_FLUSHED].linked);
+    fill(1, 1);
+    CHECK(woken(m) == 0 && played_asked(dir) == 0);
+    CHECK(log_wait(one, &waiters[LOG_WAIT_END]) && !waiters[LOG_WAIT_END].linked);
+    /* With others the end alone moves. */
+    CHECK(log_lead_replicas(one, 1, 2) == 0);
+    for (int kind = 0; kind < 3; kind++) {
+        waiters[kind].offset = 3;
+        CHECK(!log_wait(one, &waiters[kind]));
+    }
+    fill(1, 1);
+    CHECK(woken(m) == 1 && !waiters[LOG_WAIT_END].linked && waiters[0].linked);
+    log_advance_high_watermark(one, 4);
+    CHECK(woken(m) == 2 && !waiters[0].linked && !waiters[1].linked);
+    mailbox_free(m);
+    let_go();
+}
+
+static void ask_for_flushes(void) {
+    struct log_config config = config_of(1 << 20);
+    config.flush_messages = 3;
+    open_one(config);
+    fill(2, 1);
+    CHECK(played_asked(dir) == 0);
+    fill(1, 1);
+    CHECK(played_asked(dir) == 1 && log_flushed_offset(one) == 0);
+    CHECK(log_flush(one) == 0 && log_flushed_offset(one) == 3);
+    fill(2, 1);
+    CHECK(played_asked(dir) == 0);
+    CHECK(append((struct played_batch){.records = 1, .time = 1}) == 0 && played_asked(dir) == 1);
+    /* Refused ones ask for nothing. */
+    CHECK(append_as((struct played_batch){.time = 1}, 9) == LOG_E_NOT_LEADER);
+    CHECK(played_asked(dir) == 0);
+    /* A replica counts with what is on its disk: others wait for it. */
+    config.flush_messages = INT64_MAX;
+    config.flush_before_fetch = true;
+    log_set_config(one, &config);
+    fill(1, 1);
+    CHECK(played_asked(dir) == 0);
+    CHECK(log_lead_replicas(one, 1, 2) == 0 && played_asked(dir) == 1);
+    fill(1, 1);
+    CHECK(played_asked(dir) == 1);
+    let_go();
+}
+
+int main(int argc, char **argv) {
+    static const struct scene scenes[] = {
+        {"bytes", roll_by_bytes},   {"time", roll_by_time}, {"timeless", roll_without_times},
+        {"index", roll_by_indexes}, {"made", roll_within_the_settings},
+        {"write", write_whole},     {"back", take_back},    {"fail", fail_to_write},
+        {"answer", answer},         {"again", answer_again}, {"verify", verify},
+        {"wake", wake},             {"ask", ask_for_flushes}};
+    return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
+}
