@@ -1,4 +1,4 @@
-"""How log directories are taken and given back, on a real file system with disks that are played."""
+"""How log directories are taken and given back: real files, and disks that the test plays."""
 
 import errno
 import fcntl
@@ -145,7 +145,8 @@ def test_a_lock_keeps_brokers_of_ours_and_of_kafkas_out(tmp_path):
 
 
 @pytest.mark.parametrize(("error", "raised"), [
-    (BlockingIOError(errno.EAGAIN, "held"), StartError), (OSError(errno.ENOLCK, "none"), OSError)])
+    (BlockingIOError(errno.EAGAIN, "held"), StartError),
+    (OSError(errno.ENOLCK, "none"), OSError)])
 @pytest.mark.parametrize("call", ["flock", "lockf"])
 def test_a_lock_that_is_not_got_leaves_no_descriptor_open(
         tmp_path, monkeypatch, call, error, raised):
@@ -204,8 +205,8 @@ def test_what_was_set_aside_is_told_of_and_what_could_not_be_is_not(world, caplo
         os.mkdir(os.path.join(world.paths[0], "a-b-7"))
     world.disks.set_aside(0, "a-b-7")
     names = [name for name in os.listdir(world.paths[0]) if name != LOCK]
-    assert [name.startswith("a-b-7.") and name.endswith("-stray") for name in names] == [
-        True] * there
+    assert [name.startswith("a-b-7.") and name.endswith("-stray")
+            for name in names] == [True] * there
     assert ("set aside" in caplog.text) == there
 
 
