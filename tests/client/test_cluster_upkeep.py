@@ -351,3 +351,73 @@ def test_what_is_not_done_in_time_says_why(timed):
             assert world.passed_s - begin_s == pytest.approx(took_s, abs=0.001)
 
     world.run(work)
+
+
+def test_what_was_late_within_the_last_try_is_raised_as_it_is(timed):
+    late = KafkaTimeoutError("within")
+
+    async def fails():
+        raise late
+
+    async def work(cluster):
+        cluster.closed = True
+        with pytest.raises(KafkaTimeoutError) as found:
+            await cluster.retry(fails)
+        assert found.value is late
+
+    timed().run(work)
+
+
+# Who is asked.
+
+def test_a_broker_may_have_the_number_zero(timed):
+    world = timed()
+    world.nodes, world.topics = {0: 1, 2: 2}, {"t": (0, 0)}
+
+    async def work(cluster):
+        await cluster.refresh(["t"])
+        before = len(world.asked)
+        assert (await cluster.leader("t", 0)).leader == 0 and len(world.asked) == before
+
+    world.run(work)
+
+
+def test_a_partition_that_there_is_not_is_unknown_however_well_its_topic_is_known(timed):
+    world = timed()
+    world.topics = {"t": (1, 0)}
+
+    async def work(cluster):
+        with pytest.raises(clusters.KafkaError) as found:
+            await cluster.leader("t", 5)
+        assert found.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    world.run(work)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_each_version_of_the_question_for_a_coordinator_has_its_own_answer(timed, version):
+    answer = messages.FindCoordinatorResponse
+    world = timed()
+    world.versions[messages.FindCoordinatorRequest] = version
+    world.answers[messages.FindCoordinatorRequest] = lambda request: answer(
+        node_id=1, error_code=0) if version < 4 else answer(
+        node_id=-1, coordinators=[answer.Coordinator(key="g", node_id=1, error_code=0)])
+
+    async def work(cluster):
+        assert await cluster.coordinator(clusters.GROUP, "g") == 1
+
+    world.run(work)
+
+
+def test_connections_to_bootstrap_servers_are_nobodys_by_number(timed):
+    """A broker 0 that comes to be known has a connection of its own."""
+    world = timed()
+    world.nodes = {0: 1}
+
+    async def work(cluster):
+        boot = await cluster.any_connection()
+        await cluster.refresh()
+        assert cluster.usable(0) is None
+        assert await cluster.connection(0) is not boot and boot.usable
+
+    world.run(work)
