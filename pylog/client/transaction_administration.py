@@ -117,8 +117,6 @@ class TransactionAdministration:
         async def fenced(id_: str) -> tuple[int, int]:
             _, answer = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
                 transactional_id=id_, transaction_timeout_ms=FENCE_TIMEOUT_MS))
-            if answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
-                raise error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, context=id_)
             self._check(id_, answer.error_code)
             return answer.producer_id, answer.producer_epoch
 
