@@ -80,8 +80,8 @@ def frame(payload: bytes) -> bytes:
 class Connection:
     """One TCP connection to a broker on loopback."""
 
-    def __init__(self, port: int, wait_s: float = 10.0):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=wait_s)
+    def __init__(self, port: int, wait_s: float = 10.0, host: str = "127.0.0.1"):
+        self.socket = socket.create_connection((host, port), timeout=wait_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.correlation_id = 0
 
