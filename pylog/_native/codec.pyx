@@ -8,6 +8,7 @@ Source: Kafka's message schemas; KIP-482.
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
@@ -111,20 +112,25 @@ cdef class Program:
                     int64_t elements=INT64_MAX):
         """(message, position after it)."""
         cdef Reader r
-        cdef const uint8_t[::1] view = data
+        cdef Py_buffer view
         cdef PyObject *made
-        if offset < 0 or offset > view.shape[0]:
-            raise ProtocolError(f"{self.title}: offset {offset} of {view.shape[0]} bytes")
-        r.data = &view[0] if view.shape[0] else NULL
-        r.position = offset
-        r.end = view.shape[0]
-        r.budget = budget
-        r.elements = elements
-        r.failure.code = OK
-        r.failure.depth = 0
-        made = read_struct(&r, &self.plan)
-        if made == NULL:
-            raise_read(self.title, &r)
+        # A typed memoryview costs as much as a short message.
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if offset < 0 or offset > view.len:
+                raise ProtocolError(f"{self.title}: offset {offset} of {view.len} bytes")
+            r.data = <const uint8_t *> view.buf
+            r.position = offset
+            r.end = view.len
+            r.budget = budget
+            r.elements = elements
+            r.failure.code = OK
+            r.failure.depth = 0
+            made = read_struct(&r, &self.plan)
+            if made == NULL:
+                raise_read(self.title, &r)
+        finally:
+            PyBuffer_Release(&view)
         result = <object> made
         Py_DECREF(made)
         return result, r.position

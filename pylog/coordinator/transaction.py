@@ -30,6 +30,8 @@ TIMEOUT_NEVER = 2**31 - 1    # Of a two-phase transaction: its outer coordinator
 EPOCH_BUMP_SINCE = 2         # The transaction.version that bumps an epoch with every transaction.
 FLEXIBLE_VALUES_SINCE = 1    # The transaction.version whose records have value version 1.
 STEM = "records_transaction"
+# One for all: most ids are at rest, and a set of its own is as large as the rest of an id.
+NO_PARTITIONS: frozenset[tuple[str, int]] = frozenset()
 
 
 class Transaction:
@@ -46,7 +48,7 @@ class Transaction:
         self.epoch = self.last_epoch = NONE
         self.timeout_ms = timeout_ms
         self.state = EMPTY
-        self.partitions: set[tuple[str, int]] = set()
+        self.partitions = NO_PARTITIONS
         self.start_ms = NONE
         self.update_ms = now_ms
         self.version = 0
@@ -119,9 +121,9 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
     made.version = found.client_transaction_version
     made.start_ms = found.transaction_start_timestamp_ms
     if made.state != EMPTY:
-        made.partitions = {(topic.topic, partition)
-                           for topic in found.transaction_partitions or ()
-                           for partition in topic.partition_ids}
+        made.partitions = frozenset((topic.topic, partition)
+                                    for topic in found.transaction_partitions or ()
+                                    for partition in topic.partition_ids)
     return made.id, made
 
 

@@ -180,7 +180,7 @@ class Transactions:
             else:
                 return _not_initialized(ErrorCode.PRODUCER_FENCED)
         self.transactions[found.id] = found
-        found.partitions = set()
+        found.partitions = transaction.NO_PARTITIONS
         found.move(EMPTY, self.clock.wall_ms())
         found.start_ms = NONE
         found.timeout_ms = timeout_ms
@@ -332,7 +332,7 @@ class Transactions:
             return
         # Keeps (2).
         assert (found.state == PREPARE_COMMIT) == ended.committed, transaction.vars_of(found)
-        found.partitions = set()
+        found.partitions = transaction.NO_PARTITIONS
         found.move(COMPLETE_COMMIT if ended.committed else COMPLETE_ABORT, self.clock.wall_ms())
         if found.version >= EPOCH_BUMP_SINCE and found.next_producer_id != NONE:
             found.producer_id, found.epoch = found.next_producer_id, 0

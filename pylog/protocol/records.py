@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pylog._native.message import Struct
 from pylog.protocol import codec, tables
-from pylog.protocol.codec import Bytes
+from pylog.protocol.codec import Bytes, Program
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -71,22 +71,28 @@ def decode_key(stem: str, key: Bytes) -> Any:
 
     Raises UnsupportedVersion for a number that is not known: such a record is to be skipped.
     """
-    data = memoryview(key)
-    number = _int16(data)
-    name = _numbered(stem, "key", number)
-    return codec.program(name, 0).decode(data, 2)
+    found = _keys.get((stem, bytes(key[:2])))
+    if found is None:
+        found = codec.program(_numbered(stem, "key", _int16(key)), 0)
+        _keys[stem, bytes(key[:2])] = found
+    return found.decode(key, 2)
 
 
 def decode_value(key: Struct, value: Bytes) -> tuple[int, Any]:
     """(version, value) of the record that has `key`. Raises ProtocolError, UnsupportedVersion."""
-    data = memoryview(value)
-    version = _int16(data)
-    table = tables.message(type(key).__name__)
-    assert table.id is not None, table.name
-    name = _numbered(table.stem, "value", table.id)
-    return version, codec.program(name, version).decode(data, 2)
+    found = _values.get((type(key), bytes(value[:2])))
+    if found is None:
+        version = _int16(value)
+        table = tables.message(type(key).__name__)
+        assert table.id is not None, table.name
+        name = _numbered(table.stem, "value", table.id)
+        found = _values[type(key), bytes(value[:2])] = version, codec.program(name, version)
+    return found[0], found[1].decode(value, 2)
 
 
+# By their first two bytes: of what is known, so there are few. A load decodes every record.
+_keys: dict[tuple[str, bytes], Program] = {}
+_values: dict[tuple[type, bytes], tuple[int, Program]] = {}
 _numbers: dict[str, dict[tuple[str, int], str]] = {}
 
 
@@ -107,7 +113,7 @@ def _numbered(stem: str, kind: str, number: int) -> str:
         raise UnsupportedVersion(f"{stem}: no {kind} numbered {number}") from None
 
 
-def _int16(data: memoryview) -> int:
+def _int16(data: Bytes) -> int:
     if len(data) < 2:
         raise ProtocolError(f"coordinator record of {len(data)} bytes: at least 2 are needed")
     return int.from_bytes(data[:2], "big", signed=True)

@@ -47,6 +47,22 @@ def test_each_coordinator_numbers_its_own_records():
     assert records.decode_key("records_group", records.encode_key(first)) == first
 
 
+def test_a_value_is_read_as_its_keys_record_says_whatever_was_read_before():
+    offset = messages.OffsetCommitKey(group="g", topic="t", partition=3)
+    group = messages.GroupMetadataKey(group="g")
+    rows = [(offset, messages.OffsetCommitValue(offset=7, metadata="m", commit_timestamp=1)),
+            (group, messages.GroupMetadataValue(protocol_type="consumer", generation=4))]
+    for _ in range(2):
+        for key, value in rows:
+            assert records.decode_value(key, memoryview(records.encode_value(3, value))) == (
+                3, value)
+            assert records.decode_key("records_group", memoryview(records.encode_key(key))) == key
+        with pytest.raises(UnsupportedVersion):
+            records.decode_value(offset, b"\0\x63")
+        with pytest.raises(ProtocolError):
+            records.decode_value(offset, b"\0\3\0")
+
+
 def test_a_key_of_an_unknown_number_is_named_as_such():
     with pytest.raises(UnsupportedVersion, match="no key numbered 99"):
         records.decode_key("records_group", b"\0\x63")
