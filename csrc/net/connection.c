@@ -106,7 +106,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     bool grew;
     struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
     if (c != NULL && grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
-        slab_give(&r->connections, c);
+        slab_undo(&r->connections, c);
         c = NULL;
     }
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};

@@ -75,7 +75,7 @@ static struct slot *new_slot(struct reactor *r, struct connection *c,
     struct slot *s = slab_take(&r->slots, &grew);
     if (s == NULL) return NULL;
     if (grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
-        slab_give(&r->slots, s);
+        slab_undo(&r->slots, s);
         return NULL;
     }
     s->timer.kind = TIMER_SLOT;

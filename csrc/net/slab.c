@@ -72,6 +72,14 @@ void slab_give(struct slab *s, void *given) {
     s->live--;
 }
 
+void slab_undo(struct slab *s, void *taken) {
+    struct slab_item *item = taken;
+    assert(item->live && item->index == slab_room(s) - SLAB_CHUNK_ITEMS);
+    s->live--;
+    s->free = NULL; /* there was none, hence it grew */
+    free(s->chunks[--s->chunk_count]);
+}
+
 void *slab_at(const struct slab *s, uint32_t index) {
     if (index >= slab_room(s)) return NULL;
     struct slab_item *item = item_at(s, index);

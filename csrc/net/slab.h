@@ -1,5 +1,5 @@
 /* Items of one size that are named by index and generation: a name that outlived its item finds
- * nothing. Items never move and are never handed back to the system before the end. One thread. */
+ * nothing. Items never move, and what was ever in use stays until the end. One thread. */
 #ifndef PYLOG_SLAB_H
 #define PYLOG_SLAB_H
 
@@ -28,6 +28,9 @@ void slab_clear(struct slab *s);
  * more items exist. */
 void *slab_take(struct slab *s, bool *grew);
 void slab_give(struct slab *s, void *item);
+/* Takes back a slab_take that grew, when what the new items need is not to be had: they are gone
+ * again, so that the next one grows. */
+void slab_undo(struct slab *s, void *item);
 void *slab_find(const struct slab *s, uint32_t index, uint32_t generation);
 /* The item at `index` when it lives, else NULL; index < slab_room. */
 void *slab_at(const struct slab *s, uint32_t index);

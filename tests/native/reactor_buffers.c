@@ -1,0 +1,271 @@
+/* How much is read at once, into how large a buffer, and who gets on when buffers are short. */
+#include "reactor_played.h"
+
+enum { KIB = 1 << 10, READ = 64 * KIB - 64, TINY = 4 * KIB };
+
+static size_t rooms[STARTS_MAX]; /* that reads were given */
+static int read_count;
+
+static ssize_t note_room(int fd, void *to, size_t room) {
+    if (read_count < STARTS_MAX) rooms[read_count++] = room;
+    return __real_recv(fd, to, room, 0);
+}
+
+/* Sends [from, to) of a request whose frame has `len` bytes. */
+static void send_part(const struct client *c, size_t len, size_t from, size_t to) {
+    uint8_t *bytes = malloc(len);
+    CHECK(request_of(bytes, API_PRODUCE, 1, 'A', 0, len - 21) == len);
+    send_bytes_of(c, bytes + from, to - from);
+    free(bytes);
+    turn();
+}
+
+static size_t room_of(const struct client *c) { return connection_of(c)->in->room; }
+
+SCENE(a_frame_is_read_by_four_times_what_has_arrived_and_then_exactly) {
+    begin();
+    struct client c = connect_one();
+    enum { LEN = 2000000 };
+    played_recv = note_room;
+    send_part(&c, LEN, 0, 1000);
+    CHECK(rooms[0] == READ && room_of(&c) == input_room_for(READ));
+    send_part(&c, LEN, 1000, 100000);
+    CHECK(room_of(&c) == input_room_for(4 * (size_t)room_of(&c) / 4) && read_count > 1);
+    size_t at = 100000;
+    for (; at < LEN; at += 100000) {
+        read_count = 0;
+        send_part(&c, LEN, at, at + 100000);
+        for (int i = 0; i < read_count; i++) CHECK(rooms[i] <= LEN - at);
+        struct connection *of = connection_of(&c);
+        if (of->in != NULL) CHECK(of->in->room <= input_room_for(4 * (of->in_end - of->in_start)));
+    }
+    settle();
+    CHECK(answered(&c) == 1 && connection_of(&c)->in == NULL);
+    /* What came once is taken at once the next time. */
+    read_count = 0;
+    send_part(&c, LEN, 0, 1000);
+    CHECK(rooms[0] == LEN && connection_of(&c)->earned == LEN);
+    end();
+}
+
+SCENE(what_a_frame_lacks_is_read_alone_from_16_kib_on) {
+    begin();
+    struct client c = connect_one();
+    played_recv = note_room;
+    send_part(&c, 20000, 0, 20000 - 16384);
+    read_count = 0;
+    send_part(&c, 20000, 20000 - 16384, 20000);
+    CHECK(rooms[0] == 16384 && answered(&c) == 1);
+    send_part(&c, 20000, 0, 20000 - 16383);
+    read_count = 0;
+    send_part(&c, 20000, 20000 - 16383, 20000);
+    CHECK(rooms[0] > 16384 && answered(&c) == 1);
+    end();
+}
+
+SCENE(a_short_read_is_the_last_and_a_full_one_is_not) {
+    begin();
+    struct client c = connect_one();
+    played_recv = note_room;
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(read_count == 1 && !connection_of(&c)->readable);
+    /* After a hang-up no event follows: one more meets the end. */
+    read_count = 0;
+    post(&c, API_PRODUCE, 1, 'S', 0, 0);
+    shutdown(c.fd, SHUT_WR);
+    settle();
+    CHECK(read_count == 2 && !is_open(&c));
+    end();
+}
+
+static int fails_with;
+static ssize_t fail_once(int fd, void *to, size_t room) {
+    if (fails_with == 0) return note_room(fd, to, room);
+    errno = fails_with;
+    fails_with = 0;
+    return -1;
+}
+
+SCENE(an_interrupted_read_is_done_again_and_a_failed_one_ends_the_connection) {
+    begin();
+    struct client c = connect_one();
+    played_recv = fail_once;
+    fails_with = EINTR;
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(answered(&c) == 1);
+    fails_with = EAGAIN;
+    ask(&c, API_PRODUCE, 2, 'A', 0);
+    CHECK(is_open(&c) && answered(&c) == 0 && !connection_of(&c)->readable);
+    ask(&c, API_PRODUCE, 3, 'A', 0);
+    CHECK(answered(&c) == 2 && answered(&c) == 3);
+    fails_with = ECONNRESET;
+    ask(&c, API_PRODUCE, 4, 'A', 0);
+    CHECK(!is_open(&c) && answered(&c) == -1);
+    end();
+}
+
+static int endless_fd;
+static size_t endless_bytes;
+static ssize_t read_endlessly(int fd, void *to, size_t room) {
+    if (fd != endless_fd) return __real_recv(fd, to, room, 0);
+    uint8_t one[25];
+    size_t n = 0;
+    for (; n + sizeof one <= room; n += sizeof one) {
+        request_of(one, API_PRODUCE, 1, 'S', 0, sizeof one - 21);
+        memcpy((uint8_t *)to + n, one, sizeof one);
+    }
+    CHECK(n > 0);
+    endless_bytes += n;
+    return (ssize_t)n;
+}
+
+SCENE(a_turn_reads_512_kib_of_one_and_then_others_have_theirs) {
+    begin();
+    struct client c = connect_one(), other = connect_one();
+    connection_of(&c)->hung_up = true; /* a read that is not full is not the last */
+    endless_fd = connection_of(&c)->transport.fd;
+    played_recv = read_endlessly;
+    post(&c, API_PRODUCE, 1, 'S', 0, 0);
+    clock_step_ns = 1000000; /* a turn of those that are ready is one connection */
+    turn(); /* by its event, and once as one of those that are ready */
+    size_t first = endless_bytes;
+    CHECK(first >= 2 * 512 * KIB && first < 2 * (512 + 64) * KIB);
+    CHECK(connection_of(&c)->list == &reactor->ready);
+    post(&other, API_PRODUCE, 9, 'A', 0, 0);
+    turn();
+    CHECK(answered(&other) == 9 && endless_bytes < 3 * (512 + 64) * KIB);
+    played_recv = NULL;
+    clock_step_ns = 0;
+    settle();
+    end();
+}
+
+SCENE(a_body_that_must_stay_keeps_its_buffer_and_what_follows_moves) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[42];
+    request_of(bytes, API_PRODUCE, 1, 'X', 50000, 0);
+    size_t len = 21;
+    request_of(bytes + len, API_PRODUCE, 2, 'A', 0, 0);
+    ask(&c, API_PRODUCE, 7, 'J', 0);
+    struct slot *s = connection_of(&c)->first;
+    const uint8_t *body = s->r.body;
+    CHECK(s->held != NULL && body[0] == 'J' && connection_of(&c)->in == NULL);
+    CHECK(s->held->references == 1);
+    leave(&c); /* the job reads it still */
+    CHECK(!is_open(&c) && s->held != NULL && body[0] == 'J' && reactor->abandoned == 1);
+    struct message done = {.kind = MESSAGE_IO_DONE, .token = s->r.token};
+    CHECK(mailbox_post(reactor->mailbox, &done));
+    settle();
+    CHECK(reactor->abandoned == 0 && reactor->slots.live == 0 && reactor->input.held_bytes == 0);
+    end();
+}
+
+SCENE(half_a_frame_behind_a_body_that_stays_is_moved_on) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[21 + 300];
+    request_of(bytes, API_PRODUCE, 1, 'J', 0, 0);
+    request_of(bytes + 21, API_PRODUCE, 2, 'A', 3, 279);
+    send_bytes_of(&c, bytes, 21 + 100);
+    settle();
+    struct slot *s = connection_of(&c)->first;
+    CHECK(s->held == connection_of(&c)->in && s->held->references == 2);
+    send_bytes_of(&c, bytes + 121, 200);
+    settle();
+    CHECK(s->r.body[0] == 'J' && answered(&c) == 0);
+    struct message done = {.kind = MESSAGE_IO_DONE, .token = s->r.token};
+    CHECK(mailbox_post(reactor->mailbox, &done));
+    settle();
+    CHECK(answered(&c) == 1 && answered(&c) == 2 && serve_seen.io_done == 1);
+    CHECK(connection_of(&c)->in == NULL && reactor->input.held_bytes == 0);
+    end();
+}
+
+/* ---- little room */
+
+static void begin_small(uint64_t bytes_max) {
+    struct reactors_config config = usual_config();
+    config.input_bytes_max = bytes_max;
+    begin_with(&config, 0, NULL);
+}
+
+/* So many connections hold half a frame of this length each. */
+static void fill(struct client *clients, int count, size_t len) {
+    for (int i = 0; i < count; i++) {
+        clients[i] = connect_one();
+        send_part(&clients[i], len, 0, len / 2);
+    }
+}
+
+SCENE(while_it_is_tight_frames_begin_in_tiny_buffers) {
+    begin_small(4 * 64 * KIB);
+    struct client held[3], small;
+    fill(held, 2, 60000);
+    CHECK(reactor->input.held_bytes == 2 * 64 * KIB && !input_is_tight(&reactor->input));
+    fill(held + 2, 1, 60000);
+    CHECK(input_is_tight(&reactor->input));
+    played_recv = note_room;
+    small = connect_one();
+    send_part(&small, 3000, 0, 100);
+    CHECK(rooms[0] == TINY - sizeof(struct input_buffer));
+    CHECK(room_of(&small) == TINY - sizeof(struct input_buffer));
+    send_part(&small, 3000, 100, 3000);
+    CHECK(answered(&small) == 1);
+    end();
+}
+
+SCENE(who_finds_no_room_waits_until_somebody_gives_some_back) {
+    begin_small(2 * 64 * KIB + 8 * KIB);
+    struct client held[1];
+    fill(held, 1, 60000);
+    struct client waits = connect_one(), second = connect_one();
+    send_part(&waits, 90000, 0, 30000);
+    send_part(&second, 90000, 0, 30000);
+    CHECK(connection_of(&waits)->list == &reactor->input_waiting);
+    CHECK(connection_of(&second)->list == &reactor->input_waiting);
+    CHECK(STAT(input_waits) >= 2 && reactor->relief.place != 0);
+    CHECK(connection_of(&waits)->waiting_ms == now_ms());
+    CHECK(reactor->relief.at_ms == now_ms() + RELIEF_MS);
+    pass_ms(50);
+    send_part(&held[0], 60000, 30000, 60000);
+    settle();
+    CHECK(answered(&held[0]) == 1);
+    CHECK(connection_of(&waits)->frame_ms == now_ms());
+    end();
+}
+
+/* Somebody gives way, or goes on, every so often. */
+static int32_t answered_in_time(const struct client *c) {
+    int32_t id = answered(c);
+    for (int i = 0; i < 20 && id == 0; i++) {
+        after_ms(RELIEF_MS);
+        settle();
+        id = answered(c);
+    }
+    return id;
+}
+
+SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
+    begin_small(3 * 64 * KIB);
+    struct client all_of[3];
+    for (int i = 0; i < 3; i++) all_of[i] = connect_one();
+    static const size_t lengths[3] = {150000, 110000, 130000};
+    for (int i = 0; i < 3; i++) send_part(&all_of[i], lengths[i], 0, 70000);
+    CHECK(connection_of(&all_of[1])->list == &reactor->input_waiting);
+    CHECK(reactor->privileged == NULL);
+    after_ms(RELIEF_MS - 1);
+    CHECK(reactor->privileged == NULL);
+    after_ms(1);
+    settle();
+    CHECK(reactor->privileged == connection_of(&all_of[1]));
+    CHECK(reactor->privileged_ms == now_ms());
+    send_part(&all_of[1], 110000, 70000, 110000);
+    settle();
+    CHECK(answered(&all_of[1]) == 1 && reactor->privileged != connection_of(&all_of[1]));
+    send_part(&all_of[2], 130000, 70000, 130000);
+    CHECK(answered_in_time(&all_of[2]) == 1);
+    send_part(&all_of[0], 150000, 70000, 150000);
+    CHECK(answered_in_time(&all_of[0]) == 1 && STAT(frames_late) == 0);
+    end();
+}

@@ -1,0 +1,314 @@
+/* How long a connection may do what: to the millisecond, and by what the time counts. */
+#include "reactor_played.h"
+
+static void begin_idle(int64_t idle_ms_max) {
+    struct reactors_config config = usual_config();
+    config.idle_ms_max = idle_ms_max;
+    begin_with(&config, 0, NULL);
+}
+
+SCENE(an_idle_connection_ends_to_the_millisecond) {
+    begin_idle(5000);
+    struct client c = connect_one(), other = connect_one();
+    after_ms(3000);
+    ask(&other, API_PRODUCE, 1, 'A', 0);
+    after_ms(1999);
+    CHECK(is_open(&c) && STAT(connections) == 2);
+    after_ms(1);
+    CHECK(!is_open(&c) && answered(&c) == -1 && is_open(&other));
+    CHECK(STAT(connections_idle) == 1 && STAT(connections_closed) == 1 && STAT(connections) == 1);
+    after_ms(2999);
+    CHECK(is_open(&other));
+    after_ms(1);
+    CHECK(!is_open(&other) && STAT(connections_idle) == 2);
+    CHECK(STAT(connections_stalled) == 0 && STAT(frames_late) == 0);
+    CHECK(STAT(connections_accepted) == 2 && reactor->load == 0 && all->connections == 0);
+    end();
+}
+
+SCENE(without_a_limit_nobody_is_idle) {
+    begin_idle(-1);
+    struct client c = connect_one();
+    after_ms(1 << 30);
+    ask(&c, API_PRODUCE, 3, 'A', 0);
+    CHECK(answered(&c) == 3 && STAT(connections_idle) == 0);
+    end();
+}
+
+SCENE(a_limit_of_nothing_ends_it_at_once) {
+    begin_idle(0);
+    arrive_from(1);
+    knock();
+    CHECK(STAT(connections_idle) == 1 && STAT(connections) == 0);
+    end();
+}
+
+SCENE(a_usual_request_moves_no_timer) {
+    begin();
+    struct client c = connect_one();
+    int64_t at_ms = connection_of(&c)->timer.at_ms;
+    CHECK(at_ms == now_ms() + 600000);
+    pass_ms(100);
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(connection_of(&c)->timer.at_ms == at_ms && reactor->timers.count == 2);
+    end();
+}
+
+SCENE(a_frame_has_30_s_and_time_for_each_of_its_bytes) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[2000];
+    request_of(bytes, API_PRODUCE, 1, 'A', 0, 1900);
+    send_bytes_of(&c, bytes, 640);
+    turn();
+    after_ms(29000);
+    send_bytes_of(&c, bytes + 640, 640);
+    turn();
+    after_ms(1019);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && answered(&c) == -1 && STAT(frames_late) == 1);
+    CHECK(STAT(connections_idle) == 0 && STAT(connections_stalled) == 0);
+    end();
+}
+
+SCENE(a_frame_that_arrives_in_time_is_answered_and_the_next_has_time_of_its_own) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[100];
+    size_t len = request_of(bytes, API_PRODUCE, 1, 'A', 0, 0);
+    for (int i = 0; i < 3; i++) {
+        send_bytes_of(&c, bytes, 10);
+        turn();
+        after_ms(29999);
+        CHECK(answered(&c) == 0);
+        send_bytes_of(&c, bytes + 10, len - 10);
+        turn();
+        CHECK(answered(&c) == 1);
+    }
+    end();
+}
+
+SCENE(a_large_buffer_of_a_few_bytes_is_given_up_after_a_second) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[3000];
+    request_of(bytes, API_PRODUCE, 1, 'A', 0, 2900);
+    send_bytes_of(&c, bytes, 700);
+    turn();
+    size_t room = connection_of(&c)->in->room;
+    CHECK(room > 60000);
+    after_ms(999);
+    CHECK(connection_of(&c)->in->room == room);
+    after_ms(1);
+    CHECK(connection_of(&c)->in->room == input_room_for(1400));
+    CHECK(STAT(frames_late) == 0 && STAT(connections_idle) == 0);
+    send_bytes_of(&c, bytes + 700, 2921 - 700);
+    turn();
+    CHECK(answered(&c) == 1);
+    end();
+}
+
+SCENE(a_buffer_that_cannot_shrink_is_looked_at_again_a_second_later) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[1000];
+    request_of(bytes, API_PRODUCE, 1, 'A', 0, 900);
+    send_bytes_of(&c, bytes, 50);
+    turn();
+    size_t room = connection_of(&c)->in->room;
+    memory_left = 0;
+    after_ms(1000);
+    CHECK(connection_of(&c)->in->room == room);
+    memory_left = NO_MEMORY_LIMIT;
+    after_ms(999);
+    CHECK(connection_of(&c)->in->room == room);
+    after_ms(1);
+    CHECK(connection_of(&c)->in->room == input_room_for(100));
+    end();
+}
+
+SCENE(a_reader_that_takes_nothing_has_60_s) {
+    begin();
+    struct client c = connect_one();
+    ask(&c, API_FETCH, 1, 'R', 3000000);
+    CHECK(connection_of(&c)->blocked);
+    after_ms(30000);
+    uint8_t *taken = malloc(3000000);
+    CHECK(take_bytes(&c, taken, 300000) > 100000);
+    settle();
+    CHECK(connection_of(&c)->blocked);
+    after_ms(59999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && STAT(connections_stalled) == 1);
+    CHECK(STAT(frames_late) == 0 && STAT(connections_idle) == 0);
+    free(taken);
+    end();
+}
+
+SCENE(a_request_that_waits_for_us_has_all_the_time) {
+    begin_idle(1000);
+    struct client served = connect_one(), controlled = connect_one();
+    ask(&served, API_FETCH, 1, 'H', 0);
+    ask(&controlled, METADATA, 1, 'A', 0);
+    after_ms(40 << 20);
+    CHECK(is_open(&served) && is_open(&controlled));
+    struct event *e = expect(EVENT_REQUEST);
+    answer_to(e, false, 0);
+    free(e);
+    settle();
+    CHECK(answered(&controlled) == 1 && answered(&served) == 0);
+    after_ms(999);
+    CHECK(is_open(&controlled));
+    after_ms(1);
+    CHECK(!is_open(&controlled) && is_open(&served) && STAT(connections_idle) == 1);
+    end();
+}
+
+SCENE(a_muted_connection_goes_on_to_the_millisecond) {
+    begin();
+    struct client c = connect_one();
+    post(&c, API_PRODUCE, 1, 'T', 500, 0);
+    post(&c, API_PRODUCE, 2, 'A', 0, 0);
+    settle();
+    CHECK(answered(&c) == 1 && answered(&c) == 0 && STAT(requests_throttled) == 1);
+    after_ms(499);
+    CHECK(answered(&c) == 0 && serve_seen.started == 1);
+    after_ms(1);
+    CHECK(answered(&c) == 2 && serve_seen.started == 2);
+    end();
+}
+
+SCENE(a_silent_request_and_the_control_plane_mute_too) {
+    begin();
+    struct client c = connect_one();
+    post(&c, API_PRODUCE, 1, 'U', 500, 0);
+    post(&c, METADATA, 2, 'A', 0, 0);
+    settle();
+    after_ms(499);
+    CHECK(next_event() == NULL);
+    after_ms(1);
+    struct event *e = expect(EVENT_REQUEST);
+    answer_to(e, false, 700);
+    free(e);
+    post(&c, API_PRODUCE, 3, 'A', 0, 0);
+    settle();
+    CHECK(answered(&c) == 2 && STAT(requests_throttled) == 2);
+    after_ms(699);
+    CHECK(answered(&c) == 0);
+    after_ms(1);
+    CHECK(answered(&c) == 3);
+    end();
+}
+
+/* The first of two Produces is appended when the second has muted the connection already. */
+static void mute_twice(int32_t second_ms, int64_t until_ms) {
+    begin();
+    struct client c = connect_one();
+    post(&c, API_PRODUCE, 1, 'W', 100, 0);
+    post(&c, API_PRODUCE, 2, 'T', 1000, 0);
+    post(&c, API_PRODUCE, 3, 'A', 0, 0);
+    settle();
+    CHECK(answered(&c) == 0 && serve_seen.started == 2);
+    serve_seen.starts[0]->throttle_ms = second_ms;
+    pass_ms(100);
+    settle();
+    CHECK(answered(&c) == 1 && answered(&c) == 2 && answered(&c) == 0);
+    after_ms(until_ms - 101);
+    CHECK(answered(&c) == 0);
+    after_ms(1);
+    CHECK(answered(&c) == 3 && STAT(requests_throttled) == 2);
+    end();
+}
+
+SCENE(a_shorter_mute_does_not_end_a_longer_one) { mute_twice(500, 1000); }
+SCENE(a_longer_mute_outlasts_a_shorter_one) { mute_twice(2000, 2100); }
+
+SCENE(the_time_of_a_frame_begins_when_its_connection_is_muted_no_more) {
+    begin_idle(5000);
+    struct client c = connect_one();
+    post(&c, API_PRODUCE, 1, 'T', 40000, 0);
+    uint8_t bytes[100];
+    size_t len = request_of(bytes, API_PRODUCE, 2, 'A', 0, 0);
+    send_bytes_of(&c, bytes, len - 1);
+    settle();
+    CHECK(answered(&c) == 1);
+    after_ms(40000);
+    CHECK(is_open(&c));
+    after_ms(29999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && STAT(frames_late) == 1);
+    end();
+}
+
+SCENE(a_connection_is_idle_only_after_it_was_muted) {
+    begin_idle(5000);
+    struct client c = connect_one();
+    ask(&c, API_PRODUCE, 1, 'T', 10000);
+    after_ms(10000);
+    CHECK(is_open(&c));
+    after_ms(4999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && STAT(connections_idle) == 1);
+    end();
+}
+
+SCENE(a_stranger_has_10_s_whatever_others_have) {
+    struct reactors_config config = usual_config();
+    begin_with(&config, LISTENER_GUARDED, NULL);
+    struct client c = connect_one();
+    after_ms(9999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && STAT(connections_idle) == 1);
+    end();
+}
+
+SCENE(a_stranger_has_10_s_where_others_have_for_ever) {
+    struct reactors_config config = usual_config();
+    config.idle_ms_max = -1;
+    begin_with(&config, LISTENER_GUARDED, NULL);
+    struct client c = connect_one(), known = connect_one();
+    reactors_set_principal(all, name_of(&known), 4, 0);
+    turn();
+    after_ms(9999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c));
+    after_ms(1 << 20);
+    CHECK(is_open(&known));
+    end();
+}
+
+SCENE(a_stranger_has_no_longer_than_others) {
+    struct reactors_config config = usual_config();
+    config.idle_ms_max = 3000;
+    begin_with(&config, LISTENER_GUARDED, NULL);
+    struct client c = connect_one();
+    after_ms(2999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c));
+    end();
+}
+
+SCENE(a_request_ends_at_its_own_deadline) {
+    begin();
+    struct client c = connect_one();
+    ask(&c, API_FETCH, 1, 'X', 700);
+    after_ms(699);
+    CHECK(answered(&c) == 0 && serve_seen.resumed == 0);
+    after_ms(1);
+    settle();
+    CHECK(answered(&c) == 1 && serve_seen.timed_out == 1 && serve_seen.resumed == 1);
+    /* One that is over already has a turn of its own. */
+    ask(&c, API_FETCH, 2, 'X', 0);
+    CHECK(answered(&c) == 0);
+    after_ms(1);
+    settle();
+    CHECK(answered(&c) == 2);
+    end();
+}

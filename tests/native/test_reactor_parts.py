@@ -1,0 +1,24 @@
+"""The parts that reactors are made of, each alone at its borders."""
+
+import pytest
+
+from tests.native.programs import built
+from tests.native.scenes import names, play
+
+PARTS = {
+    "reactor_messages": ("events", "iopool", "mailbox", "peers", "slices", "timers"),
+    "reactor_stores": ("disk", "input", "peers", "slab"),
+}
+PLAYED = {
+    "reactor_messages": ("calloc", "eventfd", "malloc", "pthread_create", "realloc"),
+    "reactor_stores": ("calloc", "fstatfs", "malloc", "realloc", "uname"),
+}
+SCENES = [(program, scene) for program in PARTS for scene in names(program)]
+pytestmark = pytest.mark.timeout(300)   # the first one builds
+
+
+@pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])
+def test_a_part_alone(program, scene):
+    made = built(program, "address", tuple(f"*/{part}.c" for part in PARTS[program]),
+                 *(f"-Wl,--wrap={name}" for name in PLAYED[program]))
+    play(made, scene)

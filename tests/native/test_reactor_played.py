@@ -1,0 +1,25 @@
+"""What reactors do when, with a clock, a kernel and a serve that the scenes play.
+
+Each scene is a process of a few milliseconds. No time passes in it but by its own word.
+"""
+
+import pytest
+
+from tests.native.programs import built
+from tests.native.scenes import names, play
+
+PARTS = tuple(f"*/{name}.c" for name in (
+    "connection", "control", "events", "frames", "guard", "handshake", "input", "listener",
+    "mailbox", "output", "peers", "quotas", "reactor", "receive", "reply", "requests", "slab",
+    "slices", "timers", "timing", "transport_plain"))
+PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
+          "realloc", "recv", "send", "sendfile", "sendmsg")
+PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",
+            "reactor_ends", "reactor_guards", "reactor_rounds", "reactor_sends")
+SCENES = [(program, scene) for program in PROGRAMS for scene in names(program)]
+pytestmark = pytest.mark.timeout(600)   # the first one builds
+
+
+@pytest.mark.parametrize("program, scene", SCENES, ids=[scene for _, scene in SCENES])
+def test_a_reactor_that_is_played(program, scene):
+    play(built(program, "address", PARTS, *(f"-Wl,--wrap={name}" for name in PLAYED)), scene)
