@@ -94,7 +94,8 @@ SCENE(an_interrupted_read_is_done_again_and_a_failed_one_ends_the_connection) {
     ask(&c, API_PRODUCE, 1, 'A', 0);
     CHECK(answered(&c) == 1);
     fails_with = EAGAIN;
-    ask(&c, API_PRODUCE, 2, 'A', 0);
+    post(&c, API_PRODUCE, 2, 'A', 0, 0);
+    CHECK(turn() > 0); /* it is not tried again by itself */
     CHECK(is_open(&c) && answered(&c) == 0 && !connection_of(&c)->readable);
     ask(&c, API_PRODUCE, 3, 'A', 0);
     CHECK(answered(&c) == 2 && answered(&c) == 3);
@@ -161,17 +162,18 @@ SCENE(a_body_that_must_stay_keeps_its_buffer_and_what_follows_moves) {
     end();
 }
 
-SCENE(half_a_frame_behind_a_body_that_stays_is_moved_on) {
+/* `part` bytes of the next frame lie behind the body. */
+static void stay_before(size_t part) {
     begin();
     struct client c = connect_one();
-    uint8_t bytes[21 + 300];
+    uint8_t bytes[21 + 70021];
     request_of(bytes, API_PRODUCE, 1, 'J', 0, 0);
-    request_of(bytes + 21, API_PRODUCE, 2, 'A', 3, 279);
-    send_bytes_of(&c, bytes, 21 + 100);
+    request_of(bytes + 21, API_PRODUCE, 2, 'A', 3, 70000);
+    send_bytes_of(&c, bytes, 21 + part);
     settle();
     struct slot *s = connection_of(&c)->first;
     CHECK(s->held == connection_of(&c)->in && s->held->references == 2);
-    send_bytes_of(&c, bytes + 121, 200);
+    send_bytes_of(&c, bytes + 21 + part, 70021 - part);
     settle();
     CHECK(s->r.body[0] == 'J' && answered(&c) == 0);
     struct message done = {.kind = MESSAGE_IO_DONE, .token = s->r.token};
@@ -179,6 +181,40 @@ SCENE(half_a_frame_behind_a_body_that_stays_is_moved_on) {
     settle();
     CHECK(answered(&c) == 1 && answered(&c) == 2 && serve_seen.io_done == 1);
     CHECK(connection_of(&c)->in == NULL && reactor->input.held_bytes == 0);
+    end();
+}
+
+SCENE(half_a_frame_behind_a_body_that_stays_is_moved_on) { stay_before(100); }
+SCENE(a_byte_behind_a_body_that_stays_is_moved_on) { stay_before(1); }
+
+SCENE(a_frame_at_the_end_of_its_buffer_is_moved_to_the_beginning) {
+    begin();
+    struct client c = connect_one();
+    enum { COUNT = 150, LEN = 1021 };
+    uint8_t *bytes = malloc(COUNT * LEN);
+    for (int i = 0; i < COUNT; i++)
+        request_of(bytes + i * LEN, API_PRODUCE, i + 1, 'A', (uint32_t)i, LEN - 21);
+    send_bytes_of(&c, bytes, COUNT * LEN);
+    settle();
+    for (int32_t i = 1; i <= COUNT; i++) CHECK(answered(&c) == i);
+    CHECK(STAT(bytes_in) == COUNT * LEN && reactor->input.held_bytes == 0);
+    free(bytes);
+    end();
+}
+
+SCENE(a_frame_that_has_room_behind_others_stays_where_it_is) {
+    begin();
+    struct client c = connect_one();
+    uint8_t bytes[42];
+    request_of(bytes, API_PRODUCE, 1, 'S', 0, 0);
+    request_of(bytes + 21, API_PRODUCE, 2, 'S', 0, 0);
+    send_bytes_of(&c, bytes, 30);
+    turn();
+    const struct input_buffer *in = connection_of(&c)->in;
+    CHECK(connection_of(&c)->in_start == 21 && connection_of(&c)->in_end == 30);
+    send_bytes_of(&c, bytes + 30, 5);
+    turn();
+    CHECK(connection_of(&c)->in == in && connection_of(&c)->in_start == 21);
     end();
 }
 
@@ -232,6 +268,7 @@ SCENE(who_finds_no_room_waits_until_somebody_gives_some_back) {
     settle();
     CHECK(answered(&held[0]) == 1);
     CHECK(connection_of(&waits)->frame_ms == now_ms());
+    CHECK(connection_of(&waits)->list == NULL && connection_of(&waits)->in_end == 30000);
     end();
 }
 
@@ -260,6 +297,10 @@ SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
     settle();
     CHECK(reactor->privileged == connection_of(&all_of[1]));
     CHECK(reactor->privileged_ms == now_ms());
+    CHECK(reactor->relief.place != 0 && reactor->relief.at_ms == now_ms() + RELIEF_MS);
+    struct client small = connect_one();
+    ask(&small, API_PRODUCE, 5, 'A', 0);
+    CHECK(answered_in_time(&small) == 5 && reactor->privileged == connection_of(&all_of[1]));
     send_part(&all_of[1], 110000, 70000, 110000);
     settle();
     CHECK(answered(&all_of[1]) == 1 && reactor->privileged != connection_of(&all_of[1]));
@@ -267,5 +308,113 @@ SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
     CHECK(answered_in_time(&all_of[2]) == 1);
     send_part(&all_of[0], 150000, 70000, 150000);
     CHECK(answered_in_time(&all_of[0]) == 1 && STAT(frames_late) == 0);
+    end();
+}
+
+SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
+    begin_small(96 * KIB);
+    struct client held[1], tiny[8];
+    fill(held, 1, 60000);
+    for (int i = 0; i < 8; i++) {
+        tiny[i] = connect_one();
+        send_part(&tiny[i], 3000, 0, 100);
+    }
+    CHECK(reactor->input.held_bytes == 96 * KIB);
+    struct client late = connect_one();
+    post(&late, API_PRODUCE, 4, 'A', 0, 0);
+    settle();
+    CHECK(connection_of(&late)->list == &reactor->input_waiting && connection_of(&late)->in == NULL);
+    after_ms(RELIEF_MS - 1);
+    CHECK(answered(&late) == 0);
+    after_ms(1);
+    CHECK(answered(&late) == 4 && reactor->input_waiting.first == NULL);
+    CHECK(reactor->relief.place == 0 && !reactor->relieving && STAT(input_waits) == 1);
+    end();
+}
+
+/* One holds most of the room for a frame that stops; the first of those that wait may pass the limit
+ * and does not get on either. */
+SCENE(frames_that_stop_give_way_after_half_a_second) {
+    begin_small(80 * KIB);
+    struct client stalled = connect_one(), first = connect_one(), second = connect_one();
+    send_part(&stalled, 60000, 0, 50000);
+    send_part(&first, 60000, 0, 6000);
+    send_part(&second, 60000, 0, 5000);
+    CHECK(connection_of(&first)->list == &reactor->input_waiting);
+    CHECK(connection_of(&second)->list == &reactor->input_waiting);
+    for (int i = 0; i < 4; i++) after_ms(RELIEF_MS);
+    CHECK(reactor->privileged == connection_of(&first) && is_open(&stalled));
+    after_ms(RELIEF_MS - 1);
+    CHECK(is_open(&stalled) && STAT(frames_late) == 0);
+    after_ms(1);
+    settle();
+    CHECK(!is_open(&stalled) && STAT(frames_late) == 1 && is_open(&first) && is_open(&second));
+    after_ms(29000);
+    CHECK(STAT(frames_late) == 1 && is_open(&first));
+    end();
+}
+
+SCENE(the_one_that_may_pass_the_limit_gives_way_too) {
+    begin_small(80 * KIB);
+    struct client held = connect_one(), first = connect_one(), second = connect_one();
+    send_part(&held, 60000, 0, 50000);
+    send_part(&first, 60000, 0, 6000);
+    send_part(&second, 60000, 0, 5000);
+    after_ms(RELIEF_MS);
+    CHECK(reactor->privileged == connection_of(&first));
+    for (size_t at = 50000; is_open(&first); at++) { /* slowly, but on */
+        CHECK(at < 50010);
+        send_part(&held, 60000, at, at + 1);
+        after_ms(RELIEF_MS);
+    }
+    CHECK(is_open(&held) && is_open(&second) && STAT(frames_late) == 1);
+    CHECK(now_ms() - 5000 == 7 * RELIEF_MS); /* 500 ms, and 14 for its length, by looks of 100 */
+    end();
+}
+
+SCENE(a_frame_that_trickles_gives_way_after_five_seconds) {
+    begin_small(80 * KIB);
+    struct client held = connect_one();
+    int64_t began_ms = now_ms();
+    send_part(&held, 60000, 0, 50000);
+    for (int i = 0; i < 12; i++) { /* there is always one that waits */
+        struct client waits = connect_one();
+        send_part(&waits, 60000, 0, 6000);
+    }
+    for (size_t at = 50000; is_open(&held); at++) {
+        CHECK(at < 50100);
+        after_ms(RELIEF_MS);
+        settle();
+        if (is_open(&held)) send_part(&held, 60000, at, at + 1);
+    }
+    CHECK(now_ms() - began_ms == 5100); /* 5 s, and 48 ms for what has arrived */
+    end();
+}
+
+SCENE(who_waits_for_five_seconds_and_holds_what_others_could_use_gives_way) {
+    begin_small(80 * KIB);
+    struct client busy = connect_one(), waits[3];
+    uint8_t *bytes = malloc(50000);
+    send_bytes_of(&busy, bytes, request_of(bytes, API_PRODUCE, 1, 'J', 0, 49000));
+    free(bytes);
+    settle();
+    for (size_t i = 0; i < 3; i++) {
+        waits[i] = connect_one();
+        send_part(&waits[i], 8 << 20, 0, 6000 - i);
+        CHECK(connection_of(&waits[i])->list == &reactor->input_waiting);
+    }
+    for (int i = 0; i < 49; i++) {
+        after_ms(RELIEF_MS);
+        settle();
+    }
+    CHECK(!is_open(&waits[0]) && reactor->privileged == connection_of(&waits[1]));
+    CHECK(is_open(&waits[2]) && STAT(frames_late) == 1);
+    after_ms(RELIEF_MS);
+    CHECK(!is_open(&waits[2]) && is_open(&waits[1]) && STAT(frames_late) == 2);
+    CHECK(is_open(&busy)); /* it waits for us */
+    struct message done = {.kind = MESSAGE_IO_DONE, .token = serve_seen.starts[0]->token};
+    CHECK(mailbox_post(reactor->mailbox, &done));
+    settle();
+    CHECK(answered(&busy) == 1);
     end();
 }

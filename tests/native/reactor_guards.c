@@ -199,7 +199,9 @@ static struct {
     int64_t takes_ns;
 } maker_seen;
 
+static int session_reads;
 static ssize_t session_recv(struct transport *t, void *to, size_t room) {
+    session_reads++;
     return recv(t->fd, to, room, 0);
 }
 static ssize_t session_send(struct transport *t, struct iovec *pieces, size_t count, bool more) {
@@ -369,4 +371,49 @@ SCENE(a_transport_that_cannot_be_made_ends_the_connection) {
     CHECK(__real_recv(fd, &byte, 1, 0) == 0 && reactor->load == 0 && all->connections == 0);
     CHECK(maker_seen.ended == 1 && reactor->connections.live == 0);
     end_shaking();
+}
+
+static ssize_t would_block(int fd, size_t bytes) {
+    (void)fd, (void)bytes;
+    errno = EAGAIN;
+    return -1;
+}
+
+SCENE(a_session_may_have_to_write_before_it_reads_and_the_other_way_round) {
+    begin_shaking(0);
+    struct client c = connect_one();
+    maker_seen.shake = TRANSPORT_SAFE;
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(answered(&c) == 1);
+    int reads = session_reads;
+    play_event(&c, EPOLLOUT);
+    CHECK(session_reads > reads);
+    played_send = would_block;
+    ask(&c, API_PRODUCE, 2, 'A', 0);
+    CHECK(connection_of(&c)->blocked && answered(&c) == 0);
+    played_send = NULL;
+    play_event(&c, EPOLLIN);
+    CHECK(answered(&c) == 2 && !connection_of(&c)->blocked);
+    end_shaking();
+}
+
+SCENE(a_plain_connection_is_read_when_there_is_something_to_read) {
+    struct reactors_config config = usual_config();
+    begin_with(&config, 0, NULL);
+    struct client c = connect_one();
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(answered(&c) == 1);
+    post(&c, API_PRODUCE, 2, 'A', 0, 0);
+    int64_t began_ms = connection_of(&c)->active_ms;
+    CHECK(!connection_of(&c)->readable);
+    played_send = would_block;
+    turn();
+    CHECK(connection_of(&c)->blocked && began_ms == connection_of(&c)->active_ms);
+    played_send = NULL;
+    play_event(&c, EPOLLIN);
+    CHECK(connection_of(&c)->blocked && answered(&c) == 0); /* no room to write is said of */
+    play_event(&c, EPOLLOUT);
+    settle();
+    CHECK(answered(&c) == 2);
+    end();
 }

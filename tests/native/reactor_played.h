@@ -66,7 +66,7 @@ static int client_ends[SENDS_MAX], client_end_count; /* that the scene has not c
 static int epoll_ctl_error; /* of the next one that adds */
 static ssize_t (*played_recv)(int fd, void *to, size_t room); /* NULL: the kernel's own */
 static ssize_t (*played_send)(int fd, size_t bytes);           /* -2: the kernel's own */
-static ssize_t (*played_sendfile)(int fd, size_t bytes);       /* likewise */
+static ssize_t (*played_sendfile)(int fd, size_t bytes);       /* likewise; -3: nothing, it says all */
 static int sent_to[SENDS_MAX], sent_count;
 static int last_send_flags;
 
@@ -161,9 +161,10 @@ ssize_t __wrap_sendfile(int to, int from, off_t *position, size_t bytes);
 ssize_t __wrap_sendfile(int to, int from, off_t *position, size_t bytes) {
     if (sent_count < SENDS_MAX) sent_to[sent_count++] = to;
     ssize_t said = played_sendfile == NULL ? -2 : played_sendfile(to, bytes);
-    return said == -2 ? __real_sendfile(to, from, position, bytes)
-           : said < 0 ? -1
-                      : __real_sendfile(to, from, position, (size_t)said);
+    return said == -3   ? (ssize_t)bytes
+           : said == -2 ? __real_sendfile(to, from, position, bytes)
+           : said < 0   ? -1
+                        : __real_sendfile(to, from, position, (size_t)said);
 }
 
 /* ---- turns */
@@ -387,6 +388,11 @@ static inline int32_t answered(const struct client *c) {
 static inline void wake_up(const struct serve_request *r) {
     CHECK(mailbox_post(reactor->mailbox,
                        &(struct message){.kind = MESSAGE_WAKE, .token = r->token}));
+}
+/* Epoll says this of it, whatever its socket has. */
+static inline void play_event(const struct client *c, uint32_t events) {
+    thread_of[0].event = (struct epoll_event){.events = events, .data.u64 = name_of(c)};
+    turn();
 }
 static inline bool is_open(const struct client *c) { return connection_of(c) != NULL; }
 /* It leaves, for good. */

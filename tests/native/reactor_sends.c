@@ -206,6 +206,27 @@ SCENE(a_turn_sends_256_kib_of_one_answer) {
     end();
 }
 
+static ssize_t say_all(int fd, size_t bytes) {
+    (void)fd;
+    sendfile_bytes[sendfile_calls++] = bytes;
+    return -3;
+}
+
+SCENE(a_socket_that_takes_everything_has_a_turn_at_a_time) {
+    begin();
+    struct client c = connect_one();
+    played_sendfile = say_all;
+    post(&c, API_FETCH, 1, 'R', 1200000, 0);
+    turn(); /* by its event, and once as one of those that are ready */
+    CHECK(STAT(bytes_sendfile) == 2 * TURN - 8 && sendfile_calls == 2);
+    CHECK(connection_of(&c)->list == &reactor->ready && !connection_of(&c)->blocked);
+    CHECK(turn() == 0);
+    CHECK(STAT(bytes_sendfile) == 3 * TURN - 8);
+    settle();
+    CHECK(STAT(bytes_sendfile) == 1200000 && connection_of(&c)->first == NULL);
+    end();
+}
+
 SCENE(a_long_answer_goes_on_after_what_others_have_asked) {
     begin();
     struct client big = connect_one(), small = connect_one();
@@ -244,5 +265,26 @@ SCENE(those_that_are_ready_have_100_us_and_the_others_stay_first) {
     clock_step_ns = 0;
     settle();
     for (int i = 0; i < 5; i++) CHECK(answered(&c[i]) == 1);
+    end();
+}
+
+SCENE(the_last_that_is_ready_may_end_before_its_turn) {
+    begin();
+    struct client c[5];
+    for (int i = 0; i < 5; i++) {
+        c[i] = connect_one();
+        ask(&c[i], API_PRODUCE, 1, 'W', 1000000);
+    }
+    for (int i = 0; i < 4; i++) wake_up(serve_seen.starts[i]);
+    clock_step_ns = 1000000; /* one at a time */
+    CHECK(turn() == 0 && connection_of(&c[3])->list == &reactor->ready);
+    CHECK(reactor->ready.last == connection_of(&c[3]));
+    reactors_close(all, name_of(&c[3]));
+    wake_up(serve_seen.starts[4]);
+    turn();
+    CHECK(!is_open(&c[3]) && reactor->ready.last == connection_of(&c[4]));
+    clock_step_ns = 0;
+    settle();
+    for (int i = 0; i < 5; i++) CHECK(answered(&c[i]) == (i == 3 ? -1 : 1));
     end();
 }
