@@ -323,7 +323,8 @@ SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
     struct client late = connect_one();
     post(&late, API_PRODUCE, 4, 'A', 0, 0);
     settle();
-    CHECK(connection_of(&late)->list == &reactor->input_waiting && connection_of(&late)->in == NULL);
+    CHECK(connection_of(&late)->list == &reactor->input_waiting);
+    CHECK(connection_of(&late)->in == NULL);
     after_ms(RELIEF_MS - 1);
     CHECK(answered(&late) == 0);
     after_ms(1);
@@ -332,8 +333,8 @@ SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
     end();
 }
 
-/* One holds most of the room for a frame that stops; the first of those that wait may pass the limit
- * and does not get on either. */
+/* One holds most of the room for a frame that stops; the first of those that wait may pass the
+ * limit and does not get on either. */
 SCENE(frames_that_stop_give_way_after_half_a_second) {
     begin_small(80 * KIB);
     struct client stalled = connect_one(), first = connect_one(), second = connect_one();

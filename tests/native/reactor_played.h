@@ -66,7 +66,8 @@ static int client_ends[SENDS_MAX], client_end_count; /* that the scene has not c
 static int epoll_ctl_error; /* of the next one that adds */
 static ssize_t (*played_recv)(int fd, void *to, size_t room); /* NULL: the kernel's own */
 static ssize_t (*played_send)(int fd, size_t bytes);           /* -2: the kernel's own */
-static ssize_t (*played_sendfile)(int fd, size_t bytes);       /* likewise; -3: nothing, it says all */
+/* Likewise; -3: nothing goes out, and it says that all did. */
+static ssize_t (*played_sendfile)(int fd, size_t bytes);
 static int sent_to[SENDS_MAX], sent_count;
 static int last_send_flags;
 
