@@ -67,7 +67,28 @@ static void a_steady_stream_is_over_by_the_same_time_and_again(uint32_t samples)
     quotas_free(q);
 }
 
+/* A window that began early and went on for long counts as long as its last value does. */
+static void a_window_goes_on_to_its_last_value(void) {
+    struct quotas *q = quotas_new(SAMPLES, WINDOW_MS);
+    struct quota_client *c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
+    for (int i = 0; i < 4; i++) {
+        quota_client_count(c, QUOTA_PRODUCE, 0, i * WINDOW_MS);
+        quota_client_count(c, QUOTA_PRODUCE, 2 * LIMIT, i * WINDOW_MS + 900);
+    }
+    /* Three windows' worth in the three seconds since the second began. */
+    CHECK(quota_client_charge(c, QUOTA_PRODUCE, 0, 4 * WINDOW_MS) == 3 * WINDOW_MS);
+    quota_client_release(c);
+    quotas_free(q);
+    /* Where there is but one, what comes at once is spread over a millisecond. */
+    q = quotas_new(1, WINDOW_MS);
+    c = with_limit(q, "c", QUOTA_PRODUCE, "k", LIMIT);
+    CHECK(quota_client_charge(c, QUOTA_PRODUCE, 5, 0) == 4);
+    quota_client_release(c);
+    quotas_free(q);
+}
+
 static void streams(void) {
+    a_window_goes_on_to_its_last_value();
     a_steady_stream_is_over_by_the_same_time_and_again(SAMPLES);
     a_steady_stream_is_over_by_the_same_time_and_again(11);
 }
@@ -285,6 +306,7 @@ static void rates_are_kept_while_they_say_something(void) {
 static void memory_that_runs_out_installs_nothing_and_leaves_nothing(void) {
     for (long n = 0; n < 4; n++) {
         blocks_left = n; /* the last is a lock's */
+        refusals_left = 1;
         CHECK(quotas_new(SAMPLES, WINDOW_MS) == NULL);
         blocks_left = -1;
     }
@@ -300,12 +322,18 @@ static void memory_that_runs_out_installs_nothing_and_leaves_nothing(void) {
         CHECK(clients_of(q) == 0 && quotas_client(q, 1, bytes_of("x"), 1) == NULL);
         CHECK(rates_of(q) == (n == 2)); /* the first rate stays, for whoever comes next */
     }
-    for (uint32_t i = 0; clients_of(q) < BUCKETS; i++) install(q, i, 0, 0);
-    /* Without room for a larger table the chains grow. */
-    blocks_left = 2;
-    CHECK(quotas_install(q, 1, bytes_of("x"), 1, (struct quota_limit[QUOTA_KINDS]){{0}}, 0) == 0);
-    blocks_left = 1;
-    CHECK(quotas_install(q, 1, bytes_of("y"), 1, (struct quota_limit[QUOTA_KINDS]){{0}}, 0) == 0);
+    for (uint32_t i = 0; rates_of(q) < BUCKETS; i++) install(q, i, 0, 0);
+    CHECK(clients_of(q) == BUCKETS - 1);
+    /* Without room for larger tables the chains grow. */
+    limits[1].key = limits[2].key = NULL;
+    limits[0] = limit_of("new", 1);
+    for (uint32_t len = 0; len < 2; len++) {
+        blocks_left = 2 - (long)len;
+        refusals_left = 1;
+        CHECK(quotas_install(q, 1000, bytes_of("x"), len, limits, 0) == 0 && refusals_left == -1);
+        limits[0].key = NULL;
+    }
+    CHECK(clients_of(q) == BUCKETS + 1 && rates_of(q) == BUCKETS + 1);
     struct quota_address address = {.per_second = 1};
     blocks_left = 0;
     CHECK(quotas_set_addresses(q, &address, 1, 0) == -1);
@@ -315,7 +343,7 @@ static void memory_that_runs_out_installs_nothing_and_leaves_nothing(void) {
     blocks_left = 0;
     CHECK(quotas_connection(q, address.ip, 0) == 0); /* rather one too many than none */
     blocks_left = -1;
-    for (uint32_t i = 0; i < BUCKETS; i++) {
+    for (uint32_t i = 0; i < BUCKETS - 1; i++) {
         struct quota_client *c = quotas_client(q, i, NULL, 0);
         CHECK(c != NULL);
         quota_client_release(c);

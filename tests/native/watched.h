@@ -9,15 +9,19 @@
 #include "scenes.h"
 
 static atomic_long watched_blocks, watched_locks;
-/* Of this thread: how many more blocks it gets, -1: as many as it likes; what it holds. */
-static _Thread_local long blocks_left = -1;
+/* Of this thread: how many more blocks it gets, -1: as many as it likes; how many it is refused
+ * then, before it gets some again; what it holds. */
+static _Thread_local long blocks_left = -1, refusals_left = -1;
 static _Thread_local int watched_held;
 
 static bool watched_refused(void) {
     if (blocks_left < 0) return false;
-    if (blocks_left == 0) return true;
-    blocks_left--;
-    return false;
+    if (blocks_left > 0) {
+        blocks_left--;
+        return false;
+    }
+    if (refusals_left > 0 && --refusals_left == 0) blocks_left = refusals_left = -1;
+    return true;
 }
 
 #define REAL(type, name, ...)                                                                      \
@@ -132,7 +136,7 @@ REAL(int, pthread_rwlock_unlock, pthread_rwlock_t *l) {
 
 /* At the end of a scene. */
 static inline void check_given_back(void) {
-    CHECK(blocks_left == -1 && watched_held == 0);
+    CHECK(blocks_left == -1 && refusals_left == -1 && watched_held == 0);
     CHECK(atomic_load(&watched_blocks) == 0);
     CHECK(atomic_load(&watched_locks) == 0);
 }
