@@ -27,6 +27,17 @@ bool __wrap_iopool_submit(struct iopool *p, struct iojob *job) {
     return !pool_is_full && __real_iopool_submit(p, job);
 }
 
+static struct log *moves_meanwhile; /* between a look at its end and the wait for it */
+bool __real_log_wait(struct log *log, struct log_waiter *waiter);
+bool __wrap_log_wait(struct log *log, struct log_waiter *waiter);
+bool __wrap_log_wait(struct log *log, struct log_waiter *waiter) {
+    if (log == moves_meanwhile) {
+        moves_meanwhile = NULL;
+        append(log, -1, -1, 0);
+    }
+    return __real_log_wait(log, waiter);
+}
+
 /* ---- */
 
 static void open_both(bool alone) {
@@ -326,6 +337,24 @@ static void waits(void) {
     delete_both();
 }
 
+/* An end that moves just before it is waited for is seen. */
+static void moved_meanwhile(void) {
+    struct serve_request r;
+    open_both(true);
+    const struct asked asked[] = {ASKED("a", 0), ASKED("b", 1)};
+    moves_meanwhile = b.logs[1];
+    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2)) == SERVE_ANSWER);
+    const struct fetched rows[] = {row_of(&a, 0, 0, 0), row_of(&b, 1, 0, 1)};
+    CHECK_FETCHED(&r, VERSION, rows, 2);
+    moves_meanwhile = b.logs[1];
+    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2, .bytes_min = 1 << 20)) == SERVE_WAIT);
+    CHECK(!message_waits());
+    append(a.logs[0], -1, -1, 0);
+    check_woken(&r);
+    CHECK(serve_abandon(serve, &r));
+    delete_both();
+}
+
 /* Where replicas lack what a reader asks for it waits for the high watermark to pass that. */
 static void waits_for_replicas(void) {
     struct serve_request r;
@@ -478,6 +507,7 @@ int main(int argc, char **argv) {
                   {"ended", ended},
                   {"bytes", bytes},
                   {"waits", waits},
+                  {"moved_meanwhile", moved_meanwhile},
                   {"waits_for_replicas", waits_for_replicas},
                   {"rights", rights},
                   {"voided", voided},

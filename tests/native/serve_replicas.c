@@ -263,6 +263,9 @@ static void racks(void) {
     CHECK(log_high_watermark(a.logs[0]) == END);
     check_sent_to(FIRST + 4, 0, "r"); /* of three that have all, the one that came last */
     check_sent_to(FIRST + 1, 0, "q");
+    struct fetched first = FETCHED("a", 0, .high = END, .stable = END, .preferred = FIRST + 1);
+    CHECK(start_fetch(&r, &m, &FETCHING(11, &ASKED("a", 0), 1, .rack = "q")) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, 11, &first, 1);
     check_sent_to(-1, 0, "l"); /* the leader's own */
     check_sent_to(-1, 0, "rr");
     check_sent_to(-1, 0, "");

@@ -5,7 +5,7 @@ import pytest
 
 from tests.native.programs import CACHE, SERVE, play_watched
 
-PLAYED = (*CACHE, "log_range_warm", "iopool_submit")
+PLAYED = (*CACHE, "log_range_warm", "iopool_submit", "log_wait")
 SCENES = {
     "a_session_is_told_only_news": "news",
     "who_got_data_goes_last_in_the_next_answer": "turns",
@@ -13,6 +13,7 @@ SCENES = {
     "a_session_ends_by_its_client_and_refuses_others": "ended",
     "an_answer_has_as_many_bytes_as_all_limits_let_it": "bytes",
     "a_fetch_waits_for_its_bytes_until_its_deadline": "waits",
+    "an_end_that_moves_just_before_it_is_waited_for_is_seen": "moved_meanwhile",
     "a_fetch_of_what_replicas_lack_waits_for_just_that": "waits_for_replicas",
     "what_is_unknown_is_asked_for_once_and_hastens_nothing": "rights",
     "rights_that_end_while_a_fetch_waits_are_asked_for_anew": "voided",
