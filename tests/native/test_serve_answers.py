@@ -12,6 +12,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_answers(tmp_path, scene):
     play_watched("serve_answers", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -14,6 +14,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_bounds(tmp_path, scene):
     play_watched("serve_bounds", SERVE, tmp_path / "data", scene, played=CACHE)

@@ -21,6 +21,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_fetches(tmp_path, scene):
     play_watched("serve_fetches", SERVE, tmp_path / "data", scene, played=PLAYED)

@@ -17,6 +17,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_groups(tmp_path, scene):
     play_watched("serve_groups", SERVE, tmp_path / "data", scene, played=PLAYED)

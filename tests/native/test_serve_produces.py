@@ -23,6 +23,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_produces(tmp_path, scene):
     play_watched("serve_produces", SERVE, tmp_path / "data", scene, played=PLAYED)

@@ -15,6 +15,7 @@ SCENES = {
 }
 
 
+@pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_tables(scene):
     play_watched("serve_tables", SERVE, scene, played=PLAYED)
