@@ -50,16 +50,20 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     return program
 
 
+def play(program: Path, *arguments: object, **variables: str) -> None:
+    """Runs a program that says "ok" at its end, with these variables in its environment."""
+    ran = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
+                         timeout=60, env={**ENVIRONMENT, **variables})
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+
+
 def play_watched(name: str, parts: tuple[str, ...], *arguments: object,
                  played: tuple[str, ...] = ()) -> None:
     """Runs a program that includes watched.h. What it gave back is not what it was any more.
 
     played: functions of csrc/ in whose place it has its own."""
     own = [f"-Wl,--wrap={function}" for function in played]
-    ran = subprocess.run([str(built(name, "", parts, WATCHED, *own)), *map(str, arguments)],
-                         capture_output=True, text=True, timeout=60,
-                         env={**ENVIRONMENT, "MALLOC_PERTURB_": "165"})
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+    play(built(name, "", parts, WATCHED, *own), *arguments, MALLOC_PERTURB_="165")
 
 
 @functools.cache
