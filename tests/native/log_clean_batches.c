@@ -190,8 +190,8 @@ static void refuse_records(void) {
         uint8_t bytes[8];
         uint8_t len;
         int result;
-    } cases[] = {{{12, 0, 0, 0, 1, 1, 0}, 7, 0},          {{14, 0, 0, 0, 1, 1, 0}, 7, BATCH_E_RECORD},
-                 {{0}, 1, BATCH_E_RECORD},                {{1}, 1, BATCH_E_RECORD},
+    } cases[] = {{{12, 0, 0, 0, 1, 1, 0}, 7, 0},          {{0}, 1, BATCH_E_RECORD},
+                 {{14, 0, 0, 0, 1, 1, 0}, 7, BATCH_E_RECORD}, {{1}, 1, BATCH_E_RECORD},
                  {{2, 0}, 2, BATCH_E_RECORD},             {{4, 0, 0}, 3, BATCH_E_RECORD},
                  {{6, 0, 0, 1}, 4, BATCH_E_RECORD},       {{8, 0, 0, 0, 3}, 5, BATCH_E_RECORD},
                  {{8, 0, 0, 0, 2}, 5, BATCH_E_RECORD},    {{10, 0, 0, 0, 2, 65}, 6, BATCH_E_RECORD},
