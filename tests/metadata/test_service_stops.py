@@ -209,11 +209,12 @@ def test_settings_of_this_broker_and_of_all_are_taken_and_those_of_others_not(wo
     world.service.take_broker_configs(world.image)
     assert world.service._settings[name] == 3 != before
     world.image.configs[RESOURCE_BROKER, "1"] = {name: "4", "log.cleaner.backoff.ms": "x"}
+    world.image.configs[RESOURCE_BROKER, ""]["log.retention.ms"] = "y"
     world.service.take_broker_configs(world.image)
     assert world.service._settings[name] == 4
-    line, = caplog.records
-    assert (line.message, line.setting, line.broker) == (
-        "a dynamic setting cannot be used", "log.cleaner.backoff.ms", "1")
+    assert [(line.message, line.setting, line.broker) for line in caplog.records] == [
+        ("a dynamic setting cannot be used", "log.retention.ms", ""),
+        ("a dynamic setting cannot be used", "log.cleaner.backoff.ms", "1")]
 
 
 # What is said of the broker.

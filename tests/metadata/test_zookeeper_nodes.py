@@ -309,3 +309,11 @@ def test_without_a_server_nothing_is_asked_and_a_login_that_failed_is_told(keys)
     with pytest.raises(KeysError, match="the login failed"):
         keys.transact([], [Put("/a/x", b"1")])
     assert keys.kazoo.asked == []
+
+
+def test_a_client_that_hangs_up_ends_its_session_and_kazoos_threads(keys, monkeypatch):
+    heard = []
+    for name in ("stop", "close"):
+        monkeypatch.setattr(keys.kazoo, name, lambda name=name: heard.append(name), raising=False)
+    keys.close()
+    assert heard == ["stop", "close"]
