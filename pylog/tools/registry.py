@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import sys
 from typing import Any
 
 import click
