@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +134,22 @@ def test_the_thread_ends_with_the_last_move(monkeypatch):
     world = World(monkeypatch, sizes=[5])
     world.moves._run()
     assert not world.copied and not world.waits
+
+
+def test_moves_have_one_thread_that_no_process_waits_for_and_a_new_one_after_it(monkeypatch):
+    began, going = [], threading.Event()
+    one = Moves(lambda: 77)
+    monkeypatch.setattr(one, "_run", lambda: (began.append(threading.current_thread()),
+                                              going.wait(30)))
+    for number in range(2):
+        one.begin(Move("t", number, 1, Log(), Log()))
+    first = one._thread
+    assert first.daemon and first.is_alive()
+    going.set()
+    first.join()
+    one.begin(Move("t", 2, 1, Log(), Log()))
+    one._thread.join()
+    assert began == [first, one._thread] and one._thread is not first and len(one.all()) == 3
 
 
 # What becomes of a move.

@@ -2,6 +2,7 @@
 
 import threading
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,3 +149,55 @@ def test_damage_is_told_with_its_place(monkeypatch, caplog, kind, level, text):
     assert (record.directory, record.topic, record.partition, record.segment) == (
         "/b", "a-b", "3", f"{20:020d}.log")
     assert (record.offset, record.position, record.bytes, record.reason) == (25, 100, 7, "crc")
+
+
+def test_internal_topics_are_opened_before_the_others_of_their_directory(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 3600)
+    opened = []
+    one = Recovery([(name, 0, name) for name in ("a", "__x", "b", "__y", "_c")], [], 1,
+                   opened.append)
+    one.begin()
+    assert set(opened[:2]) == {"__x", "__y"} and set(opened[2:]) == {"a", "b", "_c"}
+
+
+def test_a_process_that_ends_does_not_wait_for_recovery(monkeypatch):
+    monkeypatch.setattr(recovery, "WAIT_S", 0)
+    goes_on, began = threading.Event(), []
+
+    def thread(**given):
+        began.append(threading.Thread(**given))
+        return began[-1]
+
+    monkeypatch.setattr(recovery, "threading", SimpleNamespace(
+        Thread=thread, Condition=threading.Condition))
+    one = Recovery([("t", 0, None)], [], 1, lambda entry: goes_on.wait(30))
+    one.begin()
+    goes_on.set()
+    one.wait("t")
+    assert {found.name: found.daemon for found in began} == {
+        "recovery": True, "recovery-report": True}
+
+
+def test_how_far_recovery_is_is_told_now_and_then_as_long_as_it_lasts(monkeypatch):
+    monkeypatch.setattr(recovery, "REPORT_S", 0)
+    monkeypatch.setattr(recovery.damages, "figures", lambda directory: {
+        "recovered_bytes": 3 << 20, "trusted_bytes": 7 << 20})
+    one = Recovery([("t", 0, None), ("t", 0, None), ("u", 0, None)], ["disk"], 0, None)
+    told = []
+
+    def info(text, extra):
+        told.append(extra)
+        if one.left == 3:
+            one._left["t"] = 1
+        else:
+            one._left.clear()
+
+    monkeypatch.setattr(recovery.log, "info", info)
+    one._report()
+    assert told == [{"ready": ready, "of": 3, "checked_mb": 3, "trusted_mb": 7}
+                    for ready in (0, 1)]
+
+
+def test_every_directory_has_a_path():
+    with pytest.raises(ValueError):
+        recovery.report([None, None], ["/a"])
