@@ -112,3 +112,13 @@ def test_a_directory_above_that_cannot_be_synced_matters_when_its_disk_fails(
     else:
         checkpoints.make_directory(str(tmp_path / "a"))
         assert tried[:2] == [str(tmp_path), str(tmp_path.parent)]
+
+
+def test_a_directory_that_is_there_is_made_sure_of_all_the_same(tmp_path, monkeypatch):
+    """A start before this one may have made it, and been killed before its name was on disk."""
+    synced = []
+    monkeypatch.setattr(checkpoints, "sync_directory", synced.append)
+    for _ in range(2):
+        synced.clear()
+        checkpoints.make_directory(str(tmp_path / "a/b"))
+        assert synced[:2] == [str(tmp_path.resolve() / "a"), str(tmp_path.resolve())]
