@@ -14,6 +14,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
+from kazoo.security import make_digest_acl
 
 from pylog.config import Settings
 from pylog.metadata import zookeeper
@@ -191,3 +192,25 @@ def test_tls_checks_the_name_and_has_the_files_of_the_settings(given, made):
     found = zookeeper.tls_of(Settings({f"quorum.zookeeper.ssl.{name}": str(value)
                                        for name, value in given.items()}))
     assert found == ({"use_ssl": True, "check_hostname": True, **made} if made else {})
+
+
+@pytest.mark.parametrize("login", [None, "pylog:se:cret"])
+def test_what_a_user_keeps_is_that_users_to_read_and_to_change_and_nobody_elses(
+        monkeypatch, login):
+    given = {}
+
+    def client(addresses, session_s, **more):
+        given.update(more, addresses=addresses, session_s=session_s)
+        return Kazoo({})
+
+    monkeypatch.setattr(zookeeper, "KazooClient", client)
+    ZooKeeper(["a:1", "b:2"], 10, login=login)
+    assert (given["addresses"], given["session_s"]) == ("a:1,b:2", 10)
+    # It connects for as long as it takes.
+    assert given["connection_retry"].max_tries == -1
+    if login is None:
+        assert (given["auth_data"], given["default_acl"]) == ([], None)
+    else:
+        assert given["auth_data"] == [("digest", login)]
+        (acl,) = given["default_acl"]
+        assert acl == make_digest_acl("pylog", "se:cret", all=True) and acl.acl_list == ["ALL"]
