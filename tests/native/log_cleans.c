@@ -295,6 +295,127 @@ static void refuse(void) {
     let_go();
 }
 
+/* The last batch of a new segment stays, empty: so the next goes on where it ends. */
+static void keep_the_end(void) {
+    begin_log();
+    put("A", "one", 10);
+    put("B", "one", 20);
+    put("C", "one", 30);
+    seal();
+    put("AC", "two", 40);
+    seal();
+    put("D", "last", 50);
+    rules.segment_bytes = 1;
+    CHECK(pass(1 << 30, 100) == 0);
+    CHECK(strcmp(content(), "[0 3 5] 1:B=one 2:() 3:A=two 4:C=two 5:D=last") == 0);
+    CHECK(figures.batches_kept == 3 && figures.batches_read == 4);
+    CHECK(atomic_load(&one->view.segments[0]->flush_done));
+    CHECK(segment_largest_of(one->view.segments[0]).timestamp == 20);
+    leave();
+}
+
+/* A segment of which everything stays is not written again. */
+static void leave_alone(void) {
+    struct stat before, after;
+    begin_log();
+    put("A", "one", 10);
+    put("B", "one", 20);
+    seal();
+    put("C", "last", 50);
+    CHECK(fstatat(dir->fd, file_of(0, "log"), &before, 0) == 0);
+    struct segment *s = one->view.segments[0];
+    played_note();
+    CHECK(pass(1 << 30, 100) == 0 && figures.segments_after == 1 && figures.records_kept == 2);
+    CHECK(fstatat(dir->fd, file_of(0, "log"), &after, 0) == 0 && after.st_ino == before.st_ino);
+    CHECK(one->view.segments[0] == s && strstr(played.notes, "rename") == NULL);
+    CHECK(played_size(dir, file_of(0, "log.cleaned")) == -1);
+    leave();
+}
+
+/* What an open transaction holds back is not cleaned, nor what follows it. */
+static void wait_for_transactions(void) {
+    struct log_clean_look l;
+    begin_log();
+    put("A", "one", 10);
+    seal();
+    put("A", "two", 20);
+    struct played_batch b = {.time = 25, .producer = 8, .attributes = BATCH_TRANSACTIONAL};
+    CHECK(append(b) == 0);
+    put("A", "three", 30);
+    seal();
+    put("A", "four", 40);
+    seal();
+    put("A", "last", 50);
+    CHECK(ends_are(0, 2, 6, 6));
+    log_clean_look(one, &rules, &l);
+    CHECK(l.cleanable_end == 1 && l.dirty_bytes == one->view.segments[0]->bytes);
+    CHECK(append_marker(7, 0, true, 1) == 0 && ends_are(0, 7, 7, 7));
+    log_clean_look(one, &rules, &l);
+    CHECK(l.cleanable_end == 5);
+    int failed = 0;
+    for (int after = 0; after < 60; after++) {
+        struct keymap map;
+        struct log_clean *c = NULL;
+        CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
+        short_of.starved_after = after;
+        short_of.starved = 1;
+        int result = log_clean_begin(one, &map, &rules, &c);
+        /* Nothing that it needs is missing later. */
+        CHECK((result == 0) == (short_of.starved == 1) && (result == 0 || result == LOG_E_MEMORY));
+        short_of.starved = 0;
+        failed += result != 0;
+        if (result == 0) log_clean_end(c);
+        keymap_free(&map);
+    }
+    CHECK(failed >= 4);
+    log_abandon(one);
+    let_go();
+}
+
+static void end_with_the_log(void) {
+    struct keymap map;
+    struct log_clean *c;
+    make_three();
+    CHECK(keymap_init(&map, 100 * KEYMAP_SLOT_BYTES, 0.9));
+    CHECK(log_clean_begin(one, &map, &rules, &c) == 0 && log_clean_step(c, 0) == 1);
+    log_abandon(one);
+    CHECK(log_clean_step(c, 0) == LOG_E_DELETED);
+    log_clean_end(c);
+    keymap_free(&map);
+    let_go();
+}
+
+/* Damage stays where it is, byte for byte, with an empty batch before it when that one went. */
+static void keep_damage(void) {
+    static uint8_t old[4096], fresh[4096];
+    begin_log();
+    put("A", "one", 10);
+    put("B", "one", 20);
+    put("C", "one", 30);
+    put("D", "one", 40);
+    seal();
+    put("A", "two", 50);
+    seal();
+    put("E", "last", 60);
+    CHECK(log_flush(one) == 0);
+    ssize_t bytes = played_read(dir, file_of(0, "log"), old, sizeof old);
+    int64_t len = bytes / 4;
+    uint8_t wrong = old[len + 65] ^ 1;
+    played_change(dir, file_of(0, "log"), len + 65, &wrong, 1);
+    old[len + 65] = wrong;
+    CHECK(pass(1 << 30, 100) == 0 && figures.bytes_damaged == len && segments_begin("0 4 5"));
+    CHECK(figures.batches_read == 4 && figures.batches_kept == 4 - 1);
+    CHECK(played_read(dir, file_of(0, "log"), fresh, sizeof fresh) == bytes - len + 61);
+    struct batch_header h;
+    CHECK(batch_parse(fresh, 61, &h) == 0 && h.record_count == 0 && h.base_offset == 0);
+    CHECK(memcmp(fresh + 61, old + len, (size_t)(3 * len)) == 0);
+    CHECK(atomic_load(&one->view.segments[0]->damaged));
+    struct log_damage damage[4];
+    CHECK(log_dir_take_damages(dir, damage, 4) == 1 && damage[0].kind == LOG_DAMAGE_KEPT);
+    CHECK(damage[0].offset == 1 && damage[0].position == len && damage[0].bytes == len);
+    leave();
+}
+
 /* ---- faults ---- */
 
 /* A pass that something was short for is made anew, and leaves the same. */
@@ -390,7 +511,9 @@ int main(int argc, char **argv) {
         {"look", look},       {"one", clean_in_one},  {"steps", clean_in_steps},
         {"join", join},       {"map", fill_the_map},  {"bury", bury},
         {"refuse", refuse},   {"short", clean_short}, {"starved", clean_starved},
-        {"broken", clean_broken}};
+        {"broken", clean_broken}, {"end", keep_the_end}, {"leave", leave_alone},
+        {"wait", wait_for_transactions}, {"deleted", end_with_the_log},
+        {"damage", keep_damage}};
     where = argv[1];
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }
