@@ -11,9 +11,10 @@ static struct log_config config_of(int32_t segment_bytes) {
 static void roll_by_bytes(void) {
     open_one(config_of(2 * SMALL));
     fill(2, 1);
-    CHECK(segments_begin("0"));
+    CHECK(segments_begin("0") && log_flush(one) == 0 && !log_marked(&one->flush.files_marks));
     fill(1, 1);
     CHECK(segments_begin("0 2") && played_asked_some_time(dir) == 1);
+    CHECK(log_marked(&one->flush.files_marks));
     /* A batch that is longer than a segment has one for itself. */
     CHECK(append((struct played_batch){.time = 1, .value_bytes = 300}) == 0);
     CHECK(segments_begin("0 2 3"));
@@ -28,7 +29,12 @@ static void roll_by_bytes(void) {
     CHECK(played_size(dir, file_of(0, "index")) == 0);
     CHECK(played_size(dir, file_of(0, "timeindex")) == 12);
     CHECK(played_size(dir, file_of(2, "snapshot")) == 10);
-    CHECK(log_marked(&one->flush.files_marks));
+    let_go();
+    /* So has the first of a log. */
+    CHECK(log_dir_rename(dir, "t-0", "before") == 0);
+    open_one(config_of(SMALL / 2));
+    fill(2, 1);
+    CHECK(segments_begin("0 1") && log_end_offset(one) == 2);
     let_go();
 }
 

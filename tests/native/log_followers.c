@@ -50,6 +50,10 @@ static void write_together(void) {
     CHECK(writes_for(3) == 2 && parts[2].result == 0 && log_end_offset(one) == 12);
     for (int i = 0; i < 3; i++) put(i, i == 2, (struct played_batch){.time = i});
     CHECK(writes_for(3) == 2 && log_end_offset(one) == 15);
+    struct mailbox *m = mailbox_new(8);
+    struct message messages[4];
+    struct log_waiter w = {.mailbox = m, .offset = 15, .wait_for = LOG_WAIT_HIGH_WATERMARK};
+    CHECK(!log_wait(one, &w));
     struct log_range range;
     CHECK(read_bytes(0, 1 << 20, &range) == 12 * SMALL && range.next_offset == 15);
     CHECK(log_size_bytes(one) == 12 * SMALL);
@@ -57,6 +61,9 @@ static void write_together(void) {
     log_figures_take(one, &f);
     CHECK(f.produce_requests == 12 && f.produce_failures == 0 && f.batches_in == 12);
     CHECK(f.records_in == 15 && f.bytes_in == 12 * SMALL);
+    for (int i = 0; i < 2; i++) put(i, false, (struct played_batch){.time = i});
+    CHECK(writes_for(2) == 1 && mailbox_take(m, messages, 4) == 1 && !w.linked);
+    mailbox_free(m);
     let_go();
 }
 
