@@ -53,7 +53,7 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
 def play(program: Path, *arguments: object, **variables: str) -> None:
     """Runs a program that says "ok" at its end, with these variables in its environment."""
     ran = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
-                         timeout=60, env={**ENVIRONMENT, **variables})
+                         timeout=110, env={**ENVIRONMENT, **variables})
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
 
 
@@ -80,5 +80,5 @@ def play(name: str, path: Path, scene: str) -> None:
     """A scene of a program that has log_played.h, in a folder of its own."""
     program = built(name, "", LOG, PLAYED)
     ran = subprocess.run([str(program), str(path), scene], capture_output=True, text=True,
-                         timeout=60, env=ENVIRONMENT, check=False)
+                         timeout=110, env=ENVIRONMENT, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
