@@ -84,7 +84,60 @@ static void readers_that_have_left_do_not_count(void) {
     CHECK(gather_readers(&g) == 1);
 }
 
+/* Of 900 KB or so: 16 times 200 us, by the model of gather.h. */
+enum { LONG_BYTES = 920000, LONG_NS = 3200000 };
+
+static void answer_long(struct gather *g, uint32_t readers, int64_t now_ms) {
+    CHECK((int64_t)GATHER_SHARE * (GATHER_ANSWER_NS + LONG_BYTES / GATHER_BYTES_PER_NS) == LONG_NS);
+    for (uint32_t reader = 0; reader < readers; reader++)
+        gather_answered(g, reader, LONG_BYTES, now_ms);
+}
+
+static void the_wait_is_what_is_owed_in_whole_milliseconds(void) {
+    struct gather g;
+    gather_init(&g, 1000);
+    answer_long(&g, GATHER_READERS_MIN, 1000); /* 12.8 ms */
+    CHECK(gather_until(&g, 1001) == 1001 + 11 && gather_until(&g, 1011) == 1012);
+    /* What is left of a millisecond is owed beside what comes: 0.8 and 5 times 0.288. */
+    CHECK(gather_until(&g, 1012) == 0);
+    answer_all(&g, 5, 1012);
+    CHECK(gather_until(&g, 1013) == 1014);
+    /* Time pays all of it, and no more. */
+    CHECK(gather_until(&g, 1100) == 0);
+    answer_long(&g, GATHER_READERS_MIN, 1100);
+    CHECK(gather_until(&g, 1101) == 1112);
+}
+
+static void what_is_owed_has_a_limit(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    for (int i = 0; i < 100; i++) answer_long(&g, 64, 1000);
+    CHECK(gather_until(&g, 1001) == 1001 + MS_MAX);
+    CHECK(gather_until(&g, 1006) == 1010); /* of 10 ms six are over */
+    CHECK(gather_until(&g, 1010) == 0);
+    gather_init(&g, 1);
+    answer_long(&g, 64, 1000);
+    CHECK(gather_until(&g, 1001) == 1002);
+}
+
+static void a_reader_counts_for_its_window_and_the_next(void) {
+    struct gather g;
+    gather_init(&g, MS_MAX);
+    for (uint32_t reader = 0; reader < 4; reader++)
+        gather_answered(&g, reader, BYTES, 1000 + reader);
+    CHECK(gather_readers(&g) == 4);
+    gather_answered(&g, 9, BYTES, 1000 + GATHER_WINDOW_MS);
+    CHECK(gather_readers(&g) == 5);
+    gather_answered(&g, 10, BYTES, 1000 + 2 * GATHER_WINDOW_MS);
+    CHECK(gather_readers(&g) == 2);
+    gather_answered(&g, 11, BYTES, 1000 + 4 * GATHER_WINDOW_MS);
+    CHECK(gather_readers(&g) == 1);
+}
+
 int main(void) {
+    the_wait_is_what_is_owed_in_whole_milliseconds();
+    what_is_owed_has_a_limit();
+    a_reader_counts_for_its_window_and_the_next();
     few_readers_never_wait();
     many_readers_at_a_low_rate_never_wait();
     who_is_woken_together_is_answered_together();
