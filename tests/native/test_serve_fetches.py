@@ -1,4 +1,4 @@
-"""Fetch sessions, how much an answer has, what it waits for and what is read from the disk first
+"""How much a fetch has, what it waits for and what is read from the disk first
 (serve_fetches.c)."""
 
 import pytest
@@ -7,10 +7,6 @@ from tests.native.programs import CACHE, SERVE, play_watched
 
 PLAYED = (*CACHE, "log_range_warm", "iopool_submit", "log_wait")
 SCENES = {
-    "a_session_is_told_only_news": "news",
-    "who_got_data_goes_last_in_the_next_answer": "turns",
-    "what_a_session_forgets_is_not_answered_and_without_all_it_ends": "forgotten",
-    "a_session_ends_by_its_client_and_refuses_others": "ended",
     "an_answer_has_as_many_bytes_as_all_limits_let_it": "bytes",
     "a_fetch_waits_for_its_bytes_until_its_deadline": "waits",
     "an_end_that_moves_just_before_it_is_waited_for_is_seen": "moved_meanwhile",

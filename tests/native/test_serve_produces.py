@@ -1,5 +1,4 @@
-"""What a Produce is refused for, what workers and coordinators do for it, and what it waits for
-(serve_produces.c)."""
+"""What a Produce is refused for, and what workers do for it (serve_produces.c)."""
 
 import pytest
 
@@ -14,12 +13,6 @@ SCENES = {
     "times_are_the_brokers_or_what_the_records_say": "times",
     "a_worker_encodes_anew_what_the_topic_stores_otherwise": "recoded",
     "only_what_is_compressed_and_long_leaves_the_reactor": "inflated",
-    "a_transactions_first_batch_waits_for_its_coordinator": "transactions",
-    "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
-    "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
-    "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
-    "a_leader_that_is_alone_acknowledges_what_is_on_its_disk": "flushed",
-    "what_waits_for_a_partition_that_fails_is_told_so": "failed",
 }
 
 

@@ -1,0 +1,238 @@
+/* What a Produce waits for: its transaction's coordinator, replicas, the disk. Usage:
+ * serve_acknowledgements DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+#include "serve_produce_scenes.h"
+#include "watched.h"
+
+/* ---- transactions ---- */
+
+static void check_asked(int64_t producer, const char *id) {
+    CHECK(r.missing_count == 1 && r.missing[0].partition == 0 && r.missing[0].name_len == 1);
+    CHECK(r.missing[0].name[0] == 'a' && r.body_needed);
+    CHECK(r.transaction.producer_id == producer && r.transaction.epoch == 0);
+    CHECK(r.transaction.id_len == (int32_t)strlen(id));
+    CHECK(memcmp(r.transaction.id, id, strlen(id)) == 0);
+}
+
+static void transactions(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, true);
+    size_t len = make_batch(batch, 5, 0, BATCH_TRANSACTIONAL);
+    /* Its coordinator has the last word before the first batch, and none after it. */
+    CHECK(send_batch(len, 13, 1, "tx") == SERVE_MISS);
+    check_asked(5, "tx");
+    r.missing[0].error = 51;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER && r.transaction.id == NULL);
+    check_answer(13, &NOT_WROTE("a", 0, 51));
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    check_asked(5, "tx");
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    len = make_batch(batch, 5, 1, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    CHECK(log_last_stable_offset(a.logs[0]) == 1);
+    /* A marker that comes while it is asked: the client tries again. */
+    len = make_batch(batch, 6, 0, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "other") == SERVE_MISS);
+    check_asked(6, "other");
+    append(a.logs[0], 6, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, FEW_REPLICAS));
+    CHECK(send_batch(len, VERSION, 1, "other") == SERVE_MISS);
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 4, .log_start = 1));
+    /* What is no part of one is not asked for. */
+    len = make_batch(batch, 9, 0, 0);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 5, .log_start = 1));
+    CHECK(send_batch(0, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, INVALID_RECORD));
+    /* A request has one producer, with one epoch. */
+    uint8_t second[128], third[128];
+    len = make_batch(batch, 20, 0, BATCH_TRANSACTIONAL);
+    make_batch(second, 21, 0, BATCH_TRANSACTIONAL);
+    make_batch(third, 20, 0, BATCH_TRANSACTIONAL);
+    put_i16(third + BATCH_PRODUCER_EPOCH_AT, 1);
+    scene_seal(third, len);
+    const struct written rows[] = {{"a", 0, batch, len}, {"a", 0, second, len},
+                                   {"a", 1, batch, len}, {"a", 1, third, len}};
+    CHECK(start_produce(&r, &m, &PRODUCING(VERSION, rows, 4, .transaction = "t")) == SERVE_MISS);
+    CHECK(r.missing_count == 2 && r.transaction.producer_id == 20 && r.transaction.epoch == 0);
+    CHECK(r.missing[0].partition == 0 && r.missing[1].partition == 1);
+    r.missing[0].error = 51;
+    r.missing[1].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    const struct wrote wrote[] = {NOT_WROTE("a", 0, 51), NOT_WROTE("a", 0, OTHER_PRODUCER),
+                                  WROTE("a", 1, 0), NOT_WROTE("a", 1, OTHER_PRODUCER)};
+    CHECK_WROTE(&r, VERSION, wrote, 4);
+    delete_topic(&a);
+}
+
+static void transactions_refused(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, true);
+    size_t len = make_batch(batch, 5, 0, 0);
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 3);
+    scene_seal(batch, len);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    len = make_batch(batch, 5, 1, BATCH_TRANSACTIONAL);
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 2);
+    scene_seal(batch, len);
+    CHECK(send_batch(len, VERSION, 1, "t") == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, OLD_EPOCH));
+    /* An epoch that begins is asked about, also while one before it is open. */
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 3);
+    scene_seal(batch, len);
+    CHECK(send_batch(len, VERSION, 1, "t") == SERVE_MISS);
+    CHECK(r.transaction.epoch == 3);
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, 4);
+    scene_seal(batch, len);
+    CHECK(send_batch(len, VERSION, 1, "t") == SERVE_MISS && r.transaction.epoch == 4);
+    CHECK(serve_abandon(serve, &r) && r.state == NULL && r.missing == NULL);
+    log_become_follower(a.logs[0], 1);
+    CHECK(send_batch(len, VERSION, 1, "t") == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, NOT_LEADER));
+    delete_topic(&a);
+}
+
+/* ---- acknowledgements ---- */
+
+static void check_woken(void) {
+    struct message woken;
+    await_message(&woken);
+    CHECK(woken.kind == MESSAGE_WAKE && woken.token == r.token);
+}
+
+static void wait_for_all(size_t len) {
+    CHECK(send_batch(len, VERSION, -1, NULL) == SERVE_WAIT);
+    CHECK(!r.body_needed && !r.exclusive && r.deadline_ms == r.received_ms + WAIT_MS);
+    CHECK(!message_waits());
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+}
+
+/* The other replica fetches from here. */
+static void follow(int64_t offset) {
+    struct log_follower_fetch at = {.epoch = 7, .offset = offset, .now_ns = 1, .broker = 1};
+    CHECK(log_follower_at(a.logs[0], &at) == 0);
+}
+
+/* Replicas that are lost, before the append and after it. */
+static void replicas(void) {
+    const struct log_replica in = {7, 1, true, true, true}, out = {7, 1, false, false, true};
+    struct log_config config = scene_config(1 << 20, 4096);
+    config.min_insync_replicas = 2;
+    open_a(&config, false);
+    CHECK(log_set_replicas(a.logs[0], 1, &in, 1, 2) == 0);
+    size_t len = make_batch(batch, -1, -1, 0);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    wait_for_all(len);
+    follow(2);
+    CHECK(!message_waits());
+    follow(3);
+    check_woken();
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    wait_for_all(len);
+    follow(4);
+    CHECK(log_set_replicas(a.logs[0], 2, &out, 1, 1) == 0);
+    check_woken();
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, FEW_REPLICAS_AFTER));
+    CHECK(log_end_offset(a.logs[0]) == 4);
+    refuse(len, VERSION, -1, &NOT_WROTE("a", 0, FEW_REPLICAS));
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 4, .log_start = 1));
+    delete_topic(&a);
+}
+
+/* Who led meanwhile may have cut the records off. */
+static void resigned(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, false);
+    size_t len = make_batch(batch, -1, -1, 0);
+    wait_for_all(len);
+    log_become_follower(a.logs[0], 1);
+    check_woken();
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, NOT_LEADER));
+    CHECK(log_become_leader(a.logs[0], 2, 2) == 0);
+    wait_for_all(len);
+    log_become_follower(a.logs[0], 3);
+    CHECK(log_become_leader(a.logs[0], 4, 1) == 0);
+    check_woken();
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, NOT_LEADER));
+    /* A client in a hurry is answered at once, as soon as it is looked at. */
+    CHECK(log_become_leader(a.logs[0], 4, 2) == 0);
+    const struct written row = {"a", 0, batch, len};
+    write_produce(&m, &PRODUCING(VERSION, &row, 1, .timeout_ms = -1));
+    request(&r, &m, PRODUCE, VERSION);
+    r.received_ms = 5000;
+    CHECK(serve_start(serve, &r) == SERVE_WAIT && r.deadline_ms == 5000);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    check_answer(VERSION, &NOT_WROTE("a", 0, TIMED_OUT));
+    delete_topic(&a);
+}
+
+/* Alone in the ISR a leader acknowledges what is on its disk, where the topic says so. */
+static void flushed(void) {
+    struct log_config config = scene_config(1 << 20, 4096);
+    config.acks_all_flush = true;
+    open_a(&config, true);
+    size_t len = make_batch(batch, -1, -1, 0);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    CHECK(send_batch(len, VERSION, -1, NULL) == SERVE_WAIT && !r.exclusive);
+    check_woken();
+    CHECK(log_flushed_offset(a.logs[0]) == 3);
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    delete_topic(&a);
+}
+
+/* Its topic is deleted, or its disk fails, while it waits for replicas. */
+static void failed(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    size_t len = make_batch(batch, -1, -1, 0);
+    for (int i = 0; i < 2; i++) {
+        open_a(&config, false);
+        wait_for_all(len);
+        if (i == 0) delete_topic(&a);
+        else CHECK(log_dir_give_up(directory, 5));
+        check_woken();
+        CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+        check_answer(VERSION, &NOT_WROTE("a", 0, i == 0 ? UNKNOWN_TOPIC : STORAGE));
+    }
+    delete_topic(&a);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*play)(void);
+    } scenes[] = {{"transactions", transactions},
+                  {"transactions_refused", transactions_refused},
+                  {"replicas", replicas},
+                  {"resigned", resigned},
+                  {"flushed", flushed},
+                  {"failed", failed}};
+    CHECK(argc == 3);
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (strcmp(scenes[i].name, argv[2]) == 0) {
+            scene_open(argv[1], disk_of(DISK_SYSTEM), 0);
+            serve_meter(serve, apis);
+            scenes[i].play();
+            scene_close();
+            check_given_back();
+            puts("ok");
+        }
+    return 0;
+}

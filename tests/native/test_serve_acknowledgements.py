@@ -1,0 +1,20 @@
+"""What a Produce waits for: its coordinator, replicas, the disk (serve_acknowledgements.c)."""
+
+import pytest
+
+from tests.native.programs import CACHE, SERVE, play_watched
+
+SCENES = {
+    "a_transactions_first_batch_waits_for_its_coordinator": "transactions",
+    "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
+    "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
+    "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
+    "a_leader_that_is_alone_acknowledges_what_is_on_its_disk": "flushed",
+    "what_waits_for_a_partition_that_fails_is_told_so": "failed",
+}
+
+
+@pytest.mark.timeout(300)  # the first of them builds it
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_acknowledgements(tmp_path, scene):
+    play_watched("serve_acknowledgements", SERVE, tmp_path / "data", scene, played=CACHE)
