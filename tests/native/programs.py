@@ -50,7 +50,7 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     return program
 
 
-def play(program: Path, *arguments: object, **variables: str) -> None:
+def check_ok(program: Path, *arguments: object, **variables: str) -> None:
     """Runs a program that says "ok" at its end, with these variables in its environment."""
     ran = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
                          timeout=110, env={**ENVIRONMENT, **variables})
@@ -63,7 +63,7 @@ def play_watched(name: str, parts: tuple[str, ...], *arguments: object,
 
     played: functions of csrc/ in whose place it has its own."""
     own = [f"-Wl,--wrap={function}" for function in played]
-    play(built(name, "", parts, WATCHED, *own), *arguments, MALLOC_PERTURB_="165")
+    check_ok(built(name, "", parts, WATCHED, *own), *arguments, MALLOC_PERTURB_="165")
 
 
 @functools.cache
@@ -78,7 +78,4 @@ def _object(source: Path, command: tuple[str, ...]) -> str:
 
 def play(name: str, path: Path, scene: str) -> None:
     """A scene of a program that has log_played.h, in a folder of its own."""
-    program = built(name, "", LOG, PLAYED)
-    ran = subprocess.run([str(program), str(path), scene], capture_output=True, text=True,
-                         timeout=110, env=ENVIRONMENT, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+    check_ok(built(name, "", LOG, PLAYED), path, scene)

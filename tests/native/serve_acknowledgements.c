@@ -48,6 +48,10 @@ static void transactions(void) {
     len = make_batch(batch, 9, 0, 0);
     CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 5, .log_start = 1));
+    make_batch(batch, 30, 0, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "") == SERVE_MISS); /* a name is a name */
+    check_asked(30, "");
+    CHECK(serve_abandon(serve, &r));
     CHECK(send_batch(0, VERSION, 1, "tx") == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, INVALID_RECORD));
     /* A request has one producer, with one epoch. */

@@ -93,7 +93,17 @@ static void illegal(void) {
     m.bytes[m.len - 14] = 11;
     m.len -= 2;
     check_closed(FETCH, 15);
-    /* No topics are legal, and answered as such. */
+    /* No topics are legal, nor need one have partitions; they are answered as such. */
+    write_fetch(&m, &FETCHING(4, &asked, 1));
+    put_i32(m.bytes + COUNT_AT, 0);
+    m.len = COUNT_AT + 4;
+    CHECK(start(&r, &m, FETCH, 4) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, 4, NULL, 0);
+    write_fetch(&m, &FETCHING(7, NULL, 0, .forgotten = &asked, .forgotten_count = 1));
+    m.len -= 4;
+    put_i32(m.bytes + m.len - 4, 0);
+    CHECK(start(&r, &m, FETCH, 7) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, 7, NULL, 0);
     CHECK(start_fetch(&r, &m, &FETCHING(4, NULL, 0)) == SERVE_ANSWER);
     CHECK_FETCHED(&r, 4, NULL, 0);
     CHECK(start_produce(&r, &m, &PRODUCING(3, NULL, 0)) == SERVE_ANSWER);

@@ -113,6 +113,9 @@ static void waits(void) {
     CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
     rows[0] = row_of(&a, 0, 3, 3);
     CHECK_FETCHED(&r, VERSION, rows, 2);
+    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 1)) ==
+          SERVE_WAIT);
+    CHECK(serve_abandon(serve, &r));
     /* Who does not wait is answered at once; an error is worth an answer, too. */
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 0), rows, 2);
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = -1), rows, 2);

@@ -187,6 +187,48 @@ static void fetch_quota_bytes(void) {
     delete_topic(&a);
 }
 
+/* What was counted on a limit of a byte in 1000 s: some seconds make no difference to it. */
+static int64_t charged(struct quota_client *c, enum quota_kind kind) {
+    enum { MS_OF_A_BYTE = 1000000, SPAN_MS = 2 * WINDOW_MS * 1000 };
+    int64_t wait_ms = quota_client_charge(c, kind, 0, quotas_monotonic_ns() / NS_PER_MS);
+    return (wait_ms + SPAN_MS + MS_OF_A_BYTE - 1) / MS_OF_A_BYTE;
+}
+
+/* The answer's records, and what the protocol puts around them. */
+static void charges(void) {
+    enum { AROUND = 16, BY_ID = 18, BY_NAME = 4, PARTITION = 40, RECORD = 72 };
+    struct held_topic bb;
+    const struct log_config config = scene_config(1 << 20, 4096);
+    const struct asked asked[] = {ASKED("a", 0), ASKED("a", 1), ASKED("bb", 0)};
+    const size_t topics[] = {2 * BY_NAME + 3, 2 * BY_ID};
+    open_a();
+    open_topic(&bb, "bb", &config, true);
+    for (int i = 0; i < 2; i++) append(a.logs[0], -1, -1, 0);
+    quotas = quotas_new(3, WINDOW_MS * 1000);
+    for (int by_id = 0; by_id < 2; by_id++) {
+        struct quota_client *c = limited(by_id ? "f" : "g", 0.001, 0.001, 0);
+        CHECK(fetch(c, &FETCHING(12 + by_id, asked, 3, .session_epoch = 0), 0) == SERVE_ANSWER);
+        CHECK(r.throttle_ms == 0 && !r.reply.failed);
+        const int32_t session = get_i32(r.reply.bytes + 15);
+        reply_clear(&r.reply);
+        const int64_t first = (int64_t)(AROUND + topics[by_id] + 3 * PARTITION + RECORD);
+        CHECK(charged(c, QUOTA_FETCH) == first);
+        /* Of a session's answer only what is news; nothing of one that is not sent. */
+        const struct asked end = ASKED("a", 0, .offset = 2);
+        CHECK(fetch(c, &FETCHING(12 + by_id, &end, 1, .session_id = session, .wait_ms = 0,
+                                 .session_epoch = 1), 0) == SERVE_ANSWER);
+        CHECK(r.throttle_ms > 0);
+        reply_clear(&r.reply);
+        CHECK(charged(c, QUOTA_FETCH) == first);
+        CHECK(produce(c, 500, 0, 1) == SERVE_ANSWER && charged(c, QUOTA_PRODUCE) == 500);
+        reply_clear(&r.reply);
+        quota_client_release(c);
+    }
+    quotas_free(quotas);
+    delete_topic(&a);
+    delete_topic(&bb);
+}
+
 /* ---- many partitions ---- */
 
 enum { WIDE = 1001, WIDEST = FETCH_PARTITIONS_MAX };
@@ -331,6 +373,7 @@ int main(int argc, char **argv) {
     } scenes[] = {{"produce_quotas", produce_quotas},
                   {"fetch_quotas", fetch_quotas},
                   {"fetch_quota_bytes", fetch_quota_bytes},
+                  {"charges", charges},
                   {"wide", wide},
                   {"starved", starved},
                   {"spares", spares}};

@@ -8,6 +8,7 @@ SCENES = {
     "a_produce_is_charged_for_its_bytes_and_its_time": "produce_quotas",
     "a_fetch_over_its_quota_is_told_how_long_to_wait_and_nothing_else": "fetch_quotas",
     "a_fetch_has_no_more_bytes_than_its_quota_holds": "fetch_quota_bytes",
+    "records_and_what_is_around_them_are_charged": "charges",
     "fetches_of_very_many_partitions_wait_only_up_to_a_limit": "wide",
     "without_memory_a_connection_is_closed_and_nothing_stays_behind": "starved",
     "requests_that_are_over_are_kept_for_the_next_ones_up_to_a_limit": "spares",

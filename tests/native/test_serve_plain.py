@@ -3,7 +3,7 @@ their speed."""
 
 import pytest
 
-from tests.native.programs import SERVE, built, play
+from tests.native.programs import SERVE, built, check_ok
 from tests.native.test_serve_requests import SCENES as REQUESTS
 from tests.native.test_tails import SCENES as TAILS
 
@@ -12,17 +12,17 @@ pytestmark = pytest.mark.timeout(300)  # the first of them builds it
 
 @pytest.mark.parametrize("scene", REQUESTS.values(), ids=REQUESTS.keys())
 def test_requests(tmp_path, scene):
-    play(built("serve_requests", "", SERVE), tmp_path / "data", scene)
+    check_ok(built("serve_requests", "", SERVE), tmp_path / "data", scene)
 
 
 @pytest.mark.parametrize("scene", TAILS.values(), ids=TAILS.keys())
 def test_tails(tmp_path, scene):
-    play(built("serve_tails", "", SERVE), tmp_path / "data", scene)
+    check_ok(built("serve_tails", "", SERVE), tmp_path / "data", scene)
 
 
 def test_gathering():
-    play(built("gather_units", "", ("serve/gather.c",)))
+    check_ok(built("gather_units", "", ("serve/gather.c",)))
 
 
 def test_sessions(random_source):
-    play(built("sessions_units", "", ("serve/sessions.c",)), random_source.randrange(1 << 30))
+    check_ok(built("sessions_units", "", ("serve/sessions.c",)), random_source.randrange(1 << 30))
