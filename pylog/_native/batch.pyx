@@ -124,6 +124,25 @@ def walk(const uint8_t[::1] buffer not None):
         position += <Py_ssize_t>csrc.batch_bytes(&h)
 
 
+def edges(const uint8_t[::1] buffer not None):
+    """([(base offset, last offset)], [position]) of the batches that walk() yields."""
+    cdef csrc.batch_header h
+    cdef Py_ssize_t position = 0
+    cdef size_t left
+    cdef list offsets = [], positions = []
+    while position < buffer.shape[0]:
+        left = <size_t>(buffer.shape[0] - position)
+        rc = csrc.batch_parse(&buffer[position], left, &h)
+        if rc == csrc.BATCH_E_SHORT or (rc == 0 and csrc.batch_bytes(&h) > left):
+            break
+        if rc < 0:
+            raise BatchError(rc)
+        offsets.append((h.base_offset, h.base_offset + h.last_offset_delta))
+        positions.append(position)
+        position += <Py_ssize_t>csrc.batch_bytes(&h)
+    return offsets, positions
+
+
 cdef int take_varint(const uint8_t **p, const uint8_t *end, size_t bytes_max, int64_t *v) except -1:
     cdef uint64_t bits = 0
     cdef size_t used = csrc.get_uvarint(p[0], end, bytes_max, &bits)

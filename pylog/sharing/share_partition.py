@@ -11,6 +11,7 @@ Source: KIP-932, KIP-1191; Kafka's SharePartition.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ LETTERS_MAX = 500             # Records that are archived together.
 READ_BYTES_MAX = 1 << 20      # Of one partition in one answer; a first batch is always whole.
 BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE = 0, 1
 Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
+Batches = list[tuple[int, int]]      # (base offset, last offset)
 # What a client is told of an error of the share coordinator.
 _TOLD = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -273,50 +275,49 @@ class SharePartition:
 
     def _acquired(self, in_flight: InFlight, wanted: Wanted, offset: int,
                   data: bytes) -> Acquired:
-        headers = list(batch.walk(data))
-        batches = [(header.base_offset, header.base_offset + header.last_offset_delta)
-                   for _, header in headers]
+        batches, positions = batch.edges(data)
         if not batches:
             return NOTHING
         count = batches[-1][1] - batches[0][0] + 1
         self._record_bytes = max(1.0, len(data) / count)
         rows = in_flight.acquire(wanted, offset, batches, self._now_ms())
         if rows and self._is_committed:
-            rows = self._without_aborted(in_flight, data, headers, rows)
+            rows = self._without_aborted(in_flight, data, batches, rows)
         if not rows:
             return NOTHING
-        found = Acquired(_slice(data, headers, rows[0].first, rows[-1].last), rows)
+        found = Acquired(
+            _slice(data, batches, positions, rows[0].first, rows[-1].last), rows)
         self._figures.acquired += found.offset_count
         self._figures.out_bytes += len(found.records)
         return found
 
-    def _without_aborted(self, in_flight: InFlight, data: bytes, headers: list[Any],
+    def _without_aborted(self, in_flight: InFlight, data: bytes, batches: Batches,
                          rows: list[StateBatch]) -> list[StateBatch]:
         """Archives records of aborted transactions, which nobody is to see."""
-        for first, last in self._aborted(data, headers):
+        aborted = self.log.aborted_between(batches[0][0], batches[-1][1] + 1)
+        for first, last in _aborted(data, aborted) if aborted else ():
             in_flight.archive(first, last)
             rows = [part for row in rows for part in _less(row, first, last)]
         return rows
 
-    def _aborted(self, data: bytes, headers: list[Any]) -> list[tuple[int, int]]:
-        """(first, last) of the batches of aborted transactions."""
-        low = headers[0][1].base_offset
-        high = headers[-1][1].base_offset + headers[-1][1].last_offset_delta
-        begins = sorted(((first, producer) for producer, first
-                         in self.log.aborted_between(low, high + 1)), reverse=True)
-        found, open_ = [], set()
-        for position, header in headers:
-            base, last = header.base_offset, header.base_offset + header.last_offset_delta
-            while begins and begins[-1][0] <= last:
-                open_.add(begins.pop()[1])
-            if header.producer_id not in open_:
-                continue
-            if header.attributes & batch.CONTROL:
-                if batch.records(memoryview(data)[position:])[0][2] == ABORT_KEY:
-                    open_.discard(header.producer_id)
-            elif header.attributes & batch.TRANSACTIONAL:
-                found.append((base, last))
-        return found
+
+def _aborted(data: bytes, aborted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(first, last) of the batches of aborted transactions. aborted: (producer id, first offset).
+    """
+    begins = sorted(((first, producer) for producer, first in aborted), reverse=True)
+    found, open_ = [], set()
+    for position, header in batch.walk(data):
+        base, last = header.base_offset, header.base_offset + header.last_offset_delta
+        while begins and begins[-1][0] <= last:
+            open_.add(begins.pop()[1])
+        if header.producer_id not in open_:
+            continue
+        if header.attributes & batch.CONTROL:
+            if batch.records(memoryview(data)[position:])[0][2] == ABORT_KEY:
+                open_.discard(header.producer_id)
+        elif header.attributes & batch.TRANSACTIONAL:
+            found.append((base, last))
+    return found
 
 
 def _less(row: StateBatch, first: int, last: int) -> list[StateBatch]:
@@ -327,16 +328,17 @@ def _less(row: StateBatch, first: int, last: int) -> list[StateBatch]:
             if part.first <= part.last]
 
 
-def _slice(data: bytes, headers: list[Any], first: int, last: int) -> bytes:
+def _slice(data: bytes, batches: Batches, positions: list[int], first: int, last: int) -> bytes:
     """The batches that hold the offsets first to last."""
-    begin, end = 0, len(data)
-    for position, header in headers:
-        if header.base_offset > last:
-            end = position
-            break
-        if header.base_offset <= first:
-            begin = position
-    return data[begin:end] if (begin, end) != (0, len(data)) else data
+    begin = max(0, bisect_right(batches, first, key=_base) - 1)
+    end = bisect_right(batches, last, key=_base)
+    if begin == 0 and end == len(batches):
+        return data
+    return data[positions[begin]:positions[end] if end < len(positions) else len(data)]
+
+
+def _base(edges: tuple[int, int]) -> int:
+    return edges[0]
 
 
 def _look(task: "asyncio.Task[Any]") -> None:

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
-from pylog._native.batch import BatchError, build, check, crc32c, header, records, walk
+from pylog._native.batch import (
+    BatchError, build, check, crc32c, edges, header, records, walk,
+)
 
 from pylog._native import batch as native
 from pylog._native.compress import compress
@@ -318,6 +320,18 @@ def test_five_million_equal_records_are_refused_at_the_second():
     _, summary = check(bomb, inflated_bytes_max=100 << 20)
     assert summary["code"] == INVALID_RECORD
     assert summary["inflated_bytes"] <= 128 * 1024
+
+
+def test_the_edges_of_batches_are_those_that_a_walk_yields():
+    data = b"".join(build([(None, b"v", 0, ())] * count, base_offset=base)
+                    for base, count in ((0, 1), (7, 3), (10, 100)))
+    offsets, positions = edges(data)
+    assert offsets == [(0, 0), (7, 9), (10, 109)]
+    assert positions == [position for position, _ in walk(data)]
+    assert edges(data[:-1]) == (offsets[:2], positions[:2])
+    assert edges(b"") == edges(data[:3]) == ([], [])
+    with pytest.raises(BatchError):
+        edges(data + b"\xff" * 100)
 
 
 def test_without_the_walk_only_header_and_checksum_are_looked_at():
