@@ -177,6 +177,23 @@ static void fail_to_write(void) {
     let_go();
 }
 
+/* The file of the last segment is opened again where it was closed meanwhile. */
+static void open_again(void) {
+    open_one(config_of(1 << 20));
+    fill(1, 1);
+    CHECK(log_flush(one) == 0);
+    for (int i = 0; i < 2; i++) {
+        lock_acquire(&dir->files_lock);
+        segment_evict(dir, 9);
+        lock_release(&dir->files_lock);
+        CHECK(dir->open_count == 0);
+        if (i == 0) played_fail(OPENAT, ".log", EMFILE, 1);
+        CHECK(append((struct played_batch){.time = 2}) == (i == 0 ? LOG_E_MEMORY : 0));
+        CHECK(log_end_offset(one) == 1 + i && !log_dir_offline(dir));
+    }
+    let_go();
+}
+
 /* ---- answers ---- */
 
 static struct log_figures figures(void) {
@@ -375,6 +392,6 @@ int main(int argc, char **argv) {
         {"index", roll_by_indexes}, {"made", roll_within_the_settings},
         {"write", write_whole},     {"back", take_back},    {"fail", fail_to_write},
         {"answer", answer},         {"again", answer_again}, {"verify", verify},
-        {"wake", wake},             {"ask", ask_for_flushes}};
+        {"wake", wake},             {"ask", ask_for_flushes}, {"open", open_again}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

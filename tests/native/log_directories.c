@@ -1,6 +1,7 @@
 /* A log directory: its small files, its faults, the room on its disk and what is removed later.
  * Usage: log_directories DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
 #include "log_played.h"
+#include "thread/mailbox.h"
 
 static struct log_dir *dir;
 static struct iopool *pool;
@@ -232,6 +233,47 @@ static void check_removed(const char *path) {
     CHECK(stat(name, &st) != 0);
 }
 
+/* ---- whom the flusher's threads hear ---- */
+
+static void await_removal(const char *name, int64_t delay_ms) {
+    played_write(dir, name, "x", 1);
+    log_dir_remove_later(dir, name, delay_ms);
+    if (delay_ms > 0) return;
+    while (played_size(dir, name) >= 0) usleep(500);
+}
+
+static void wake_flusher(void) {
+    struct mailbox *m = mailbox_new(8);
+    struct message message;
+    struct log *log = open_log();
+    short_of.total_blocks = 10000;
+    short_of.free_blocks = 3000;
+    log_dir_set_reserve(dir, 1000);
+    CHECK(look() == 3000);
+    usleep(10000); /* They sleep. */
+    await_removal("now", 0);
+    /* Room that is refused wants what waits for its time, and so does a look that finds none. */
+    await_removal("later", 600000);
+    CHECK(!log_take_room(log, 2001));
+    while (played_size(dir, "later") >= 0) usleep(500);
+    short_of.free_blocks = 9000;
+    CHECK(look() == 9000 && !log_dir_short_of_space(dir));
+    await_removal("much later", 600000);
+    atomic_store(&dir->refused_bytes, 5000);
+    short_of.free_blocks = 3000;
+    CHECK(look() == 3000 && log_dir_short_of_space(dir));
+    while (played_size(dir, "much later") >= 0) usleep(500);
+    /* A failure is told to all who wait. */
+    CHECK(log_become_leader(log, 0, 1) == 0);
+    struct log_waiter w = {.mailbox = m, .offset = 5, .wait_for = LOG_WAIT_END};
+    CHECK(!log_wait(log, &w));
+    log_dir_fail(dir, EIO, "pread");
+    while (mailbox_take(m, &message, 1) == 0) usleep(500);
+    CHECK(message.status == LOG_E_OFFLINE);
+    mailbox_free(m);
+    log_release(log);
+}
+
 /* ---- what a start finds ---- */
 
 static void sweep(const char *path) {
@@ -312,7 +354,8 @@ static void run(const char *name, const char *path) {
                   {"read", read_files},          {"write", write_files},
                   {"open", open_files},          {"sync", sync_names},
                   {"room", take_room},           {"large", refuse_the_large},
-                  {"order", order_removals},     {"damages", take_damages}};
+                  {"order", order_removals},     {"damages", take_damages},
+                  {"wake", wake_flusher}};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(name, scenes[i].name) == 0) scenes[i].run();
     if (strcmp(name, "sweep") == 0) sweep(path);
@@ -323,7 +366,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 3);
     pool = iopool_new(1, 16, NULL, NULL);
     dir = played_directory(argv[1], pool);
-    played_still(dir);
+    if (strcmp(argv[2], "wake") != 0) played_still(dir);
     int before = played_descriptors();
     run(argv[2], argv[1]);
     CHECK(played_descriptors() == before);

@@ -13,6 +13,7 @@ SCENES = {
     "a_batch_is_written_whole_over_several_calls": "write",
     "a_torn_write_is_cut_off_again": "back",
     "a_disk_that_fails_a_write_is_offline": "fail",
+    "a_file_that_was_closed_meanwhile_is_opened_again": "open",
     "an_append_is_answered_with_its_offsets_and_counted": "answer",
     "a_batch_that_is_there_already_is_answered_as_the_first_time": "again",
     "a_transaction_goes_on_only_after_the_marker_that_its_coordinator_knew": "verify",

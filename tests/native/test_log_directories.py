@@ -16,6 +16,7 @@ SCENES = {
     "removals_wait_in_the_order_of_their_time": "order",
     "a_start_removes_what_was_being_deleted_and_nothing_else": "sweep",
     "a_directory_that_cannot_be_opened_says_why": "new",
+    "removals_and_waiters_need_not_wait_for_the_flushers_next_round": "wake",
     "damages_are_told_once_oldest_first_and_all_are_counted": "damages",
 }
 
