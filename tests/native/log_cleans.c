@@ -110,14 +110,8 @@ static int pass(int64_t step_bytes, size_t map_slots) {
     return result;
 }
 
-static void empty(void) {
-    char command[600];
-    CHECK((size_t)snprintf(command, sizeof command, "rm -rf '%s/t-0'", where) < sizeof command);
-    CHECK(system(command) == 0);
-}
-
 static void begin_log(void) {
-    empty();
+    played_remove(where, "t-0");
     config = scene_config(1 << 20, 100);
     config.cleanup_compact = true;
     config.cleanup_delete = false;

@@ -167,8 +167,15 @@ static void begin_to_follow(struct log_checkpoint checkpoint) {
 static void take_as_it_is(void) {
     size_t taken = 77;
     begin_to_follow(from_nothing());
+    struct mailbox *m = mailbox_new(8);
+    struct message message;
+    struct log_waiter w = {.mailbox = m, .offset = 7, .wait_for = LOG_WAIT_END,
+                           .as_follower = true};
+    CHECK(!log_wait(one, &w));
     CHECK(follow((struct played_batch){.base = 5, .time = 1, .records = 3, .leader_epoch = 2},
                  &taken) == 0);
+    CHECK(mailbox_take(m, &message, 1) == 1 && message.status == 0 && !w.linked);
+    mailbox_free(m);
     CHECK(taken == 68 && ends_are(0, 0, 0, 8) && segments_begin("0") && log_last_epoch(one) == 2);
     CHECK(follow((struct played_batch){.base = 7, .time = 1}, &taken) == LOG_E_RANGE && taken == 0);
     CHECK(follow((struct played_batch){.base = 8, .time = 1, .leader_epoch = 1}, &taken) == 0);

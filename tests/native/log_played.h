@@ -5,6 +5,7 @@
 #ifndef PYLOG_LOG_PLAYED_H
 #define PYLOG_LOG_PLAYED_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -317,6 +318,18 @@ static inline ssize_t played_read(struct log_dir *dir, const char *path, void *b
     ssize_t n = fd < 0 ? -1 : read(fd, bytes, len);
     if (fd >= 0) close(fd);
     return n;
+}
+
+/* A log's folder goes with all that is in it. */
+static inline void played_remove(const char *where, const char *name) {
+    char path[600];
+    CHECK((size_t)snprintf(path, sizeof path, "%s/%s", where, name) < sizeof path);
+    DIR *entries = opendir(path);
+    struct dirent *entry;
+    while (entries != NULL && (entry = readdir(entries)) != NULL)
+        unlinkat(dirfd(entries), entry->d_name, 0);
+    if (entries != NULL) closedir(entries);
+    CHECK(rmdir(path) == 0 || errno == ENOENT);
 }
 
 /* Changes bytes of a file where it is, whoever has it open. */
