@@ -423,6 +423,42 @@ static void remove_what_is_due(void) {
     }
 }
 
+static _Atomic int refusals;
+static int refusing_openat(int folder, const char *path, int flags, mode_t mode) {
+    if (atomic_fetch_sub(&refusals, 1) <= 0) return openat(folder, path, flags, mode);
+    errno = EMFILE;
+    return -1;
+}
+
+/* Threads that sleep hear of what is asked, and try again what was refused. */
+static void flush_soon(void) {
+    struct mailbox *m = mailbox_new(8);
+    struct message message;
+    static struct disk disk;
+    disk = *log_dir_disk(dir);
+    disk.openat = refusing_openat;
+    open_one(config_of(1 << 20));
+    fill(1, 1000);
+    usleep(5000); /* They sleep. */
+    struct log_waiter w = {.mailbox = m, .offset = 0, .wait_for = LOG_WAIT_FLUSHED};
+    CHECK(!log_wait(one, &w));
+    while (mailbox_take(m, &message, 1) == 0) usleep(500);
+    CHECK(message.status == 0 && log_flushed_offset(one) == 1);
+    fill(1, 1000);
+    flusher_ask_some_time(one);
+    while (log_flushed_offset(one) < 2) usleep(500);
+    log_dir_set_disk(dir, &disk);
+    log_mark(&one->flush.files_marks);
+    fill(1, 1000);
+    atomic_store(&refusals, 4);
+    flusher_ask(one);
+    while (log_flushed_offset(one) < 3) usleep(500);
+    CHECK(atomic_load(&refusals) < 0 && !log_dir_offline(dir));
+    while (atomic_load(&one->references) > 1) usleep(500);
+    mailbox_free(m);
+    log_release(one);
+}
+
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {
         {"all", bring_all_to_disk},       {"segments", bring_many_segments},
@@ -432,6 +468,8 @@ int main(int argc, char **argv) {
         {"few", flush_few},               {"many", flush_many},
         {"each", flush_each},             {"settle", settle},
         {"asked", flush_what_was_asked},  {"large", flush_large_groups},
-        {"failed", fail_all},             {"due", remove_what_is_due}};
-    return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
+        {"failed", fail_all},             {"due", remove_what_is_due},
+        {"soon", flush_soon}};
+    bool still = argc == 3 && strcmp(argv[2], "soon") != 0;
+    return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, still);
 }
