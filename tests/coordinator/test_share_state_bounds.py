@@ -238,12 +238,22 @@ def test_what_lies_before_the_start_is_cut_off(start, found):
 
 
 def test_updates_that_nobody_reads_are_combined_before_they_are_many():
-    state = ShareState()
-    state.add([Batch(number, number, 2, 1) for number in range(5000)])
-    assert len(state._pending) == 5000
-    state.add([Batch(5000, 5000, 2, 1)])
-    assert len(state._pending) == 1
-    assert state.batches == [(0, 5000, 2, 1)]
+    most, state = share_state.PENDING_MIN, ShareState()
+    state.add([Batch(number, number, 2, 1) for number in range(most)])
+    assert len(state._pending) == most
+    state.add([Batch(most, most, 2, 1)])
+    assert state._pending == [] and state.batches == [(0, most, 2, 1)]
+
+
+def test_what_is_not_combined_is_no_more_than_twice_what_there_is():
+    most, state = share_state.PENDING_MIN, ShareState()
+    apart = [Batch(number, number, 2, 1) for number in range(0, 4 * most, 2)]
+    state.add(apart)
+    assert state._pending == [] and state.batches == apart
+    state.add(apart * 2)
+    assert len(state._pending) == 4 * most
+    state.add(apart[:1])
+    assert state._pending == [] and state.batches == apart
 
 
 def test_a_key_needs_a_group_a_topic_id_and_a_number():
