@@ -54,8 +54,18 @@ static void transactions(void) {
     CHECK(serve_abandon(serve, &r));
     CHECK(send_batch(0, VERSION, 1, "tx") == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, INVALID_RECORD));
-    /* A request has one producer, with one epoch. */
+    delete_topic(&a);
+}
+
+/* A request has one producer, with one epoch; the first producer of all is one, too. */
+static void one_producer(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
     uint8_t second[128], third[128];
+    open_a(&config, true);
+    size_t len = make_batch(batch, 0, 0, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "zero") == SERVE_MISS);
+    check_asked(0, "zero");
+    CHECK(serve_abandon(serve, &r));
     len = make_batch(batch, 20, 0, BATCH_TRANSACTIONAL);
     make_batch(second, 21, 0, BATCH_TRANSACTIONAL);
     make_batch(third, 20, 0, BATCH_TRANSACTIONAL);
@@ -223,6 +233,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*play)(void);
     } scenes[] = {{"transactions", transactions},
+                  {"one_producer", one_producer},
                   {"transactions_refused", transactions_refused},
                   {"replicas", replicas},
                   {"resigned", resigned},

@@ -93,7 +93,12 @@ static void illegal(void) {
     m.bytes[m.len - 14] = 11;
     m.len -= 2;
     check_closed(FETCH, 15);
-    /* No topics are legal, nor need one have partitions; they are answered as such. */
+}
+
+/* No topics are legal, nor need one have partitions; they are answered as such. */
+static void empty(void) {
+    enum { COUNT_AT = 4 * 4 + 1 + 4 + 3 };
+    const struct asked asked = ASKED("x", 0);
     write_fetch(&m, &FETCHING(4, &asked, 1));
     put_i32(m.bytes + COUNT_AT, 0);
     m.len = COUNT_AT + 4;
@@ -202,6 +207,7 @@ int main(int argc, char **argv) {
         void (*play)(void);
     } scenes[] = {{"cut", cut},
                   {"illegal", illegal},
+                  {"empty", empty},
                   {"versions", versions},
                   {"narrow", narrow},
                   {"starved", starved}};

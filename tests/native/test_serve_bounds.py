@@ -8,6 +8,7 @@ from tests.native.programs import CACHE, SERVE, play_watched
 SCENES = {
     "a_request_that_is_cut_off_anywhere_closes_the_connection": "cut",
     "what_is_null_where_it_must_not_be_closes_the_connection": "illegal",
+    "a_request_without_topics_or_partitions_is_answered": "empty",
     "only_the_versions_of_the_table_are_known": "versions",
     "what_is_cold_is_answered_in_smaller_pieces": "narrow",
     "without_memory_a_session_is_as_it_was_or_over": "starved",
