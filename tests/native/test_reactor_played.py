@@ -15,7 +15,8 @@ PARTS = tuple(f"*/{name}.c" for name in (
 PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
           "realloc", "recv", "send", "sendfile", "sendmsg")
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",
-            "reactor_ends", "reactor_guards", "reactor_rounds", "reactor_sends")
+            "reactor_ends", "reactor_guards", "reactor_quotas", "reactor_rounds",
+            "reactor_sends")
 SCENES = [(program, scene) for program in PROGRAMS for scene in names(program)]
 pytestmark = pytest.mark.timeout(600)   # the first one builds
 
