@@ -1,0 +1,434 @@
+/* TLS between two ends in one process: what crosses the socket in what pieces, who is refused and
+ * why, and how names in certificates are written. */
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/tls.h"
+#include "scene_names.h"
+
+enum { RECORD = 16 << 10 };
+
+/* ---- certificates */
+
+struct identity {
+    char key[4096], chain[8192];
+};
+
+static void write_pem(BIO *bio, char *to, size_t room) {
+    int n = BIO_read(bio, to, (int)room - 1);
+    CHECK(n > 0);
+    to[n] = 0;
+    BIO_free(bio);
+}
+
+/* Of its own issuer, for this host and for so many seconds. */
+static void make_identity(struct identity *out, const char *name, const char *host, long seconds) {
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    X509 *own = X509_new();
+    X509_set_version(own, 2);
+    ASN1_INTEGER_set(X509_get_serialNumber(own), 1);
+    X509_gmtime_adj(X509_getm_notBefore(own), -86400 * 30);
+    X509_gmtime_adj(X509_getm_notAfter(own), seconds);
+    X509_set_pubkey(own, key);
+    X509_NAME *names = X509_get_subject_name(own);
+    X509_NAME_add_entry_by_txt(names, "CN", MBSTRING_UTF8, (const unsigned char *)name, -1, -1, 0);
+    X509_set_issuer_name(own, names);
+    X509_EXTENSION *for_host = X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, host);
+    CHECK(for_host != NULL && X509_add_ext(own, for_host, -1) == 1);
+    X509_EXTENSION_free(for_host);
+    CHECK(X509_sign(own, key, EVP_sha256()) > 0);
+    BIO *bio = BIO_new(BIO_s_mem());
+    PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL);
+    write_pem(bio, out->key, sizeof out->key);
+    bio = BIO_new(BIO_s_mem());
+    PEM_write_bio_X509(bio, own);
+    write_pem(bio, out->chain, sizeof out->chain);
+    X509_free(own);
+    EVP_PKEY_free(key);
+}
+
+/* ---- two ends */
+
+static struct identity broker, alice;
+static struct transport server, client;
+static struct transport_report report; /* of the server's handshake */
+static int sends, sends_with_more, send_error, recv_error;
+
+ssize_t __real_send(int fd, const void *from, size_t bytes, int flags);
+ssize_t __wrap_send(int fd, const void *from, size_t bytes, int flags);
+ssize_t __wrap_send(int fd, const void *from, size_t bytes, int flags) {
+    CHECK(flags & MSG_NOSIGNAL);
+    if (send_error != 0) {
+        errno = send_error;
+        send_error = 0;
+        return -1;
+    }
+    sends++;
+    sends_with_more += (flags & MSG_MORE) != 0;
+    return __real_send(fd, from, bytes, flags & ~MSG_MORE);
+}
+ssize_t __real_recv(int fd, void *to, size_t room, int flags);
+ssize_t __wrap_recv(int fd, void *to, size_t room, int flags);
+ssize_t __wrap_recv(int fd, void *to, size_t room, int flags) {
+    if (recv_error == 0) return __real_recv(fd, to, room, flags);
+    errno = recv_error;
+    recv_error = 0;
+    return -1;
+}
+
+static struct tls_settings settings_of(const struct identity *own, const struct identity *trusted) {
+    return (struct tls_settings){.chain = own == NULL ? NULL : own->chain,
+                                 .key = own == NULL ? NULL : own->key,
+                                 .trusted = trusted == NULL ? NULL : trusted->chain,
+                                 .version_min = TLS1_2_VERSION,
+                                 .version_max = TLS1_3_VERSION};
+}
+
+static void open_sockets(void) {
+    int pair[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+    server = (struct transport){.fd = pair[0]};
+    client = (struct transport){.fd = pair[1]};
+}
+
+/* The server's end of a handshake, with the client's when it goes on. */
+static enum transport_shake shake(void) {
+    enum transport_shake ours = TRANSPORT_WAITS, theirs = TRANSPORT_WAITS;
+    struct transport_report other;
+    for (int i = 0; i < 10 && ours == TRANSPORT_WAITS; i++) {
+        if (theirs == TRANSPORT_WAITS) theirs = client.calls->handshake(&client, &other);
+        ours = server.calls->handshake(&server, &report);
+    }
+    if (theirs == TRANSPORT_WAITS) theirs = client.calls->handshake(&client, &other);
+    return theirs == TRANSPORT_FAILED && ours == TRANSPORT_SAFE ? TRANSPORT_FAILED : ours;
+}
+
+static enum transport_shake open_both(const struct tls_settings *of_server,
+                                      const struct tls_settings *of_client, const char *host,
+                                      bool checked) {
+    char why[TLS_WHY_BYTES] = "";
+    struct tls *own = tls_new(of_server, why), *other = tls_new(of_client, why);
+    if (own == NULL || other == NULL) fprintf(stderr, "%s\n", why);
+    CHECK(own != NULL && other != NULL);
+    open_sockets();
+    CHECK(transport_tls_accept(own, &server) &&
+          transport_tls_connect(other, &client, host, checked));
+    tls_release(own); /* the sessions hold them */
+    tls_release(other);
+    return shake();
+}
+
+static void open_usual(void) {
+    make_identity(&broker, "broker", "DNS:broker,IP:127.0.0.1", 86400);
+    struct tls_settings own = settings_of(&broker, NULL), other = settings_of(NULL, &broker);
+    other.connects = true;
+    CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_SAFE);
+    CHECK(!server.handshaking && !client.handshaking && report.text[0] == 0 && !report.resumed);
+    uint8_t byte; /* the tickets are taken */
+    CHECK(client.calls->recv(&client, &byte, 1) == -1 && errno == EAGAIN);
+    sends = sends_with_more = 0;
+}
+
+static void close_both(void) {
+    transport_close(&server);
+    transport_close(&client);
+    CHECK(server.fd == -1 && server.session == NULL);
+}
+
+static ssize_t send_pieces(struct iovec *pieces, size_t count, bool more) {
+    sends = sends_with_more = 0;
+    return server.calls->send(&server, pieces, count, more);
+}
+
+/* The client gets these bytes next. */
+static void arrive(const uint8_t *bytes, size_t len) {
+    uint8_t *got = malloc(len);
+    size_t have = 0;
+    for (int i = 0; have < len; i++) {
+        ssize_t n = client.calls->recv(&client, got + have, len - have);
+        CHECK(n > 0 && i < 1000);
+        have += (size_t)n;
+    }
+    CHECK(have == len && memcmp(got, bytes, len) == 0);
+    free(got);
+}
+
+static uint8_t bytes[100000];
+static void fill_bytes(void) {
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i % 253);
+}
+
+SCENE(small_pieces_leave_in_one_record_and_large_ones_in_full_ones) {
+    fill_bytes();
+    open_usual();
+    struct iovec three[] = {{bytes, 10}, {bytes + 10, 1}, {bytes + 11, 89}};
+    CHECK(send_pieces(three, 3, false) == 100 && sends == 1 && sends_with_more == 0);
+    arrive(bytes, 100);
+    CHECK(send_pieces(three, 3, true) == 100 && sends == 1 && sends_with_more == 1);
+    arrive(bytes, 100);
+    struct iovec much[] = {{bytes, RECORD - 1}, {bytes + RECORD - 1, 5000}};
+    CHECK(send_pieces(much, 2, false) == RECORD && sends == 1 && sends_with_more == 1);
+    arrive(bytes, RECORD);
+    struct iovec one = {bytes, 2 * RECORD + 7};
+    CHECK(send_pieces(&one, 1, false) == 2 * RECORD + 7 && sends == 3 && sends_with_more == 2);
+    arrive(bytes, 2 * RECORD + 7);
+    struct iovec first[] = {{bytes, RECORD}, {bytes, 5}};
+    CHECK(send_pieces(first, 2, false) == RECORD && sends == 1 && sends_with_more == 1);
+    arrive(bytes, RECORD);
+    one.iov_len = 3;
+    CHECK(send_pieces(&one, 1, true) == 3 && sends_with_more == 1);
+    arrive(bytes, 3);
+    close_both();
+}
+
+SCENE(a_range_of_a_file_leaves_record_by_record_and_ends_with_the_file) {
+    fill_bytes();
+    open_usual();
+    int file = memfd_create("log", 0);
+    CHECK(write(file, bytes, 50000) == 50000);
+    CHECK(server.calls->sendfile(&server, file, 100, 40000) == 40000);
+    CHECK(sends == 3 && sends_with_more == 2);
+    arrive(bytes + 100, 40000);
+    CHECK(server.calls->sendfile(&server, file, 49990, 40) == 10);
+    arrive(bytes + 49990, 10);
+    CHECK(server.calls->sendfile(&server, file, 50000, 40) == 0);
+    CHECK(server.calls->sendfile(&server, -1, 0, 40) == -1 && errno == EBADF);
+    CHECK(server.calls->failure(&server) == NULL);
+    close(file);
+    close_both();
+}
+
+SCENE(a_full_socket_takes_the_rest_later) {
+    fill_bytes();
+    open_usual();
+    size_t sent = 0;
+    struct iovec piece = {bytes, 64000};
+    for (;; sent += 64000) { /* until it is full, amid a piece or between two */
+        ssize_t n = send_pieces(&piece, 1, false);
+        if (n == 64000) continue;
+        CHECK(n < 0 ? errno == EAGAIN : n % RECORD == 0);
+        size_t part = n < 0 ? 0 : (size_t)n;
+        for (size_t i = 0; i < sent / 64000; i++) arrive(bytes, 64000);
+        if (part != 0) arrive(bytes, part);
+        piece = (struct iovec){bytes + part, 64000 - part};
+        CHECK(send_pieces(&piece, 1, false) == (ssize_t)(64000 - part));
+        arrive(bytes + part, 64000 - part);
+        break;
+    }
+    send_error = recv_error = EINTR;
+    piece = (struct iovec){bytes, 10};
+    CHECK(send_pieces(&piece, 1, false) == 10 && send_error == 0);
+    arrive(bytes, 10);
+    CHECK(recv_error == 0 && server.calls->failure(&server) == NULL);
+    close_both();
+}
+
+SCENE(the_end_of_a_session_comes_after_its_last_bytes) {
+    open_usual();
+    uint8_t got[100];
+    CHECK(client.calls->recv(&client, got, sizeof got) == -1 && errno == EAGAIN && !client.left);
+    struct iovec piece = {(uint8_t *)"bytes", 5};
+    CHECK(send_pieces(&piece, 1, false) == 5);
+    transport_close(&server);
+    CHECK(client.calls->recv(&client, got, 3) == 3 && memcmp(got, "byt", 3) == 0);
+    CHECK(client.calls->recv(&client, got, sizeof got) == 2 && client.left);
+    CHECK(client.calls->recv(&client, got, sizeof got) == 0 && !client.left);
+    CHECK(client.calls->failure(&client) == NULL);
+    transport_close(&client);
+}
+
+SCENE(what_is_no_record_ends_a_session_and_says_so) {
+    open_usual();
+    uint8_t got[100];
+    CHECK(__real_send(client.fd, "\x17\x03\x03\0\5hello and more", 19, 0) == 19);
+    CHECK(server.calls->recv(&server, got, sizeof got) == -1 && errno == EPROTO);
+    const char *why = server.calls->failure(&server);
+    CHECK(why != NULL && server.left);
+    errno = 0;
+    CHECK(server.calls->recv(&server, got, sizeof got) == -1 && errno == EPROTO);
+    CHECK(server.calls->failure(&server) == why);
+    close_both();
+}
+
+/* ---- who is refused, and why */
+
+/* The server's answer to these bytes in the place of a handshake. */
+static void say(const char *hello, size_t len, const char *why) {
+    char unused[TLS_WHY_BYTES];
+    struct tls_settings own = settings_of(&broker, NULL);
+    struct tls *tls = tls_new(&own, unused);
+    open_sockets();
+    CHECK(transport_tls_accept(tls, &server) && server.handshaking);
+    tls_release(tls);
+    CHECK(server.calls->handshake(&server, &report) == TRANSPORT_WAITS && report.text[0] == 0);
+    if (len != 0) CHECK(__real_send(client.fd, hello, len, 0) == (ssize_t)len);
+    shutdown(client.fd, SHUT_WR);
+    enum transport_shake said = TRANSPORT_WAITS;
+    for (int i = 0; i < 100 && said == TRANSPORT_WAITS; i++)
+        said = server.calls->handshake(&server, &report);
+    CHECK(said == TRANSPORT_FAILED && server.handshaking && !report.resumed);
+    if (strcmp(report.text, why) != 0) fprintf(stderr, "said: %s\n", report.text);
+    CHECK(strcmp(report.text, why) == 0);
+    CHECK(server.calls->handshake(&server, &report) == TRANSPORT_FAILED);
+    CHECK(strcmp(report.text, why) == 0);
+    close(client.fd);
+    transport_close(&server);
+}
+
+SCENE(whoever_speaks_no_tls_is_told_apart_by_what_it_says) {
+    make_identity(&broker, "broker", "DNS:broker", 86400);
+    say("GET / HTTP/1.1\r\n\r\n", 18, "HTTP on a TLS port");
+    say("\0\0\0\x12\0\x12\0\3\0\0\0\0\0\2me\0\0", 18, "plain text on a TLS port");
+    say("", 0, "");
+    say("\x16\3\1", 3, "the peer closed the connection");
+}
+
+SCENE(a_certificate_is_for_its_host_and_for_its_time) {
+    make_identity(&broker, "broker", "DNS:broker,IP:127.0.0.1", 86400);
+    struct tls_settings own = settings_of(&broker, NULL), other = settings_of(NULL, &broker);
+    other.connects = true;
+    static const struct {
+        const char *host;
+        bool checked, good;
+    } cases[] = {{"broker", true, true},  {"other", true, false},     {"other", false, true},
+                 {"127.0.0.1", true, true}, {"127.0.0.2", true, false}, {"::1", true, false},
+                 {"::1", false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        enum transport_shake said = open_both(&own, &other, cases[i].host, cases[i].checked);
+        CHECK((said == TRANSPORT_SAFE) == cases[i].good);
+        close_both();
+    }
+    make_identity(&broker, "broker", "DNS:broker", -10);
+    own = settings_of(&broker, NULL), other.trusted = broker.chain;
+    CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_FAILED);
+    close_both();
+}
+
+SCENE(a_client_is_known_by_its_certificate_or_refused) {
+    make_identity(&broker, "broker", "DNS:broker", 86400);
+    make_identity(&alice, "alice", "DNS:alice", 86400);
+    struct tls_settings other = settings_of(&alice, &broker), own = settings_of(&broker, &alice);
+    other.connects = true;
+    for (int required = 0; required < 2; required++) {
+        own.client_auth = required ? TLS_CLIENT_REQUIRED : TLS_CLIENT_REQUESTED;
+        own.trusted = alice.chain, other.chain = alice.chain, other.key = alice.key;
+        CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_SAFE);
+        CHECK(strcmp(report.text, "CN=alice") == 0);
+        close_both();
+        own.trusted = broker.chain; /* nobody that alice is of */
+        CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_FAILED);
+        CHECK(report.text[0] != 0);
+        close_both();
+        other.chain = other.key = NULL;
+        CHECK((open_both(&own, &other, "broker", true) == TRANSPORT_SAFE) == !required);
+        close_both();
+    }
+    other.chain = alice.chain, other.key = alice.key, own.client_auth = TLS_CLIENT_NONE;
+    CHECK(open_both(&own, &other, "broker", true) == TRANSPORT_SAFE && report.text[0] == 0);
+    close_both();
+}
+
+/* Refused with these words at the beginning. */
+static void refuse(struct tls_settings settings, const char *words) {
+    char why[TLS_WHY_BYTES] = "";
+    CHECK(tls_new(&settings, why) == NULL);
+    if (strncmp(why, words, strlen(words)) != 0) fprintf(stderr, "said: %s\n", why);
+    CHECK(strncmp(why, words, strlen(words)) == 0);
+    CHECK(ERR_peek_error() == 0);
+}
+
+SCENE(settings_that_cannot_be_are_refused_by_what_is_wrong) {
+    make_identity(&broker, "broker", "DNS:broker", 86400);
+    make_identity(&alice, "alice", "DNS:alice", 86400);
+    struct tls_settings good = settings_of(&broker, &alice), bad = good;
+    bad.key = NULL, refuse(bad, "there is no certificate with its key");
+    bad = good, bad.chain = NULL, refuse(bad, "there is no certificate with its key");
+    bad.connects = true, refuse(bad, "there is no certificate with its key");
+    bad = good, bad.chain = "", refuse(bad, "there is no certificate in the chain");
+    bad = good, bad.chain = broker.key, refuse(bad, "there is no certificate in the chain");
+    bad = good, bad.key = alice.key, refuse(bad, "the private key does not belong");
+    bad = good, bad.key = "x", refuse(bad, "the private key cannot be read, or needs a password");
+    bad.key_password = "x", refuse(bad, "the private key cannot be read, or its password");
+    bad = good, bad.client_auth = TLS_CLIENT_REQUESTED, bad.trusted = NULL;
+    refuse(bad, "there are no trusted certificates");
+    bad.trusted = "", refuse(bad, "there are no trusted certificates");
+    bad.trusted = "-----BEGIN CERTIFICATE-----\nx\n";
+    refuse(bad, "the trusted certificates cannot");
+    bad.trusted = alice.chain, bad.revoked = "", refuse(bad, "there is no list of revoked");
+    bad.revoked = "-----BEGIN X509 CRL-----\nx\n", refuse(bad, "the list of revoked certificates");
+    bad = good, bad.ciphers = "TLS_AES_128_GCM_SHA256:NO_SUCH";
+    refuse(bad, "no such cipher suite: NO_SUCH");
+    bad.ciphers = ":", refuse(bad, "no such cipher suite: ");
+    bad.ciphers = "TLS_AES_128_GCM_SHA256", bad.version_max = TLS1_2_VERSION;
+    refuse(bad, "none of the cipher suites is of a protocol");
+    bad = good, bad.version_min = TLS1_3_VERSION, bad.ciphers = "ECDHE-ECDSA-AES128-GCM-SHA256";
+    refuse(bad, "none of the cipher suites is of a protocol");
+    char why[TLS_WHY_BYTES];
+    bad = good, bad.trusted = "x"; /* nobody is asked for a certificate */
+    struct tls *tls = tls_new(&bad, why);
+    CHECK(tls != NULL);
+    tls_release(tls);
+}
+
+/* ---- names */
+
+static X509_NAME *name_of(const char *const parts[][2], int count) {
+    X509_NAME *name = X509_NAME_new();
+    for (int i = 0; i < count; i++) {
+        bool with = parts[i][0][0] == '+'; /* of the same set as the one before */
+        CHECK(X509_NAME_add_entry_by_txt(name, parts[i][0] + with, MBSTRING_UTF8,
+                                         (const unsigned char *)parts[i][1], -1, -1,
+                                         with ? -1 : 0) == 1);
+    }
+    return name;
+}
+
+static void write_name(const char *const parts[][2], int count, const char *expected) {
+    X509_NAME *name = name_of(parts, count);
+    size_t len = strlen(expected);
+    char text[512];
+    CHECK(tls_name(name, text, sizeof text));
+    if (strcmp(text, expected) != 0) fprintf(stderr, "wrote: %s\n", text);
+    CHECK(strcmp(text, expected) == 0);
+    memset(text, 'x', sizeof text);
+    CHECK(tls_name(name, text, len + 1) && strcmp(text, expected) == 0 && text[len + 1] == 'x');
+    if (len != 0) CHECK(!tls_name(name, text, len) && !tls_name(name, text, 1));
+    CHECK(!tls_name(name, text, 0));
+    X509_NAME_free(name);
+}
+
+SCENE(a_name_is_written_from_its_end_with_sets_together) {
+    write_name((const char *const[][2]){{"C", "DE"}}, 0, "");
+    write_name((const char *const[][2]){{"CN", "me"}}, 1, "CN=me");
+    write_name((const char *const[][2]){{"C", "DE"}, {"O", "us"}, {"CN", "me"}}, 3,
+               "CN=me,O=us,C=DE");
+    write_name((const char *const[][2]){{"C", "DE"}, {"CN", "me"}, {"+UID", "7"}}, 3,
+               "CN=me+UID=7,C=DE");
+    write_name((const char *const[][2]){{"C", "DE"}, {"+O", "us"}, {"CN", "me"}}, 3,
+               "CN=me,C=DE+O=us");
+    write_name((const char *const[][2]){{"L", "a"}, {"ST", "b"}, {"OU", "c"}, {"street", "d"},
+                                        {"DC", "e"}},
+               5, "DC=e,STREET=d,OU=c,ST=b,L=a");
+    write_name((const char *const[][2]){{"serialNumber", "5"}}, 1, "2.5.4.5=#130135");
+}
+
+SCENE(what_means_something_in_a_name_is_escaped) {
+    write_name((const char *const[][2]){{"CN", ",=+<>#;\"\\"}}, 1,
+               "CN=\\,\\=\\+\\<\\>\\#\\;\\\"\\\\");
+    write_name((const char *const[][2]){{"CN", " a b "}}, 1, "CN=\\ a b\\ ");
+    write_name((const char *const[][2]){{"CN", "  "}}, 1, "CN=\\ \\ ");
+    write_name((const char *const[][2]){{"CN", "a"}, {"O", " "}}, 2, "O=\\ ,CN=a");
+    X509_NAME *name = X509_NAME_new();
+    char text[32];
+    CHECK(X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, (const unsigned char *)"a\0b", 3,
+                                     -1, 0) == 1);
+    CHECK(tls_name(name, text, sizeof text) && strcmp(text, "CN=a\\00b") == 0);
+    X509_NAME_free(name);
+}

@@ -1,0 +1,15 @@
+"""TLS without a reactor: records, refusals and names, between two ends in one process."""
+
+import pytest
+
+from tests.native.programs import built
+from tests.native.scenes import names, play
+
+PARTS = ("net/tls.c", "net/tls_name.c", "net/transport_tls.c", "net/transport_plain.c")
+LINKED = "-Wl,--wrap=send,--wrap=recv,--no-as-needed,-lssl,-lcrypto"
+pytestmark = pytest.mark.timeout(300)   # the first one builds
+
+
+@pytest.mark.parametrize("scene", names("reactor_tls"))
+def test_tls_alone(scene):
+    play(built("reactor_tls", "address", PARTS, LINKED), scene)
