@@ -2,6 +2,7 @@
 #ifndef PYLOG_PLAYED_MEMORY_H
 #define PYLOG_PLAYED_MEMORY_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -11,7 +12,10 @@ static _Atomic int memory_left = NO_MEMORY_LIMIT; /* so many allocations */
 
 static inline bool starved(void) {
     if (memory_left == NO_MEMORY_LIMIT) return false;
-    if (memory_left == 0) return true;
+    if (memory_left == 0) {
+        errno = ENOMEM;
+        return true;
+    }
     memory_left--;
     return false;
 }
