@@ -192,6 +192,15 @@ def test_a_stop_removes_what_is_not_complete(monkeypatch):
     assert world.stopped and move.target.steps == [("delete", 77)] and not world.moves.all()
 
 
+def test_a_stop_waits_for_its_thread_before_it_touches_a_copy_and_needs_none(monkeypatch):
+    world = World(monkeypatch)
+    move, joined = world.begin(), []
+    world.moves._thread.join = lambda: joined.append((world.stopped, list(move.target.steps)))
+    world.moves.stop()
+    assert joined == [(True, [])] and move.target.steps
+    Moves(lambda: 77).stop()
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_only_what_is_ready_is_finished_and_belongs_to_the_caller_then(monkeypatch, finished):
     world = World(monkeypatch)
