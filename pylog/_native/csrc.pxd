@@ -224,6 +224,17 @@ cdef extern from "columns/avro.h" nogil:
                         avro_column *columns, size_t column_count, const builder_column *rows,
                         int64_t row, int64_t stop, int *error)
 
+# ---- lock.h
+cdef extern from "thread/lock.h" nogil:
+    struct lock:
+        pass
+
+    void lock_init(lock *l)
+    void lock_destroy(lock *l)
+    void lock_acquire(lock *l)
+    bint lock_try_acquire(lock *l)
+    void lock_release(lock *l)
+
 # ---- mailbox.h
 cdef extern from "thread/mailbox.h" nogil:
     enum: MESSAGE_WAKE, MESSAGE_IO_DONE, MESSAGE_FIRST_FREE

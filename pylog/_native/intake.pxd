@@ -1,4 +1,3 @@
-from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from pylog._native cimport csrc
@@ -6,8 +5,8 @@ from pylog._native.builder cimport BatchBuilder
 
 
 cdef class Mutex:
-    cdef PyThread_type_lock lock
-    cdef int acquire(self) except -1
+    cdef csrc.lock lock
+    cdef void acquire(self) noexcept
     cdef void release(self) noexcept
 
 

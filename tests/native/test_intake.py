@@ -1,5 +1,6 @@
 """The short way of records: what it takes, what it leaves to the long one, what it locks."""
 
+import gc
 import threading
 
 import pytest
@@ -112,3 +113,10 @@ def test_a_delivery_asks_its_batch():
     assert delivery.exception(4) == (3, 4)
     delivery.add_done_callback(told.append)
     assert told == [delivery] and list(delivery.__await__()) == []
+
+
+def test_a_lock_that_somebody_has_may_be_forgotten():
+    lock = Mutex()
+    lock.__enter__()   # As of a thread that a forked child does not have.
+    del lock
+    gc.collect()
