@@ -66,7 +66,7 @@ static ssize_t send_bytes(struct connection *c) {
             pieces[count++] = piece;
             at = advanced(s, at, piece.iov_len);
         }
-        more = at.part < s->r.reply.part_count;
+        more = piece.iov_len == 0 && at.part < s->r.reply.part_count;
         if (more || s->close_after || count == OUTPUT_PIECES_MAX) break;
     }
     return c->transport.calls->send(&c->transport, pieces, count, more);

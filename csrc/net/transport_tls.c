@@ -4,7 +4,8 @@
  *
  * Ranges of files are read into a record's worth of stack and encrypted from there: the bytes are
  * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
- * mapped. OpenSSL copies what it encrypts in any case. */
+ * mapped. OpenSSL copies what it encrypts in any case. The few bytes that stand before a range wait
+ * for it and go in its first record: a small answer is one record and one packet. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/err.h>
@@ -21,7 +22,8 @@
 enum {
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
     HANDSHAKE_BYTES_MAX = 192 << 10, /* from a peer, before it is known */
-    OVERHEAD_BYTES = 64 << 10        /* that one recv may read beyond its room */
+    OVERHEAD_BYTES = 64 << 10,       /* that one recv may read beyond its room */
+    HELD_BYTES_MAX = 512
 };
 
 struct session {
@@ -32,6 +34,10 @@ struct session {
     size_t received;
     int fd;
     bool more, starved, ended, failed; /* starved: the budget was too small */
+    bool emptied;                      /* the last read had all that was there */
+    bool refused;                      /* a record waits in OpenSSL: it is offered again first */
+    uint16_t held;                     /* bytes that count as sent and wait for their range */
+    uint8_t held_bytes[HELD_BYTES_MAX];
 };
 
 /* ---- the socket */
@@ -62,6 +68,7 @@ static int bio_read(BIO *bio, char *to, int room) {
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
     if (n == 0) s->ended = true;
+    s->emptied = n > 0 && (size_t)n < most;
     if (n > 0) {
         assert_slow((size_t)n <= s->budget);
         s->budget -= (size_t)n;
@@ -131,7 +138,7 @@ static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
     struct session *s = t->session;
     assert_slow(room > 0 && !t->handshaking);
     s->budget = room + OVERHEAD_BYTES;
-    s->starved = t->left = false;
+    s->starved = s->emptied = t->left = false;
     size_t got = 0;
     errno = EPROTO;
     while (got < room && !s->failed) {
@@ -140,6 +147,8 @@ static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
         int result = SSL_read_ex(s->ssl, (uint8_t *)to + got, room - got, &n);
         assert_slow(n <= room - got);
         got += n;
+        /* Asking for more would only be told that there is nothing. */
+        if (result == 1 && s->emptied && !SSL_has_pending(s->ssl)) break;
         if (result == 1) continue;
         if (SSL_get_error(s->ssl, result) == SSL_ERROR_ZERO_RETURN) {
             t->left = got != 0; /* the end, next time */
@@ -162,6 +171,7 @@ static ssize_t put(struct session *s, const void *from, size_t bytes, bool more)
     ERR_clear_error();
     int result = SSL_write_ex(s->ssl, from, bytes, &n);
     assert_slow(n <= bytes);
+    s->refused = result != 1;
     return result == 1 ? (ssize_t)n : not_done(s, result);
 }
 
@@ -179,9 +189,22 @@ static ssize_t put_piece(struct session *s, const struct iovec *piece, bool more
     return (ssize_t)sent;
 }
 
+static bool hold(struct session *s, const struct iovec *pieces, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) bytes += pieces[i].iov_len;
+    if (s->refused || s->held + bytes > sizeof s->held_bytes) return false;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(s->held_bytes + s->held, pieces[i].iov_base, pieces[i].iov_len);
+        s->held = (uint16_t)(s->held + pieces[i].iov_len);
+    }
+    return true;
+}
+
 static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count, bool more) {
     struct session *s = t->session;
     assert_slow(count > 0 && !t->handshaking);
+    assert_slow(s->held == 0); /* its range comes first */
+    if (more && hold(s, pieces, count)) return s->held;
     if (count == 1 || pieces[0].iov_len >= RECORD_BYTES)
         return put_piece(s, &pieces[0], more || count > 1);
     uint8_t record[RECORD_BYTES]; /* many small answers in one */
@@ -202,11 +225,17 @@ static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_
     uint8_t record[RECORD_BYTES];
     size_t sent = 0;
     while (sent < bytes) {
-        ssize_t had = pread(file, record, record_of(bytes - sent), position + (off_t)sent);
+        size_t held = s->held, room = record_of(held + bytes - sent) - held;
+        if (held != 0) memcpy(record, s->held_bytes, held);
+        ssize_t had = pread(file, record + held, room, position + (off_t)sent);
         if (had < 0 && errno == EINTR) continue;
-        ssize_t n = had <= 0 ? had : put(s, record, (size_t)had, sent + (size_t)had < bytes);
+        bool more = sent + (size_t)had < bytes;
+        ssize_t n = had <= 0 ? had : put(s, record, held + (size_t)had, more);
         if (n <= 0) return sent != 0 ? (ssize_t)sent : n;
-        sent += (size_t)n;
+        size_t of_held = (size_t)n < held ? (size_t)n : held;
+        s->held = (uint16_t)(held - of_held);
+        if (s->held != 0) memmove(s->held_bytes, s->held_bytes + of_held, s->held);
+        sent += (size_t)n - of_held;
     }
     return (ssize_t)sent;
 }

@@ -1,0 +1,132 @@
+"""In how many TLS records an answer comes, and that ranges of files come whole in any."""
+
+import socket
+import ssl
+
+import pytest
+
+from pylog.testing import Broker
+from tests.wire import raw
+from tests.wire.messages import decode
+from tests.wire.raw import Connection
+from tests.wire.talk import fetch, produce
+
+RECORD_BYTES = 1 << 14
+
+
+class Records:
+    """A socket in TLS that counts the records that come. As much of one as raw.Connection needs."""
+
+    def __init__(self, port: int, authority: str):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=authority)
+        self.plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.count = 0
+        self._cut = b""
+        while True:
+            try:
+                self.tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._feed()
+        self._flush()
+
+    def sendall(self, data: bytes) -> None:
+        self.tls.write(data)
+        self._flush()
+
+    def recv(self, most: int) -> bytes:
+        while True:
+            try:
+                return self.tls.read(most)
+            except ssl.SSLWantReadError:
+                self._feed()
+
+    def close(self) -> None:
+        self.plain.close()
+
+    def _flush(self) -> None:
+        self.plain.sendall(self.outgoing.read())
+
+    def _feed(self) -> None:
+        data = self.plain.recv(1 << 16)
+        assert data
+        self.incoming.write(data)
+        self._cut += data
+        while len(self._cut) >= 5:
+            length = 5 + int.from_bytes(self._cut[3:5], "big")
+            if len(self._cut) < length:
+                break
+            self._cut = self._cut[length:]
+            self.count += 1
+
+
+class Encrypted(Connection):
+    def __init__(self, broker: Broker):
+        settings = broker.client_settings()
+        self.socket = Records(broker.port, settings["ssl.truststore.certificates"])
+        self.correlation_id = 0
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Broker(tls=True) as running:
+        yield running
+
+
+@pytest.fixture
+def connection(broker):
+    with Encrypted(broker) as made:
+        yield made
+
+
+def stored(connection, broker, values: list[bytes], name: str) -> list[bytes]:
+    """A topic with a batch of each value; the batches as they are kept."""
+    broker.create_topic(name)
+    for value in values:
+        row = produce(connection, name, raw.batch([raw.record(value=value)]))
+        assert row["error_code"] == 0
+    kept = fetch(connection, name)["records"]
+    assert len(kept) > sum(map(len, values))
+    return kept
+
+
+def test_a_small_answer_is_one_record(broker, connection):
+    kept = stored(connection, broker, [b"v"], "small")
+    before = connection.socket.count
+    assert fetch(connection, "small")["records"] == kept
+    assert connection.socket.count == before + 1
+
+
+@pytest.mark.parametrize("bytes_", [RECORD_BYTES - 200, RECORD_BYTES, 3 * RECORD_BYTES, 500_000])
+def test_a_range_fills_the_records_that_its_head_began(broker, connection, bytes_, random_source):
+    name = f"range-{bytes_}"
+    kept = stored(connection, broker, [random_source.randbytes(bytes_)], name)
+    before = connection.socket.count
+    assert fetch(connection, name)["records"] == kept
+    assert connection.socket.count == before + -(-(len(kept) + 100) // RECORD_BYTES)
+
+
+def test_ranges_of_many_partitions_come_whole(broker, connection, random_source):
+    broker.create_topic("many", partitions=40)
+    batches = [raw.batch([raw.record(value=random_source.randbytes(size))])
+               for size in random_source.sample(range(1, 40_000), 40)]
+    for partition, batch in enumerate(batches):
+        assert produce(connection, "many", batch, partition=partition)["error_code"] == 0
+    body = raw.fetch_body(11, [("many", [(partition, 0, 1 << 20, -1) for partition in range(40)])])
+    [topic] = decode(raw.FETCH, 11, connection.call(raw.FETCH, 11, body))["responses"]
+    # But for offset and epoch, which the broker stamps, a batch is as it was sent.
+    assert [row["records"][16:] for row in topic["partitions"]] == [one[16:] for one in batches]
+
+
+def test_answers_to_requests_sent_at_once_come_in_order(broker, connection):
+    kept = stored(connection, broker, [b"a" * 300, b"b"], "pipelined")
+    asked = raw.frame(raw.header(raw.FETCH, 11, 9) + raw.fetch_body(
+        11, [("pipelined", [(0, 0, 1 << 20, -1)])]))
+    connection.send(50 * asked)
+    for _ in range(50):
+        assert kept in connection.answer(raw.FETCH, 11, 9)
