@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from bench import report
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
-from bench.control import groups, metadata, offsets, shares, transactions
+from bench.control import exactly_once, groups, metadata, offsets, shares, transactions
 from bench.control.table import SIDES, render
 from bench.kafka import KafkaBroker, KafkaMissing, kafka_version
 from bench.loads import LoadFailed
@@ -57,6 +57,9 @@ LOADS = {
     "restart": Load(offsets.restart, SIDES[:2] + SIDES[3:], 0),
     "share": Load(shares.load, UNFLUSHED, 2),
     "start-ids": Load(transactions.start, UNFLUSHED, 0),
+    "transactional": Load(exactly_once.writing, UNFLUSHED, 0),   # It takes turns by itself.
+    "transactions": Load(exactly_once.committing, SIDES),
+    "read-committed": Load(exactly_once.reading, UNFLUSHED, 0),
 }
 
 

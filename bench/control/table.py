@@ -65,6 +65,17 @@ ROWS = [
     Row("start-ids", "killed_s", "the same, kill -9", "s", (Goal("value_max", 1),)),
     Row("start-ids", "killed_cpu_s", "the same, broker CPU", "s"),
     Row("start-ids", "rss_mb", "RSS after that", "MB"),
+    Row("transactional", "transactional_cpu_s_per_gb",
+        "1 KiB records in transactions of 100 ms, broker CPU", "s/GB",
+        (Goal("own_max", 1.05, "idempotent_cpu_s_per_gb"),)),
+    Row("transactional", "idempotent_cpu_s_per_gb", "the same without transactions", "s/GB"),
+    Row("transactions", "per_s", "transactions of one record, ten producers", "1/s",
+        (Goal("ratio_min", 3),)),
+    Row("transactions", "cpu_ms", "the same, broker CPU of one", "ms"),
+    Row("read-committed", "read_committed_cpu_s_per_gb",
+        "read_committed, a fifth aborted, broker CPU", "s/GB",
+        (Goal("own_max", 1.02, "read_uncommitted_cpu_s_per_gb"),)),
+    Row("read-committed", "read_uncommitted_cpu_s_per_gb", "the same, read_uncommitted", "s/GB"),
 ]
 
 
