@@ -21,7 +21,9 @@ from typing import NamedTuple
 
 from bench import report
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
-from bench.control import exactly_once, groups, metadata, offsets, shares, transactions
+from bench.control import (
+    exactly_once, groups, joining, metadata, offsets, shares, transactions,
+)
 from bench.control.table import SIDES, render
 from bench.kafka import KafkaBroker, KafkaMissing, kafka_version
 from bench.loads import LoadFailed
@@ -52,7 +54,9 @@ LOADS = {
     "metadata": Load(metadata.clients, UNFLUSHED, 0),   # It warms up by itself.
     "unknown": Load(metadata.unknown, UNFLUSHED),
     "heartbeats": Load(groups.heartbeats, UNFLUSHED),
+    "consumer-heartbeats": Load(groups.consumer_heartbeats, UNFLUSHED),
     "large-group": Load(groups.large_group, SIDES, 3),
+    "joining": Load(joining.joining, UNFLUSHED),
     "commits": Load(offsets.commits, SIDES, 2),
     "restart": Load(offsets.restart, SIDES[:2] + SIDES[3:], 0),
     "share": Load(shares.load, UNFLUSHED, 2),

@@ -24,7 +24,7 @@ SESSION_MS = 1_800_000
 
 def heartbeats(broker) -> dict:
     """Heartbeats of 10,000 members, each the only one of its group."""
-    members = run(_join_all(broker.port, MEMBERS))
+    members = run(_join_all(broker.port, MEMBERS, _alone))
     frames = [frame(12, 3, messages.HeartbeatRequest(
         group_id=group, generation_id=generation, member_id=member))
         for group, member, generation in members]
@@ -32,13 +32,24 @@ def heartbeats(broker) -> dict:
     return {"per_core": HEARTBEATS / done["cpu_s"], "per_s": done["requests_s"]}
 
 
-async def _join_all(port: int, count: int) -> list:
+def consumer_heartbeats(broker) -> dict:
+    """The same in the new protocol (KIP-848)."""
+    members = run(_join_all(broker.port, MEMBERS, _subscribed))
+    new = messages.ConsumerGroupHeartbeatRequest
+    frames = [frame(68, 1, new(group_id=group, member_id=member, member_epoch=epoch))
+              for group, member, epoch in members]
+    done = replay(broker, frames, CONNECTIONS, IN_FLIGHT, requests=HEARTBEATS, error_at=9)
+    return {"per_core": HEARTBEATS / done["cpu_s"], "per_s": done["requests_s"]}
+
+
+async def _join_all(port: int, count: int, join_one) -> list:
+    """(group, member, generation or epoch) of each member. join_one: (connection, group)."""
     opened = [await Connection.open(port) for _ in range(CONNECTIONS)]
     await found(opened[0])
     stem = f"group-{time.monotonic_ns()}"
 
     async def join(connection, numbers):
-        return [await _alone(connection, f"{stem}-{number}") for number in numbers]
+        return [await join_one(connection, f"{stem}-{number}") for number in numbers]
 
     parts = await asyncio.gather(*[join(one, range(first, count, CONNECTIONS))
                                    for first, one in enumerate(opened)])
@@ -69,6 +80,21 @@ async def _alone(connection: Connection, group: str) -> tuple:
             for row in answer.members]))
     assert done.error_code == 0, done
     return group, answer.member_id, answer.generation_id
+
+
+async def _subscribed(connection: Connection, group: str) -> tuple:
+    """A member of the new protocol that has nothing to read."""
+    new = messages.ConsumerGroupHeartbeatRequest
+    member = f"member-{group}"
+    while True:
+        answer = await connection.ask(68, 1, new(
+            group_id=group, member_id=member, member_epoch=0, rebalance_timeout_ms=60_000,
+            subscribed_topic_names=["none"], topic_partitions=[]))
+        if answer.error_code not in RETRIABLE:
+            break
+        await asyncio.sleep(0.01)
+    assert answer.error_code == 0, answer
+    return group, member, answer.member_epoch
 
 
 def large_group(broker) -> dict:
