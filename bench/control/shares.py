@@ -139,7 +139,6 @@ async def _ready(port: int, group: str, topic: str, partitions: int) -> Connecti
             name="share.auto.offset.reset", config_operation=0, value="earliest")])]))
     if answer.responses[0].error_code:
         raise LoadFailed(f"the group's settings are refused: {answer.responses[0]}")
-    # Kafka knows the settings when it knows a topic that is made later.
     await create_topics(connection, [topic], partitions)
     return connection
 
@@ -147,9 +146,11 @@ async def _ready(port: int, group: str, topic: str, partitions: int) -> Connecti
 async def _produce(connection: Connection, topic: str, partition: int, count: int) -> int:
     """The base offset."""
     new = messages.ProduceRequest
+    # Not older than the topic keeps them.
+    now_ms = time.time_ns() // 1_000_000
     request = new(acks=1, timeout_ms=10_000, topic_data=[new.TopicProduceData(
         name=topic, partition_data=[new.PartitionProduceData(index=partition, records=batch.build(
-            [(None, bytes(RECORD_BYTES), 0, ())] * count))])])
+            [(None, bytes(RECORD_BYTES), now_ms, ())] * count))])])
     end_s = time.monotonic() + ANSWER_WAIT_S
     while time.monotonic() < end_s:
         answer = await connection.ask(0, 9, request)
