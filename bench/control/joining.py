@@ -4,7 +4,8 @@ Owns: its members while a load runs.
 Called by: bench.control.__main__.
 Invariants: (1) a group is stable when its members own every partition, each once, and about as many
   each; (2) a member does as clients do: it says at once that it owns what it was given, or gave up
-  what it was not, and heartbeats at its pace otherwise; (3) an answer with an error ends the load.
+  what it was not, and heartbeats as the broker bade it otherwise; (3) an answer with an error ends
+  the load.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from bench.loads import LoadFailed
 from pylog.protocol import messages
 
 SIZES = (100, 1000)
-HEARTBEAT_S = 0.5
+SETTLED_S = 6.0
 STABLE_WAIT_S, LOAD_WAIT_S = 60.0, 150.0
 LEAVES = -1
 _NEW = messages.ConsumerGroupHeartbeatRequest
@@ -51,7 +52,7 @@ class Member:
                     self.owned = wanted
                     self.working_s = self.working_s or time.monotonic()
                     continue
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(answer.heartbeat_interval_ms / 1000)
 
     async def heartbeat(self, joins: bool = False):
         """The answer; None when it has to be tried again. Keeps (3)."""
@@ -91,7 +92,7 @@ async def _joining(broker, size: int) -> dict:
     await _stable(members, tasks, size)
     joined_s = time.monotonic() - begin_s
     idle_s = sum(member.working_s - member.began_s for member in members) / size
-    await asyncio.sleep(2 * HEARTBEAT_S)   # The last ones have been told that all is well.
+    await asyncio.sleep(SETTLED_S)   # The last ones have been told that all is well.
     gone = members.pop()
     tasks.pop().cancel()
     leaving = Member(await Connection.open(broker.port), group, size - 1)

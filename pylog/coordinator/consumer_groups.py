@@ -40,6 +40,9 @@ from pylog.protocol.errors import Error, ErrorCode
 MEMBER_ID_SINCE = 1             # The version whose clients choose their ids.
 BYTES_MAX = 512 << 10           # Of what a member says of itself.
 PARTITIONS_MAX = 100_000        # That it says it owns.
+SETTLING_MS = 3000              # After a target was made another change is likely.
+# A core answers some 30,000 heartbeats a second; these are 2,000 whatever the group's size.
+SOON_MS, SOON_MEMBERS = 500, 1000
 # Kinds of timers.
 SESSION, REBALANCE, JOIN, SYNC = (
     "consumer session", "consumer rebalance", "consumer join", "consumer sync")
@@ -67,7 +70,7 @@ def heartbeat(groups: Any, request: Any, version: int, client: Client) -> Any:
             expect(groups, group, member)
             return messages.ConsumerGroupHeartbeatResponse(
                 member_id=member.id, member_epoch=member.epoch,
-                heartbeat_interval_ms=setting(groups, group.id, "consumer.heartbeat.interval.ms"))
+                heartbeat_interval_ms=_interval_ms(groups, group, member))
     try:
         _check(groups, request, version)
         if request.member_epoch in (LEAVE, LEAVE_STATIC):
@@ -170,13 +173,23 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
 def _answer(groups: Any, group: ConsumerGroup, member: ConsumerMember,
             with_assignment: bool) -> Any:
     new = messages.ConsumerGroupHeartbeatResponse
-    answer = new(member_id=member.id, member_epoch=member.epoch, heartbeat_interval_ms=setting(
-        groups, group.id, "consumer.heartbeat.interval.ms"))
+    answer = new(member_id=member.id, member_epoch=member.epoch,
+                 heartbeat_interval_ms=_interval_ms(groups, group, member))
     if with_assignment:
         answer.assignment = new.Assignment(topic_partitions=[
             new.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
             for topic_id, partitions in member.assigned.items()])
     return answer
+
+
+def _interval_ms(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> int:
+    """When the member is to ask again. While the group comes together that is soon: a rebalance
+    takes as long as those who wait, and those who have to give something up, stay silent."""
+    usual_ms: int = setting(groups, group.id, "consumer.heartbeat.interval.ms")
+    since_ms = groups.clock.wall_ms() - group.assignment_ms
+    if member.state == MEMBER_STABLE and not 0 <= since_ms < SETTLING_MS:
+        return usual_ms
+    return min(usual_ms, SOON_MS * (1 + len(group.members) // SOON_MEMBERS))
 
 
 def _as_requested(before: ConsumerMember, request: Any, client: Client) -> ConsumerMember:

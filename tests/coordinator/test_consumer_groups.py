@@ -41,8 +41,8 @@ class Machine:
         return answer
 
     def join(self, member_id: str, topics=("t",), **fields):
-        return self.beat(member_id, 0, rebalance_timeout_ms=1000, topic_partitions=[],
-                         subscribed_topic_names=list(topics), **fields)
+        return self.beat(member_id, 0, topic_partitions=[], subscribed_topic_names=list(topics),
+                         **{"rebalance_timeout_ms": 1000, **fields})
 
     def run(self, ms: int) -> None:
         self.groups.clock.ms += ms
@@ -74,6 +74,39 @@ def test_who_is_silent_is_missed_and_a_heartbeat_is_a_sign_of_life(machine):
     assert machine.beat("b", 3).error_code == 25
     machine.run(SESSION_MS)
     assert machine.group.state == "Empty"
+
+
+def test_a_group_that_comes_together_is_to_ask_again_soon(machine):
+    assert machine.join("a").heartbeat_interval_ms == 500
+    machine.run(2999)
+    assert machine.beat("a", 2).heartbeat_interval_ms == 500, "others may come"
+    machine.run(1)
+    assert machine.beat("a", 2).heartbeat_interval_ms == 5000
+    machine.groups.clock.ms -= 60_000
+    assert machine.beat("a", 2).heartbeat_interval_ms == 5000, "a clock that was put back"
+
+
+def test_who_waits_for_others_is_to_ask_again_soon_however_long_that_takes(machine):
+    rows = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=[0, 1, 2, 3])]
+    machine.join("a", rebalance_timeout_ms=40_000)
+    waiting = machine.join("b")
+    machine.run(10_000)
+    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 500
+    told = machine.beat("a", 2, topic_partitions=rows)
+    assert told.heartbeat_interval_ms == 500, "it has something to give up"
+    machine.beat("a", 2, topic_partitions=[messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=told.assignment.topic_partitions[0].partitions)])
+    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 5000
+
+
+def test_a_large_group_is_to_ask_again_as_often_as_a_coordinator_can_bear(machine):
+    for number in range(1000):
+        answer = machine.join(f"m-{number}", topics=("none",))
+    assert answer.heartbeat_interval_ms == 1000
+    quick = ConsumerLimits(settings={
+        **ConsumerLimits().settings, "group.consumer.heartbeat.interval.ms": 300})
+    assert Machine(LIMITS._replace(consumer=quick)).join("a").heartbeat_interval_ms == 300
 
 
 def test_who_does_not_revoke_in_time_is_fenced(machine):
