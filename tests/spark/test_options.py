@@ -66,6 +66,13 @@ def test_a_writer_passes_kafka_settings_to_the_producer():
     assert found.settings["acks"] == "1" and found.topic == "out"
 
 
+def test_a_streaming_query_may_have_a_name():
+    # Spark hands its own options on to the sink.
+    found = write_options({"kafka.bootstrap.servers": "h:1", "topic": "out", "queryName": "totals",
+                           "checkpointLocation": "state/"})
+    assert found.topic == "out" and "queryname" not in found.settings
+
+
 def test_streaming_offsets_survive_their_json():
     given = {TopicPartition("a", 0): 5, TopicPartition("a", 11): 0, TopicPartition("b", 2): 9}
     assert from_json(to_json(given)) == given

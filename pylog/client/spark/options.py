@@ -121,7 +121,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Raises ConfigError."""
     given = {name.lower(): str(value) for name, value in options.items()}
     unknown = {name for name in given if not name.startswith(_PREFIX)} - {
-        "topic", "includeheaders", "checkpointlocation", "path", "exactlyonceid", *(
+        "topic", "includeheaders", "checkpointlocation", "queryname", "path", "exactlyonceid", *(
             FORMAT_OPTIONS - {"expandvalue", "mode"})}
     if unknown:
         raise ConfigError(f"no such option: {', '.join(sorted(unknown))}")
