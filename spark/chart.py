@@ -1,7 +1,7 @@
 """Bar charts as SVG, and the round numbers that stand at their axes.
 
 Owns: nothing.
-Called by: spark.report.
+Called by: spark.report, spark.progress.
 Invariants: (1) a chart is one element that needs no script and no other file; (2) what stands at an
   axis is a round number.
 """
@@ -19,31 +19,48 @@ log2 = math.log2
 
 def bars(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Sequence[str],
          kind: str, marks: Sequence[tuple[float, str]] = ()) -> str:
+    """A plot as an element of a page. Keeps (1)."""
+    return framed(plot(values, ticks, hints, kind, marks))
+
+
+def framed(drawn: str, height: int = HEIGHT) -> str:
+    """drawn: of `plot`, of that height."""
+    return (f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {height}" role="img">{drawn}</svg>'
+            "</div>")
+
+
+def plot(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Sequence[str],
+         kind: str, marks: Sequence[tuple[float, str]] = (), height: int = HEIGHT) -> str:
     """values: heights. ticks, marks: (place in bars, label) below and across. hints: per bar.
     kind: the class of the bars."""
-    across, up = (WIDTH - LEFT - RIGHT) / len(values), HEIGHT - BOTTOM - TOP
+    across, foot = (WIDTH - LEFT - RIGHT) / len(values), height - BOTTOM
     levels = steps(0, max(values) or 1.0, TICKS_MAX)
     top = max(*values, levels[-1])
-    parts = [f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
+    parts = []
     for level in levels:
-        y = HEIGHT - BOTTOM - up * level / top
+        y = foot - (foot - TOP) * level / top
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" '
                      f'y2="{y:.1f}"/><text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
                      f"{short(level)}</text>")
     gap = 1.0 if across > 4 else 0.0
     for bar, value in enumerate(values):
         if value:
-            height = max(up * value / top, 1.0)
+            length = max((foot - TOP) * value / top, 1.0)
             parts.append(
-                f'<rect class="{kind}" x="{LEFT + bar * across:.2f}" '
-                f'y="{HEIGHT - BOTTOM - height:.2f}" width="{across - gap:.2f}" '
-                f'height="{height:.2f}"><title>{markup.escape(hints[bar])}</title></rect>')
+                f'<rect class="{kind}" x="{LEFT + bar * across:.2f}" y="{foot - length:.2f}" '
+                f'width="{across - gap:.2f}" height="{length:.2f}">'
+                f"<title>{markup.escape(hints[bar])}</title></rect>")
     for place, text in ticks:
         x = LEFT + place * across
         if LEFT <= x <= WIDTH - RIGHT + 1:
-            parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" '
-                         f'y2="{HEIGHT - BOTTOM + 5}"/><text x="{x:.1f}" y="{HEIGHT - 8}" '
+            parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{foot}" '
+                         f'y2="{foot + 5}"/><text x="{x:.1f}" y="{height - 8}" '
                          f'text-anchor="middle">{text}</text>')
+    return "".join(parts + _marks(marks, across, foot))
+
+
+def _marks(marks: Sequence[tuple[float, str]], across: float, foot: float) -> list[str]:
+    parts: list[str] = []
     last = -math.inf
     for number, (place, text) in enumerate(marks):
         x = LEFT + place * across
@@ -51,10 +68,10 @@ def bars(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Seq
         anchor, aside = ("start", 4) if number or x - LEFT < 60 else ("end", -4)
         if x - last > 2 or number == 0:
             parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 12}" '
-                         f'y2="{HEIGHT - BOTTOM}"/><text class="mark" x="{x + aside:.1f}" '
+                         f'y2="{foot}"/><text class="mark" x="{x + aside:.1f}" '
                          f'y="{TOP - 6}" text-anchor="{anchor}">{text}</text>')
         last = x
-    return "".join(parts) + "</svg></div>"
+    return parts
 
 
 def steps(low: float, high: float, count_max: int) -> list[float]:

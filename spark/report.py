@@ -1,7 +1,7 @@
 """One HTML page of a verdict that needs no other file: figures, plots, a table per partition.
 
 Owns: nothing.
-Called by: spark.validate.
+Called by: spark.validate, spark.progress.
 Invariants: (1) the page loads nothing and runs nothing; (2) it reads in light and dark, on paper
   and on a narrow screen; (3) the verdict comes first, and each fault by its name right behind it.
 """
@@ -68,10 +68,15 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
         "spark.validate. Each record's content follows from the seed, so nothing here was taken "
         "on trust from the broker.</footer>",
     ]
+    return document(f"{word}: {topic}", filter(None, parts))
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A page of its own. parts: HTML. Keeps (1) and (2)."""
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{word}: {markup.escape(topic)}</title><style>{STYLE}</style></head><body>"
-            + "\n".join(filter(None, parts)) + "</body></html>\n")
+            f"<title>{markup.escape(title)}</title><style>{STYLE}</style></head><body>"
+            + "\n".join(parts) + "</body></html>\n")
 
 
 def _verdict(word: str, found: Verdict) -> str:

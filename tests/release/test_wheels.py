@@ -44,12 +44,13 @@ def test_the_sdist_holds_nothing_that_was_built_and_no_tests(packed):
 
 def test_sparks_jobs_are_packed_but_for_those_that_need_the_checkout(packed):
     jobs = {name.rpartition("/")[2] for name in packed if name.startswith("pylog/spark/")}
-    assert {"load.py", "validate.py", "pom.xml"} <= jobs
+    assert {"load.py", "validate.py", "pipeline.py", "orders.py", "pom.xml"} <= jobs
     assert not jobs & {"trial.py", "soak.py", "comparison.py"}
 
 
 def test_sparks_jobs_say_what_they_take_by_either_name():
-    for name in ("spark.load", "pylog.spark.load", "pylog.spark.validate"):
+    for name in ("spark.load", "pylog.spark.load", "pylog.spark.validate",
+                 "pylog.spark.pipeline"):
         done = subprocess.run([sys.executable, "-m", name, "--help"], cwd=REPOSITORY,
                               capture_output=True, text=True)
         assert done.returncode == 0 and "--bootstrap" in done.stdout, done.stderr

@@ -1,6 +1,15 @@
-"""One Spark session for all tests here: a JVM takes longer to start than most tests to run."""
+"""One Spark session for all tests here: a JVM takes longer to start than most tests to run. And a
+standalone cluster for those that ask for one."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
+
+from tests.brokers import free_port
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +24,32 @@ def spark(tmp_path_factory):
         pytest.fail(str(missing))
     yield made
     made.stop()
+
+
+@pytest.fixture
+def standalone(tmp_path):
+    """The URL of a master with two workers of one core each."""
+    import pyspark
+
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    environment = {**os.environ, "SPARK_HOME": str(program.parent.parent),
+                   "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    place = ["--host", "127.0.0.1", "--webui-port", "0"]
+    commands = [[f"{deploy}.master.Master", *place, "--port", str(port)]] + [
+        [f"{deploy}.worker.Worker", *place, "--cores", "1", "--memory", "1g", "--work-dir",
+         str(tmp_path / f"worker-{number}"), url] for number in range(2)]
+    children = []
+    with open(tmp_path / "cluster.out", "ab") as out:
+        for command in commands:
+            children.append(subprocess.Popen([str(program), *command], env=environment, stdout=out,
+                                             stderr=subprocess.STDOUT))
+            time.sleep(5)
+    try:
+        yield url
+    finally:
+        for child in reversed(children):
+            child.terminate()
+            child.wait()

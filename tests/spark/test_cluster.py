@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from spark.session import CHECKOUT
-from tests.brokers import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -23,35 +21,6 @@ def job(name, broker, topic, manifest, *more):
 
 def run(command, **options):
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, **options)
-
-
-@pytest.fixture
-def standalone(tmp_path):
-    """The URL of a master with two workers of one core each."""
-    import pyspark
-
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    environment = {**os.environ, "SPARK_HOME": str(program.parent.parent),
-                   "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    place = ["--host", "127.0.0.1", "--webui-port", "0"]
-    commands = [[f"{deploy}.master.Master", *place, "--port", str(port)]] + [
-        [f"{deploy}.worker.Worker", *place, "--cores", "1", "--memory", "1g", "--work-dir",
-         str(tmp_path / f"worker-{number}"), url] for number in range(2)]
-    children = []
-    with open(tmp_path / "cluster.out", "ab") as out:
-        for command in commands:
-            children.append(subprocess.Popen([str(program), *command], env=environment, stdout=out,
-                                             stderr=subprocess.STDOUT))
-            time.sleep(5)
-    try:
-        yield url
-    finally:
-        for child in reversed(children):
-            child.terminate()
-            child.wait()
 
 
 def test_both_jobs_run_on_a_cluster_of_two_workers(standalone, brokerd, tmp_path):

@@ -1,0 +1,319 @@
+"""A raw topic of orders with doubles, late ones and unreadable ones, and what must come of it.
+
+    python -m pylog.spark.orders load --bootstrap localhost:9092 --from raw --products products.csv
+    python -m pylog.spark.orders check --bootstrap localhost:9092 --to totals --parquet orders/
+
+Owns: nothing.
+Called by: people; the tests.
+Invariants: (1) what is sent follows from a Load alone, and so does what must come of it, without
+  Spark; (2) no order's fate depends on how the topic is cut into micro-batches: one that is late is
+  late whenever none holds more than `per_trigger` records, and one that is not is far from it;
+  (3) a topic or directory is good only when each row is there once, as expected, and no other.
+Source: Spark drops as late what is older than the watermark of the batch before: the newest time of
+  all but the last two batches, less the delay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import heapq
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from . import cluster
+from .committed import committed
+
+START_MS = 1_767_225_600_000
+STEP_MS, DISORDER_MS, LATE_MS_MAX = 2_000, 120_000, 3_600_000
+DOUBLED, LATE, UNREADABLE = 0.10, 0.02, 0.01
+NOT_READABLE = (b"", b"no JSON", b'{"id": "o1", "at": "2026-01-01T00:0', b'{"amount": 3}',
+                b'{"id": "o1", "at": "2026-01-01T00:00:00Z", "product": "p0", "amount": "many"}')
+CATEGORIES = ("books", "games", "tools")
+PRODUCTS = 12
+STABLE_WAIT_S = 30.0
+EXAMPLES_MAX = 5
+COLUMNS = ["id", "at", "product", "category", "amount", "cents"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """per_trigger, delay_s, window_s: as the pipeline is told."""
+
+    seed: int = 0
+    orders: int = 10_000
+    partitions: int = 2
+    per_trigger: int = 500
+    delay_s: int = 600
+    window_s: int = 60
+
+
+class Order(NamedTuple):
+    id: str
+    at_ms: int
+    product: str
+    amount: int
+
+    def value(self) -> bytes:
+        return json.dumps({"id": self.id, "at": _iso(self.at_ms), "product": self.product,
+                           "amount": self.amount}).encode()
+
+
+class Record(NamedTuple):
+    """One of the raw topic. order: None when it cannot be read. is_late: is to be dropped."""
+
+    partition: int
+    key: bytes
+    value: bytes
+    order: Order | None
+    is_late: bool = False
+
+
+class Row(NamedTuple):
+    """One of the Parquet files: an order with what the list of products adds."""
+
+    id: str
+    at_ms: int
+    product: str
+    category: str
+    amount: int
+    cents: int
+
+
+class Total(NamedTuple):
+    """One of the totals topic: of the window that begins then."""
+
+    start_ms: int
+    category: str
+    orders: int
+    units: int
+    cents: int
+
+
+def products() -> dict[str, tuple[str, int]]:
+    """Category and price in cents of each; orders name one more, that is not listed."""
+    return {f"p{number}": (CATEGORIES[number % len(CATEGORIES)], 100 + 37 * number)
+            for number in range(PRODUCTS)}
+
+
+def records(load: Load) -> Iterator[Record]:
+    """In the order of sending. Keeps (1) and (2)."""
+    chance = random.Random(load.seed)
+    # Per partition and offset: the newest time up to there.
+    newest: list[list[int]] = [[] for _ in range(load.partitions)]
+    again: list[tuple[int, int, Record]] = []
+    for number in range(load.orders):
+        ready = [_new(load, chance, newest, number)]
+        while again and again[0][0] <= number:
+            ready.append(heapq.heappop(again)[2])
+        for record in ready:
+            _note(newest[record.partition], record)
+            yield record
+        if ready[0].order and chance.random() < DOUBLED:
+            # Some come long after the watermark has passed the first.
+            behind = chance.choice((1, 1, 30, 4 * load.per_trigger * load.partitions))
+            heapq.heappush(again, (number + chance.randint(1, behind), number, ready[0]))
+    for _, _, record in sorted(again):
+        yield record
+    # The last one moves the watermark past the windows of all others.
+    end_ms = START_MS + load.orders * STEP_MS + 1000 * (load.delay_s + load.window_s) + LATE_MS_MAX
+    yield _record(load, load.orders, Order(f"o{load.orders:07}", end_ms, "p0", 1))
+
+
+def _new(load: Load, chance: random.Random, newest: list[list[int]], number: int) -> Record:
+    order = Order(f"o{number:07}", START_MS + number * STEP_MS - chance.randrange(DISORDER_MS),
+                  f"p{chance.randrange(PRODUCTS + 1)}", chance.randint(1, 9))
+    if chance.random() < UNREADABLE:
+        return Record(number % load.partitions, order.id.encode(), chance.choice(NOT_READABLE),
+                      None)
+    # Two batches end between that record and this one, at least.
+    before = len(newest[number % load.partitions]) - 2 * load.per_trigger
+    if before < 0 or chance.random() >= LATE:
+        return _record(load, number, order)
+    passed_ms = newest[number % load.partitions][before] - 1000 * load.delay_s
+    late = order._replace(at_ms=passed_ms - 1 - chance.randrange(LATE_MS_MAX))
+    return _record(load, number, late)._replace(is_late=True)
+
+
+def _record(load: Load, number: int, order: Order) -> Record:
+    return Record(number % load.partitions, order.id.encode(), order.value(), order)
+
+
+def _note(newest: list[int], record: Record) -> None:
+    at_ms = record.order.at_ms if record.order else 0
+    newest.append(max(at_ms, newest[-1] if newest else 0))
+
+
+def rows(load: Load) -> list[Row]:
+    """What the Parquet files must hold, in no order."""
+    known, found = products(), {}
+    for record in records(load):
+        if record.order and not record.is_late:
+            order = record.order
+            category, price = known.get(order.product, ("unknown", 0))
+            found[order.id] = Row(order.id, order.at_ms, order.product, category, order.amount,
+                                  price * order.amount)
+    return list(found.values())
+
+
+def totals(load: Load, given: Iterable[Row]) -> list[Total]:
+    """What the totals topic must hold: the windows that the watermark has passed."""
+    given = list(given)
+    passed_ms = max(row.at_ms for row in given) - 1000 * load.delay_s
+    sums: dict[tuple[int, str], list[int]] = {}
+    for row in given:
+        start_ms = row.at_ms - row.at_ms % (1000 * load.window_s)
+        if start_ms + 1000 * load.window_s <= passed_ms:
+            found = sums.setdefault((start_ms, row.category), [0, 0, 0])
+            for place, value in enumerate((1, row.amount, row.cents)):
+                found[place] += value
+    return [Total(*key, *found) for key, found in sums.items()]
+
+
+def wrong(load: Load, bootstrap: str, topic: str, directory: str) -> list[str]:
+    """What is not as it must be once the pipeline has read all of a load. Raises ClusterError."""
+    kept = rows(load)
+    return faults("rows", kept, read_rows(directory)) + faults(
+        "totals", totals(load, kept), read_totals(bootstrap, topic, load.window_s))
+
+
+def faults(what: str, expected: Iterable[Any], found: Iterable[Any]) -> list[str]:
+    """A line for each kind of difference. Keeps (3)."""
+    wanted, seen = Counter(expected), Counter(found)
+    lines = []
+    for kind, more in (("missing", wanted - seen), ("too many", seen - wanted)):
+        if more:
+            examples = ", ".join(map(str, sorted(more)[:EXAMPLES_MAX]))
+            lines.append(f"{what}: {more.total()} {kind}: {examples}")
+    return lines
+
+
+def send(bootstrap: str, topic: str, given: Iterable[Record]) -> int:
+    """How many records were acknowledged. The last is sent when all others are there: were it read
+    long before them, they would be late."""
+    from pylog.client import Producer
+
+    given = list(given)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for part in (given[:-1], given[-1:]):
+            for record in part:
+                producer.send(topic, record.value, record.key, partition=record.partition)
+            producer.flush()
+    return len(given)
+
+
+def read_rows(directory: str) -> list[Row]:
+    """The rows of the directory's committed files."""
+    import pyarrow.parquet as pq
+
+    found: list[Row] = []
+    for path in committed(directory):
+        columns = pq.read_table(path, columns=COLUMNS, partitioning=None).to_pydict()
+        columns["at"] = [_milliseconds(at) for at in columns["at"]]
+        found += map(Row, *columns.values())
+    return found
+
+
+def read_totals(bootstrap: str, topic: str, window_s: int) -> list[Total]:
+    """Of the records that are committed. Raises ClusterError while others are open."""
+    from pylog.client import scan
+
+    given = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed"}
+    end_s = time.monotonic() + STABLE_WAIT_S
+    while (cluster.ends(given, topic)
+           != cluster.ends({"bootstrap.servers": bootstrap}, topic)):
+        if time.monotonic() > end_s:
+            raise cluster.ClusterError(f"a transaction is open in {topic!r}")
+        time.sleep(0.1)
+    found = []
+    for batch in scan(topic, columns=["value"], config=given):
+        for value in batch.column(0).to_pylist():
+            row = json.loads(value)
+            start, end = (_milliseconds(datetime.datetime.fromisoformat(row[name]))
+                          for name in ("start", "end"))
+            if end - start != 1000 * window_s:
+                raise cluster.ClusterError(f"the windows of {topic!r} are of {end - start} ms")
+            found.append(Total(start, *(row[name] for name in Total._fields[1:])))
+    return found
+
+
+def _iso(at_ms: int) -> str:
+    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _milliseconds(at: datetime.datetime) -> int:
+    """A time without a zone is UTC."""
+    at = at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
+    return round(at.timestamp() * 1000)
+
+
+def write_products(path: str) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("product", "category", "cents"))
+        writer.writerows((name, *row) for name, row in products().items())
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    made = Load(options.seed, options.orders, options.partitions, options.per_trigger,
+                options.delay, options.window)
+    try:
+        return options.work(options, made)
+    except (cluster.ClusterError, OSError) as failure:
+        print(f"orders: {failure}", file=sys.stderr)
+        return 2
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="orders", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(required=True)
+    load = commands.add_parser("load", help="send them")
+    check = commands.add_parser("check", help="compare what the pipeline made of them; exit code "
+                                "0: as it must be, 1: not so, 2: no verdict")
+    load.set_defaults(work=_load)
+    check.set_defaults(work=_check)
+    for command in (load, check):
+        add = command.add_argument
+        add("--bootstrap", required=True, help="host:port,...")
+        add("--seed", type=int, default=0)
+        add("--orders", type=int, default=10_000)
+        add("--partitions", type=int, default=2, help="of the raw topic")
+        add("--per-trigger", type=int, default=500, help="as of the pipeline, or more")
+        add("--delay", type=int, default=600, metavar="SECONDS", help="as of the pipeline")
+        add("--window", type=int, default=60, metavar="SECONDS", help="as of the pipeline")
+    load.add_argument("--from", dest="source", required=True, help="topic; made when it is missing")
+    load.add_argument("--products", required=True, metavar="FILE", help="to write: the list")
+    check.add_argument("--to", dest="target", required=True, help="topic")
+    check.add_argument("--parquet", required=True, metavar="DIRECTORY")
+    return parser
+
+
+def _load(options: argparse.Namespace, made: Load) -> int:
+    cluster.create_topic({"bootstrap.servers": options.bootstrap}, options.source,
+                         made.partitions)
+    write_products(options.products)
+    count = send(options.bootstrap, options.source, records(made))
+    kept = len(rows(made))
+    print(f"orders: {count} records sent, {kept} orders are to be kept of them")
+    return 0
+
+
+def _check(options: argparse.Namespace, made: Load) -> int:
+    kept = rows(made)
+    found = wrong(made, options.bootstrap, options.target, options.parquet)
+    print("\n".join(found) or
+          f"GOOD: {len(kept)} rows and {len(totals(made, kept))} totals, each there once")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""A pipeline to keep: raw topic, decoded, each order once, with its product; totals and Parquet.
+
+    python -m pylog.spark.pipeline --bootstrap localhost:9092 --from raw --to totals \
+        --products products.csv --parquet orders/ --checkpoint state/ --report progress.html
+
+Owns: the checkpoint directory, the directory of Parquet files, the journal beside the report.
+Called by: people; tests.spark.test_pipeline (also as a program).
+Invariants: (1) each order that can be read and is not late is in the Parquet files once, whatever
+  was killed; (2) the totals are made from the Parquet files' rows, so both agree; (3) the total of
+  a window is written once, when no order of it can come any more.
+Source: Structured Streaming Programming Guide (watermarks, several stateful operators, file sink).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # By spark-submit, which knows no packages.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    __package__ = "spark"
+
+from . import cluster
+from .plan import PlanError, made_directory
+from .progress import Journal
+from .session import SetupError, session
+
+ORDER = "id STRING, at TIMESTAMP, product STRING, amount INT"
+ROW = "id STRING, at TIMESTAMP, product STRING, category STRING, amount INT, cents LONG"
+LOOK_S = 1.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        listed = products(options.products)
+        given = {"bootstrap.servers": options.bootstrap}
+        cluster.ends(given, options.source)
+        cluster.create_topic(given, options.target, options.partitions)
+        journal = Journal(options.report)
+        for directory in (options.parquet, options.checkpoint):
+            if "://" not in directory:
+                made_directory(directory)
+        spark = session(f"pipeline from {options.source} to {options.target}",
+                        master=options.master, connector=False,
+                        settings={"spark.sql.shuffle.partitions": str(options.tasks)})
+        try:
+            run(Pipeline(spark, options, listed), options.once, journal)
+        finally:
+            spark.stop()
+    except (PlanError, SetupError, cluster.ClusterError) as failure:
+        print(f"pipeline: {failure}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # The checkpoint knows where it was.
+        return 0
+    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+        print(f"pipeline: failed: {cluster.first_line(failure)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pipeline", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--bootstrap", required=True, help="host:port,...")
+    add("--from", dest="source", required=True, metavar="TOPIC", help="of JSON orders")
+    add("--to", dest="target", required=True, metavar="TOPIC", help="made when it is missing")
+    add("--partitions", type=int, default=2, help="of a topic that is made")
+    add("--products", required=True, metavar="FILE", help="CSV: product,category,cents")
+    add("--parquet", required=True, metavar="DIRECTORY", help="for the rows")
+    add("--checkpoint", required=True, metavar="DIRECTORY", help="a second run goes on")
+    add("--delay", type=int, default=600, metavar="SECONDS",
+        help="how late an order may be, and a double after its first")
+    add("--window", type=int, default=60, metavar="SECONDS", help="of a total")
+    add("--per-trigger", type=int, default=100_000, metavar="RECORDS", help="of a micro-batch")
+    add("--tasks", type=int, default=2, help="of each step with state; the checkpoint fixes it")
+    add("--every", type=float, default=1.0, metavar="SECONDS", help="looks for new records")
+    add("--once", action="store_true", help="all that is there now, then end")
+    add("--report", default="", metavar="FILE", help="a page (.html) or picture (.svg) of progress")
+    add("--master", default="", help="of Spark, default local[*]")
+    return parser
+
+
+def products(path: str) -> list[tuple[str, str, int]]:
+    """The list that orders are joined with. Raises PlanError."""
+    try:
+        with open(path, newline="") as file:
+            return [(row["product"], row["category"], int(row["cents"]))
+                    for row in csv.DictReader(file)]
+    except (OSError, KeyError, ValueError, TypeError) as failure:
+        raise PlanError(f"no list of products in {path}: {failure}") from None
+
+
+class Pipeline:
+    """Its steps, each a frame of the one before. listed: of `products`."""
+
+    def __init__(self, spark: Any, options: argparse.Namespace,
+                 listed: list[tuple[str, str, int]]):
+        self.spark = spark
+        self.options = options
+        self.products = spark.createDataFrame(
+            listed, "product STRING, category STRING, price LONG")
+        self.trigger = ({"availableNow": True} if options.once else
+                        {"processingTime": f"{round(options.every * 1000)} milliseconds"})
+        self.delay = f"{options.delay} seconds"
+
+    def decoded(self) -> Any:
+        """The raw topic's orders. What cannot be read is counted, and stays in the topic."""
+        from pyspark.sql import functions as f
+
+        source = (self.spark.readStream.format("pylog")
+                  .option("kafka.bootstrap.servers", self.options.bootstrap)
+                  .option("subscribe", self.options.source).option("startingOffsets", "earliest")
+                  .option("maxOffsetsPerTrigger", self.options.per_trigger)
+                  .option("kafka.isolation.level", "read_committed")
+                  .option("valueFormat", "json").option("valueSchema", ORDER)
+                  .option("expandValue", "true").option("mode", "permissive")
+                  .schema(f"{ORDER}, _corrupt_value BINARY"))
+        is_order = f.col("id").isNotNull() & f.col("at").isNotNull()
+        return (source.load()
+                .observe("decoded", f.count_if(~is_order).alias("unreadable"))
+                .where(is_order).drop("_corrupt_value"))
+
+    def unique(self, orders: Any) -> Any:
+        """Each id once. State is kept of the ids that the watermark has not passed."""
+        return orders.withWatermark("at", self.delay).dropDuplicatesWithinWatermark(["id"])
+
+    def enriched(self, orders: Any) -> Any:
+        """With category and value; a product that is not listed is of no value."""
+        from pyspark.sql import functions as f
+
+        return (orders.join(f.broadcast(self.products), "product", "left")
+                .select("id", "at", "product",
+                        f.coalesce("category", f.lit("unknown")).alias("category"), "amount",
+                        (f.coalesce("price", f.lit(0)) * f.col("amount")).alias("cents"))
+                .observe("enriched", f.count(f.lit(1)).alias("written")))
+
+    def rows(self) -> Any:
+        """The query that writes the Parquet files. Keeps (1)."""
+        return (self.enriched(self.unique(self.decoded())).writeStream.queryName("rows")
+                .format("parquet").option("path", self.options.parquet)
+                .option("checkpointLocation", f"{self.options.checkpoint}/rows")
+                .trigger(**self.trigger).start())
+
+    def totals(self) -> Any:
+        """The query that sums what `rows` has committed. Keeps (2) and (3)."""
+        from pyspark.sql import functions as f
+
+        sums = (self.spark.readStream.schema(ROW).parquet(self.options.parquet)
+                .withWatermark("at", self.delay)
+                .groupBy(f.window("at", f"{self.options.window} seconds"), "category")
+                .agg(f.count("id").alias("orders"), f.sum("amount").alias("units"),
+                     f.sum("cents").alias("cents"))
+                .observe("summed", f.count(f.lit(1)).alias("written")))
+        start = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
+        value = f.struct("window.start", "window.end", "category", "orders", "units", "cents")
+        return (sums.select(f.concat_ws("@", "category", start).alias("key"), value.alias("value"))
+                .writeStream.queryName("totals").format("pylog")
+                .option("kafka.bootstrap.servers", self.options.bootstrap)
+                .option("topic", self.options.target).option("valueFormat", "json")
+                .option("exactlyOnceId", f"totals-of-{self.options.target}")
+                .option("checkpointLocation", f"{self.options.checkpoint}/totals")
+                .trigger(**self.trigger).start())
+
+
+def run(pipeline: Pipeline, once: bool, journal: Journal) -> None:
+    """Both queries side by side until one fails or a signal ends them; with `once` one after the
+    other. Raises what a query has failed with."""
+    if once:
+        for start in (pipeline.rows, pipeline.totals):
+            follow([start()], journal)
+    else:
+        # `totals` finds the log of the Parquet files, which `rows` makes before it returns.
+        follow([pipeline.rows(), pipeline.totals()], journal)
+
+
+def follow(queries: list[Any], journal: Journal) -> None:
+    """Until one has ended."""
+    try:
+        while not any([query.awaitTermination(LOOK_S / len(queries)) for query in queries]):
+            journal.note(query.recentProgress for query in queries)
+    finally:
+        journal.note(query.recentProgress for query in queries)
+        for query in queries:
+            query.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""What the pipeline's raw load says must come of it, against Spark's rules played by hand."""
+
+from collections import deque
+
+import pytest
+
+from pylog.client.offsets import TopicPartition
+from pylog.client.spark.source import limited
+from spark import cluster, orders
+from spark.orders import Load, Row, Total
+
+LOAD = Load(orders=4000, per_trigger=100)
+
+
+def micro_batches(records, most):
+    """The records as a query reads them whose batches have at most so many. most: of each batch."""
+    queues = {}
+    for record in records:
+        queues.setdefault(TopicPartition("raw", record.partition), deque()).append(record)
+    none = dict.fromkeys(queues, 0)
+    while any(queues.values()):
+        waiting = {place: len(queue) for place, queue in queues.items()}
+        yield [queues[place].popleft() for place, count in limited(none, waiting, most()).items()
+               for _ in range(count)]
+
+
+def kept_by_spark(load, most):
+    """The ids of a query that drops doubles within a watermark: how often each comes through."""
+    newest, passed_before, passed = 0, 0, 0
+    until, kept = {}, []
+    for batch in micro_batches(orders.records(load), most):
+        # Late is what the batch before had for a watermark; state goes by this one's.
+        for record in batch:
+            if record.order and record.order.at_ms > passed_before:
+                if record.order.id not in until:
+                    kept.append(record.order.id)
+                    until[record.order.id] = record.order.at_ms + 1000 * load.delay_s
+        until = {id: end_ms for id, end_ms in until.items() if end_ms > passed}
+        newest = max([newest, *(record.order.at_ms for record in batch if record.order)])
+        passed_before, passed = passed, newest - 1000 * load.delay_s
+    return sorted(kept)
+
+
+@pytest.mark.parametrize("load", [
+    LOAD, Load(3, 4000, partitions=1, per_trigger=150), Load(4, 6000, partitions=3, per_trigger=90),
+    Load(5, 4000, per_trigger=60, delay_s=900, window_s=300)])
+def test_which_orders_are_kept_is_the_same_however_the_topic_is_cut(load, random_source):
+    wanted = sorted(row.id for row in orders.rows(load))
+    assert kept_by_spark(load, lambda: load.per_trigger) == wanted
+    assert kept_by_spark(load, lambda: random_source.randint(1, load.per_trigger)) == wanted
+
+
+def test_late_orders_would_be_kept_by_batches_larger_than_was_agreed():
+    wanted = {row.id for row in orders.rows(LOAD)}
+    late = {record.order.id for record in orders.records(LOAD) if record.is_late}
+    assert late and not late & wanted
+    assert late <= set(kept_by_spark(LOAD, lambda: 1_000_000))
+
+
+def test_a_load_has_doubles_late_orders_and_unreadable_ones():
+    records = list(orders.records(LOAD))
+    ids = [record.order.id for record in records if record.order]
+    assert len(ids) - len(set(ids)) > 200
+    assert sum(record.is_late for record in records) > 20
+    assert sum(record.order is None for record in records) > 20
+    assert records == list(orders.records(LOAD)) != list(orders.records(Load(1, 4000)))
+
+
+def test_a_double_comes_to_the_partition_of_its_first():
+    places = {}
+    for record in orders.records(LOAD):
+        places.setdefault(record.key, set()).add(record.partition)
+    assert all(len(found) == 1 for found in places.values())
+
+
+def row(id, second, category="books", amount=2):
+    return Row(id, 1000 * second, "p0", category, amount, 10 * amount)
+
+
+def test_totals_are_of_the_windows_that_the_watermark_has_passed():
+    given = [row("a", 0), row("b", 59, amount=3), row("c", 59, "games"), row("d", 60),
+             row("e", 120), row("last", 720)]
+    found = orders.totals(Load(delay_s=600, window_s=60), given)
+    assert sorted(found) == [Total(0, "books", 2, 5, 50), Total(0, "games", 1, 2, 20),
+                             Total(60_000, "books", 1, 2, 20)]
+
+
+def test_no_total_of_a_load_waits_but_the_last_ones():
+    found = orders.totals(LOAD, orders.rows(LOAD))
+    assert sum(total.orders for total in found) == len(orders.rows(LOAD)) - 1
+
+
+@pytest.mark.parametrize("found, line", [
+    ([row("a", 1)], "rows: 1 missing: Row(id='b'"),
+    ([row("a", 1), row("b", 2), row("b", 2)], "rows: 1 too many: Row(id='b'"),
+    ([row("a", 1), row("b", 3)], "rows: 1 missing: Row(id='b', at_ms=2000")])
+def test_what_is_missing_doubled_or_wrong_is_named(found, line):
+    wanted = [row("b", 2), row("a", 1)]
+    assert orders.faults("rows", wanted, wanted[::-1]) == []
+    assert orders.faults("rows", wanted, found)[0].startswith(line)
+
+
+def test_a_check_names_what_is_missing_and_ends_with_1_or_2_without_a_topic(
+        brokerd, tmp_path, capsys):
+    given = ["--bootstrap", brokerd.bootstrap, "--orders", "300"]
+    assert orders.main(["load", *given, "--from", "sent", "--products",
+                        str(tmp_path / "products.csv")]) == 0
+    sent = len(list(orders.records(Load(orders=300))))
+    assert f"{sent} records sent" in capsys.readouterr().out
+    cluster.create_topic({"bootstrap.servers": brokerd.bootstrap}, "empty", 1)
+    check = ["check", *given, "--parquet", str(tmp_path), "--to"]
+    assert orders.main([*check, "empty"]) == 1
+    said = capsys.readouterr().out
+    assert f"rows: {len(orders.rows(Load(orders=300)))} missing" in said and "totals: " in said
+    assert orders.main([*check, "not-there"]) == 2
+    assert "not-there" in capsys.readouterr().err
