@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from pylog._native.log import LogDir
+from pylog._native.log import LogDeleted, LogDir
 from pylog.config import Settings
 from pylog.metadata import snapshots
 from pylog.metadata.image import Image, apply
@@ -250,6 +250,21 @@ def test_a_snapshot_in_the_place_of_an_older_image_takes_away_what_it_lacks(tmp_
                 assert deltas[-1].topic_ids == {(n + 1).to_bytes(16, "big") for n in (1, 3)}
 
     asyncio.run(go())
+
+
+def test_a_copy_is_let_go_before_another_begins_in_its_place(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "own").mkdir()
+    copy = ObservedLog(LogDir(str(tmp_path / "own")), None, lambda: NOW_MS)
+    former = copy._log
+    image = apply(Image(), [topic(1)], 9, 1)
+    snapshots.write(str(tmp_path / "model"), snapshots.records_of(image), 10, 1, NOW_MS)
+    path, end, epoch = snapshots.newest(str(tmp_path / "model"))
+    with open(path, "rb") as file:
+        copy.take_snapshot(file.read(), end, epoch)
+    assert (copy._log.start_offset, copy._log.end_offset) == (10, 10)
+    with pytest.raises(LogDeleted):
+        former.flush()
 
 
 def test_a_controller_that_is_not_the_active_one_names_the_one_to_ask(tmp_path):

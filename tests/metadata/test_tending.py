@@ -178,6 +178,29 @@ def test_nobody_is_fenced_after_the_office(monkeypatch):
     world.run(go)
 
 
+def test_what_a_former_office_looked_after_is_left_to_the_next(monkeypatch):
+    calls = []
+    world = World(monkeypatch, broker_session_timeout_ms="3600000",
+                  leader_imbalance_check_interval_seconds="70")
+
+    def balanced(rules):
+        calls.append(world.loop.time() - world.began_s)
+        yield
+        return []
+
+    monkeypatch.setattr(elections, "balanced", balanced)
+
+    async def go():
+        await world.at(10)
+        world.controller.resign()
+        await world.at(20)
+        await world.controller.begin(world.elect(1))
+        await world.at(170)
+        assert calls == pytest.approx([90, 160], abs=0.05)
+
+    world.run(go)
+
+
 @pytest.mark.parametrize(("name", "settings", "times"), [
     ("balanced", {"leader_imbalance_check_interval_seconds": "70"}, [70, 140, 210]),
     ("balanced", {"leader_imbalance_check_interval_seconds": "70",
