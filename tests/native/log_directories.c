@@ -235,6 +235,32 @@ static void check_removed(const char *path) {
 
 /* ---- whom the flusher's threads hear ---- */
 
+/* Of the last sleep that has an end; under the directory's flush_lock. */
+static int64_t slept_until_ms;
+
+int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *lock,
+                                  const struct timespec *until) {
+    slept_until_ms = until->tv_sec * 1000 + until->tv_nsec / 1000000;
+    return __real_pthread_cond_timedwait(condition, lock, until);
+}
+
+static void sleep_until_due(void) {
+    log_dir_remove_later(dir, "much later", 900000);
+    log_dir_remove_later(dir, "later", 600000);
+    for (int64_t until = 0, due = -1, last; until != due; usleep(500)) {
+        lock_acquire(&dir->flush_lock);
+        until = slept_until_ms;
+        due = dir->removals->due_ms;
+        last = dir->removals->next->due_ms;
+        lock_release(&dir->flush_lock);
+        CHECK(until == 0 || until == due || until == last);
+    }
+}
+
 static void await_removal(const char *name, int64_t delay_ms) {
     played_write(dir, name, "x", 1);
     log_dir_remove_later(dir, name, delay_ms);
@@ -355,7 +381,7 @@ static void run(const char *name, const char *path) {
                   {"open", open_files},          {"sync", sync_names},
                   {"room", take_room},           {"large", refuse_the_large},
                   {"order", order_removals},     {"damages", take_damages},
-                  {"wake", wake_flusher}};
+                  {"wake", wake_flusher},        {"sleep", sleep_until_due}};
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(name, scenes[i].name) == 0) scenes[i].run();
     if (strcmp(name, "sweep") == 0) sweep(path);
@@ -366,7 +392,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 3);
     pool = iopool_new(1, 16, NULL, NULL);
     dir = played_directory(argv[1], pool);
-    if (strcmp(argv[2], "wake") != 0) played_still(dir);
+    if (strcmp(argv[2], "wake") != 0 && strcmp(argv[2], "sleep") != 0) played_still(dir);
     int before = played_descriptors();
     run(argv[2], argv[1]);
     CHECK(played_descriptors() == before);

@@ -236,6 +236,38 @@ static void adopt_what_lies_there(void) {
     leave();
 }
 
+/* The checkpoint's last epoch adds to those of the file, and takes none away. */
+static void adopt_epochs(void) {
+    static const char *const path = "t-0/leader-epoch-checkpoint";
+    struct log_config config = config_of(1 << 20);
+    int64_t triples[3 * 32];
+    open_one(config);
+    fill(10, 1);
+    CHECK(log_become_leader(one, 4, 1) == 0);
+    fill(1, 20);
+    struct log_checkpoint c = closed(triples);
+    CHECK(c.last_epoch == 4 && text_is(path, "0\n2\n0 0\n4 10\n"));
+    /* Nobody knows, a part of it, all. */
+    for (int32_t last = -1; last < 5; last++) {
+        c.last_epoch = last;
+        CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == 4);
+        CHECK(log_epoch_of(one, 9) == 0 && log_last_epoch(one) == 4);
+        CHECK(!log_marked(&one->flush.epochs_marks));
+        leave();
+    }
+    c.last_epoch = 5;
+    CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == 4 && log_last_epoch(one) == 5);
+    CHECK(log_marked(&one->flush.epochs_marks) && log_flush(one) == 0);
+    CHECK(text_is(path, "0\n3\n0 0\n4 10\n5 11\n"));
+    leave();
+    /* Without the file, and with nothing to write into it. */
+    CHECK(unlinkat(dir->fd, path, 0) == 0);
+    c.last_epoch = -1;
+    CHECK(open_with(config, c) == 0 && log_epoch_of(one, 10) == -1);
+    CHECK(log_last_epoch(one) == -1 && !log_marked(&one->flush.epochs_marks));
+    leave();
+}
+
 /* Indexes that a clean start finds wrong are made anew by the first append. */
 static void adopt_without_indexes(void) {
     int64_t triples[3 * 32];
@@ -305,8 +337,11 @@ static void close_with_faults(void) {
     CHECK(log_close_clean(one, NOW) == LOG_E_DELETED);
     let_go();
     open_one(config_of(1 << 20));
+    fill(10, 1);
     log_dir_fail(dir, EIO, "pwrite");
-    CHECK(log_close_clean(one, NOW) == LOG_E_OFFLINE);
+    played_note();
+    CHECK(log_close_clean(one, NOW) == LOG_E_OFFLINE && played.noted == 0);
+    CHECK(one->append.writable);
     let_go();
 }
 
@@ -339,6 +374,7 @@ int main(int argc, char **argv) {
         {"names", refuse_names},         {"metadata", write_metadata},
         {"believe", believe_checkpoints}, {"doubt", doubt_checkpoints},
         {"close", close_whole},          {"adopt", adopt_what_lies_there},
+        {"epochs", adopt_epochs},
         {"indexes", adopt_without_indexes}, {"shared", follow_shared},
         {"faults", close_with_faults},   {"settings", change_settings}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);

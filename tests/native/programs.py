@@ -76,6 +76,9 @@ def _object(source: Path, command: tuple[str, ...]) -> str:
     return made[1]
 
 
-def play(name: str, path: Path, scene: str) -> None:
-    """A scene of a program that has log_played.h, in a folder of its own."""
-    check_ok(built(name, "", LOG, PLAYED), path, scene)
+def play(name: str, path: Path, scene: str, played: tuple[str, ...] = ()) -> None:
+    """A scene of a program that has log_played.h, in a folder of its own.
+
+    played: functions in whose place it has its own."""
+    own = [f"-Wl,--wrap={function}" for function in played]
+    check_ok(built(name, "", LOG, PLAYED, *own), path, scene)

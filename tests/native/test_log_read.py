@@ -1,10 +1,11 @@
 """Where a reader goes on, when the log changed while its last read was under way."""
 
 import ctypes
+from array import array
 
 import pytest
 
-from pylog._native import batch, log
+from pylog._native import batch, log, metrics
 from tests.native.test_cleaner import CONFIG, append, cleaned, content, fill
 from tests.native.test_cleaner import opened as compacted
 from tests.native.test_log import NOW, make, offsets, opened
@@ -13,6 +14,9 @@ PREAD = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes
                          ctypes.c_int64)
 CALLS = ("openat", "pread", "pwrite", "ftruncate", "fallocate", "fsync", "fdatasync", "syncfs",
          "renameat", "unlinkat", "mkdirat")
+
+MAGIC_AT = 16  # in a batch
+BUDGET_NS = 10**18
 
 
 class PausedDisk:
@@ -76,3 +80,21 @@ def test_a_reader_misses_nothing_after_a_compaction_during_its_last_read(directo
     wanted = next(row[0] for row in content(one) if row[0] >= after)
     again = next(header for _, header in batch.walk(one.read(after)))
     assert again.base_offset <= wanted <= again.base_offset + again.last_offset_delta
+
+
+def test_a_header_that_is_damaged_between_two_looks_at_it_says_no_time(directory, tmp_path):
+    one, disk = opened(directory), PausedDisk(directory)
+    for _ in range(3):
+        one.append(make(1, size=100), NOW)
+    second = [position for position, _ in batch.walk(one.read(0))][1]
+    file, found = tmp_path / "t-0" / f"{0:020d}.log", array("q", [0])
+
+    def damage():
+        with open(file, "r+b") as opened_again:
+            opened_again.seek(second + MAGIC_AT)
+            opened_again.write(b"\x05")
+
+    assert metrics.times([one], array("q", [1]), found, BUDGET_NS) == 1 and found[0] == NOW
+    disk.then = damage
+    assert metrics.times([one], array("q", [1]), found, BUDGET_NS) == 1
+    assert disk.then is None and found[0] == metrics.NO_TIME

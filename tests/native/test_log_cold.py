@@ -1,0 +1,17 @@
+"""A reader of what is not in the page cache leaves the page cache as it was."""
+
+import pytest
+
+from tests.native.programs import play
+
+SCENES = {
+    "what_a_reader_brought_in_is_forgotten_once_it_has_gone": "read",
+    "what_is_appended_while_it_reads_stays": "appended",
+    "what_was_resident_before_it_came_stays": "resident",
+    "where_the_kernel_cannot_tell_nothing_is_forgotten": "silent",
+}
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_cold(tmp_path, scene):
+    play("log_cold", tmp_path, scene, played=("syscall", "posix_fadvise"))
