@@ -153,6 +153,16 @@ def test_a_poll_gives_what_has_arrived_since_at_once(clock, run):
     run(steps())
 
 
+def test_what_arrives_is_given_before_its_broker_has_done_all_that_it_was_asked_for(clock, run):
+    async def steps():
+        core = await Core(clock).begin(ONE)
+        asyncio.get_running_loop().call_later(0.25, core.arrived, acquired(ONE, (0, 4)))
+        assert await core.poll(60) == [acquired(ONE, (0, 4))]
+        assert clock.now_s == pytest.approx(1000.25) and not core.at(1).idle
+
+    run(steps())
+
+
 def test_a_poll_without_a_subscription_is_refused(clock, run):
     async def steps():
         core = Core(clock)
