@@ -235,6 +235,7 @@ SCENE(requests_wait_for_room_with_the_control_plane_in_their_order) {
     for (int i = 0; i < 5; i++) {
         c[i] = connect_one();
         ask(&c[i], METADATA, i + 1, 'A', 0);
+        CHECK(reactor->room_wanted == (i >= 2)); /* a wish wakes us each time that some is taken */
     }
     CHECK(STAT(queue_waits) == 3 && events_waiting(all->events) == 2 && reactor->room_wanted);
     reactors_close(all, name_of(&c[3])); /* from amid those that wait */

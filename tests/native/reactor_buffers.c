@@ -311,6 +311,24 @@ SCENE(of_those_that_wait_the_one_that_lacks_least_goes_on_beyond_the_limit) {
     end();
 }
 
+/* With the four bytes of its size it needs a buffer twice as large as without. */
+SCENE(the_longest_frame_goes_on_beyond_the_limit_too) {
+    struct reactors_config config = usual_config();
+    enum { LEN = 128 * KIB - sizeof(struct input_buffer) + 1 };
+    config.input_bytes_max = 160 * KIB;
+    config.rules.request_bytes_max = config.rules.control_bytes_max = LEN - FRAMES_SIZE_BYTES;
+    begin_with(&config, 0, NULL);
+    struct client c = connect_one();
+    for (size_t at = 0; at < 2 * 50000; at += 50000) send_part(&c, LEN, at, at + 50000);
+    CHECK(connection_of(&c)->list == &reactor->input_waiting);
+    after_ms(RELIEF_MS);
+    settle();
+    CHECK(reactor->privileged == connection_of(&c) && reactor->input.held_bytes > 160 * KIB);
+    send_part(&c, LEN, 100000, LEN);
+    CHECK(answered_in_time(&c) == 1 && STAT(frames_late) == 0);
+    end();
+}
+
 SCENE(when_even_tiny_buffers_are_out_frames_begin_after_a_while) {
     begin_small(96 * KIB);
     struct client held[1], tiny[8];

@@ -91,6 +91,19 @@ SCENE(a_client_is_another_by_its_principal_or_its_name) {
     end_counting();
 }
 
+SCENE(a_client_that_is_known_is_not_looked_up_again) {
+    begin_counting(0);
+    quotas_void(quotas, true);
+    struct client c = connect_one();
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    tell(&c, 0, "me", QUOTA_PRODUCE);
+    const struct quota_client *known = connection_of(&c)->quota;
+    install(0, "me", QUOTA_PRODUCE); /* another connection had asked too */
+    ask(&c, API_PRODUCE, 2, 'A', 0);
+    CHECK(answered(&c) == 1 && answered(&c) == 2 && connection_of(&c)->quota == known);
+    end_counting();
+}
+
 SCENE(a_limited_client_goes_with_its_request) {
     begin_counting(0);
     quotas_void(quotas, true);
