@@ -59,7 +59,7 @@ static void make_identity(struct identity *out, const char *name, const char *ho
 static struct identity broker, alice;
 static struct transport server, client;
 static struct transport_report report; /* of the server's handshake */
-static int sends, sends_with_more, send_error, recv_error;
+static int sends, sends_with_more, receives, send_error, recv_error;
 
 ssize_t __real_send(int fd, const void *from, size_t bytes, int flags);
 ssize_t __wrap_send(int fd, const void *from, size_t bytes, int flags);
@@ -77,6 +77,7 @@ ssize_t __wrap_send(int fd, const void *from, size_t bytes, int flags) {
 ssize_t __real_recv(int fd, void *to, size_t room, int flags);
 ssize_t __wrap_recv(int fd, void *to, size_t room, int flags);
 ssize_t __wrap_recv(int fd, void *to, size_t room, int flags) {
+    receives++;
     if (recv_error == 0) return __real_recv(fd, to, room, flags);
     errno = recv_error;
     recv_error = 0;
@@ -171,8 +172,9 @@ SCENE(small_pieces_leave_in_one_record_and_large_ones_in_full_ones) {
     struct iovec three[] = {{bytes, 10}, {bytes + 10, 1}, {bytes + 11, 89}};
     CHECK(send_pieces(three, 3, false) == 100 && sends == 1 && sends_with_more == 0);
     arrive(bytes, 100);
-    CHECK(send_pieces(three, 3, true) == 100 && sends == 1 && sends_with_more == 1);
-    arrive(bytes, 100);
+    three[2].iov_len = 589;
+    CHECK(send_pieces(three, 3, true) == 600 && sends == 1 && sends_with_more == 1);
+    arrive(bytes, 600);
     struct iovec much[] = {{bytes, RECORD - 1}, {bytes + RECORD - 1, 5000}};
     CHECK(send_pieces(much, 2, false) == RECORD && sends == 1 && sends_with_more == 1);
     arrive(bytes, RECORD);
@@ -182,9 +184,72 @@ SCENE(small_pieces_leave_in_one_record_and_large_ones_in_full_ones) {
     struct iovec first[] = {{bytes, RECORD}, {bytes, 5}};
     CHECK(send_pieces(first, 2, false) == RECORD && sends == 1 && sends_with_more == 1);
     arrive(bytes, RECORD);
-    one.iov_len = 3;
-    CHECK(send_pieces(&one, 1, true) == 3 && sends_with_more == 1);
-    arrive(bytes, 3);
+    one.iov_len = 513;
+    CHECK(send_pieces(&one, 1, true) == 513 && sends_with_more == 1);
+    arrive(bytes, 513);
+    close_both();
+}
+
+SCENE(a_few_bytes_before_a_range_go_in_its_first_record) {
+    fill_bytes();
+    open_usual();
+    int file = memfd_create("log", 0);
+    CHECK(write(file, bytes, 50000) == 50000);
+    struct iovec two[] = {{bytes + 60000, 500}, {bytes + 60500, 12}};
+    CHECK(send_pieces(two, 2, true) == 512 && sends == 0);
+    CHECK(server.calls->sendfile(&server, file, 7, 1000) == 1000);
+    CHECK(sends == 1 && sends_with_more == 0);
+    arrive(bytes + 60000, 512);
+    arrive(bytes + 7, 1000);
+    /* Of the first record the range has what is left. */
+    CHECK(send_pieces(two, 2, true) == 512 && sends == 0);
+    CHECK(server.calls->sendfile(&server, file, 0, RECORD) == RECORD);
+    CHECK(sends == 2 && sends_with_more == 1);
+    arrive(bytes + 60000, 512);
+    arrive(bytes, RECORD);
+    /* A socket that is full, and a range that can not be read, leave them for the next try. */
+    CHECK(send_pieces(two, 1, true) == 500);
+    CHECK(server.calls->sendfile(&server, -1, 0, 10) == -1 && errno == EBADF && sends == 0);
+    send_error = EAGAIN;
+    CHECK(server.calls->sendfile(&server, file, 0, 10) == -1 && errno == EAGAIN && sends == 0);
+    CHECK(server.calls->sendfile(&server, file, 0, 10) == 10 && sends == 1);
+    arrive(bytes + 60000, 500);
+    arrive(bytes, 10);
+    close(file);
+    close_both();
+}
+
+SCENE(what_was_refused_is_sent_again_and_not_held) {
+    fill_bytes();
+    open_usual();
+    int file = memfd_create("log", 0);
+    CHECK(write(file, bytes, 100) == 100);
+    struct iovec two[] = {{bytes + 200, 5}, {bytes + 205, 5}};
+    send_error = EAGAIN;
+    CHECK(send_pieces(two, 1, false) == -1 && errno == EAGAIN);
+    /* The record of five bytes waits in OpenSSL: now a range has come behind them. */
+    ssize_t n = send_pieces(two, 2, true);
+    CHECK(n >= 5 && sends >= 1);
+    if (n == 5) CHECK(send_pieces(two + 1, 1, true) == 5 && sends == 0);
+    CHECK(server.calls->sendfile(&server, file, 0, 100) == 100);
+    arrive(bytes + 200, 10);
+    arrive(bytes, 100);
+    close(file);
+    close_both();
+}
+
+SCENE(a_read_that_emptied_the_socket_is_the_last_one) {
+    open_usual();
+    struct iovec piece = {(uint8_t *)"bytes", 5};
+    CHECK(send_pieces(&piece, 1, false) == 5);
+    uint8_t got[100];
+    recv_error = 0;
+    receives = 0;
+    CHECK(client.calls->recv(&client, got, sizeof got) == 5 && receives == 1 && !client.left);
+    CHECK(send_pieces(&piece, 1, false) == 5 && send_pieces(&piece, 1, false) == 5);
+    receives = 0;
+    CHECK(client.calls->recv(&client, got, sizeof got) == 10 && receives == 1);
+    CHECK(client.calls->recv(&client, got, sizeof got) == -1 && errno == EAGAIN);
     close_both();
 }
 
