@@ -3,9 +3,7 @@
 import datetime
 import json
 import struct
-import threading
 from decimal import Decimal
-from http.server import ThreadingHTTPServer
 
 import pytest
 from pyspark.sql import types as T
@@ -15,7 +13,7 @@ from pylog.client.serialization.avro import Avro
 from pylog.client.serialization.registry import RegistryUnavailableError, SchemaRegistry
 from pylog.client.spark.source import COLUMNS, PylogSource
 from spark import cluster
-from tests.client.test_serialization import Registry
+from tests.registries import played
 from tests.spark.topics import sent
 
 USER = {"type": "record", "name": "User", "fields": [
@@ -35,15 +33,8 @@ ADA = {"id": 1, "name": "Ada", "born": datetime.date(1815, 12, 10), "seen": SEEN
 
 @pytest.fixture
 def server():
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
-    made.state = {"asked": [], "schemas": {}, "subjects": {}}
-    made.url = f"http://127.0.0.1:{made.server_port}"
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with played() as made:
+        yield made
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ GROUP, GROUP_CONFIG = 0, 32
 LOADING, NOT_COORDINATOR, NOT_AVAILABLE = 14, 16, 15
 STEPS = 150
 WAIT_S = 20
+USUAL_MS = 5000
 
 
 class Talk:
@@ -67,6 +68,9 @@ class Talk:
 
     def note(self, label: str, answer: dict) -> None:
         shown = dict(answer)
+        # Ours asks for more of them while a group comes together (docs/differences.md).
+        if 0 < shown["heartbeat_interval"] <= USUAL_MS:
+            shown["heartbeat_interval"] = USUAL_MS
         if shown.get("assignment"):
             shown["assignment"] = self.shown(shown["assignment"])
         self.side.note(label, shown)
