@@ -102,9 +102,11 @@ async def _joining(broker, size: int) -> dict:
     left_s = time.monotonic() - begin_s
     used = broker.cpu_seconds() - before
     waits_s = sorted(wait for member in members for wait in member.waits_s)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    left = set(tasks)
+    while left:   # wait_for() of Python 3.11 may keep a cancellation to itself.
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)
     for member in (*members, gone, leaving):
         member.connection.close()
     return {f"{size}_s": joined_s, f"{size}_idle_s": idle_s, f"{size}_left_s": left_s,
