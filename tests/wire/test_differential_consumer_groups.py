@@ -245,14 +245,16 @@ def expressions(side: Side) -> None:
         talk.beat(f"leave {text}", "m", -1)
     topic = side.topic("matched-1", 2)
     talk.names[uuid.UUID(side.id_of(topic)).hex] = topic
-    side.stems[topic] = "matched-1"
-    answer = full(0, topic[:-2] + ".*", {})
+    # Matches this one alone, and none that an earlier try has made.
+    text = topic.replace("-", ".", 1)
+    side.stems[topic], side.stems[text] = "matched-1", "expression"
+    answer = full(0, text, {})
     side.note("first", (answer["error_code"], answer["member_epoch"], answer["assignment"]))
     end_s = time.monotonic() + WAIT_S
     while not (answer["assignment"] or {}).get("topic_partitions"):
         assert time.monotonic() < end_s, answer
         time.sleep(0.05)
-        answer = full(answer["member_epoch"], topic[:-2] + ".*", {})
+        answer = full(answer["member_epoch"], text, {})
     talk.note("resolved", answer)
     talk.describe("described")
 
