@@ -20,15 +20,8 @@ from pylog.config import Settings
 from pylog.metadata import zookeeper
 from pylog.metadata.keys import Absent, Is, Unknown
 from pylog.metadata.zookeeper import ZooKeeper
+from tests.metadata.played_zookeeper import pending
 from tests.metadata.virtual import run
-
-
-def pending(result):
-    def get(timeout):
-        if isinstance(result, Exception):
-            raise result
-        return result
-    return SimpleNamespace(get=get)
 
 
 class Kazoo:
