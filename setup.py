@@ -25,7 +25,7 @@ from setuptools.command.build_ext import build_ext as _build_ext
 from setuptools.command.build_py import build_py as _build_py
 
 JOBS_MAX = int(os.environ.get("JOBS", 2))
-CHECKOUT_ONLY = {("pylog.spark", name) for name in ("comparison", "soak", "trial")}
+CHECKOUT_ONLY = {("pylog.spark", name) for name in ("comparison", "floor", "soak", "trial")}
 SANITIZERS = {
     "": [],
     "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1"],

@@ -25,12 +25,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker
 from bench.machine import machine_line
 from bench.process import cpu_seconds
 from pylog.client import Admin
-from spark import cluster, load
+from spark import cluster, floor, load
 from spark.plan import Plan, record_bytes
 from spark.records import Content
 from spark.session import session
@@ -70,6 +73,8 @@ def main(argv: list[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="pylog-bench-spark-"))
     head = machine_line()
     spark = session("bench", master="local[2]", settings={"spark.driver.memory": "2g"})
+    for kind in (floor.RowFloor, floor.ArrowFloor):
+        spark.dataSource.register(kind)
     found: dict[tuple[str, str, str], Figure] = {}
     try:
         with contextlib.ExitStack() as stack:
@@ -148,6 +153,9 @@ class Paths:
     def known(self) -> dict[str, Callable[[int], int]]:
         return {
             "generator alone": self.generated,
+            "write, dropped by Spark itself": lambda count: self.dropped(count, "noop"),
+            "write, dropped in Python, batches": lambda count: self.dropped(count, "arrow-floor"),
+            "write, dropped in Python, rows": lambda count: self.dropped(count, "row-floor"),
             "write, load engine of pylog": lambda count: self.loaded(count, "pylog", {}),
             "write, format pylog": lambda count: self.wrote(count, "pylog", {}),
             "write, stock connector, defaults": lambda count: self.wrote(count, "kafka", {}),
@@ -213,13 +221,23 @@ class Paths:
         """A frame of Spark's, made in the executors, through the format."""
         topic = self._new_topic()
         plan = self._plan(count, topic, "kafka", more)
-        frame = self._generators().mapInArrow(
-            lambda batches: load._tables(plan, batches), "value BINARY, key BINARY")
-        writer = frame.write.format(kind).mode("append").option("topic", topic)
+        writer = self._frame(plan).write.format(kind).mode("append").option("topic", topic)
         for name, value in plan.settings.items():
             writer = writer.option(f"kafka.{name}", value)
         writer.save()
         return sum(cluster.ends(self.settings, topic).values())
+
+    def dropped(self, count: int, kind: str) -> int:
+        """The same frame, which goes nowhere: what no sink can be faster than."""
+        counted = Observation()
+        frame = self._frame(self._plan(count, "none", "kafka", {}))
+        frame.observe(counted, f.count(f.lit(1)).alias("rows")).write.format(kind).mode(
+            "append").save()
+        return int(counted.get["rows"])
+
+    def _frame(self, plan: Plan) -> Any:
+        return self._generators().mapInArrow(
+            lambda batches: load._tables(plan, batches), "value BINARY, key BINARY")
 
     def read(self, count: int, kind: str, more: dict[str, str], schema: str = "") -> int:
         reader = (self.spark.read.format(kind).option("subscribe", self.topics[count])
