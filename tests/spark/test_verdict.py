@@ -1,9 +1,11 @@
 import itertools
+import re
 
 import pyarrow as pa
 import pytest
 
 from spark import chart, report, summary
+from spark.plan import Outcome, Plan
 from spark.records import Content
 from spark.summary import Expected
 from spark.verdict import verdict
@@ -224,6 +226,14 @@ def test_the_report_is_one_page_that_loads_nothing():
     assert "http" not in page and "<script" not in page and "a&lt;b" in page
     assert page.count("<svg") == 3 and "corrupted at 0/3" in page
     assert page.index("1 corrupted") < page.index("corrupted at 0/3") < page.index("<table")
+
+
+def test_a_speed_stands_once_on_the_page():
+    outcome = Outcome(Plan("t", {}, CONTENT, records=2 * COUNT), {0: COUNT, 1: COUNT}, 0, 4000,
+                      2 * COUNT * 100, {}, {})
+    page = report.html("t", judged(topic()), outcome, 2.0)
+    seen = re.sub("<title>.*?</title>", "", page)  # What a bar says is of its own second.
+    assert re.findall(r"[\d.]+ k?B/s", seen) == ["20.0 kB/s", "40.0 kB/s"]
 
 
 def test_axes_have_round_numbers():
