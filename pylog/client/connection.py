@@ -155,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self.secure = settings["security.protocol"].endswith("SSL")
         self.connected = False       # The socket is, whatever comes of TLS.
         self.answered = False
+        self.served = False          # It answered to more than what anybody may ask.
         self.is_silent = False       # For longer than SILENCE_S nothing came that is waited for.
         self.on_silence: Callable[[], object] = lambda: None
         self.failure: KafkaError | None = None
@@ -419,7 +420,9 @@ class Connection(asyncio.BufferedProtocol):
                 f"{self.host}:{self.port}: no answer to {_named(request.api_key)} in "
                 f"{wait_s:g} s"))
         # What comes later on this connection is worth nothing: all of it waits behind this one.
-        self.fail(KafkaConnectionError(f"{self.host}:{self.port}: the broker does not answer"))
+        self.fail(KafkaConnectionError(
+            f"{self.host}:{self.port}: the broker does not answer" if self.answered
+            else unreachable.how_far(self)))
 
     # What asyncio calls.
 
@@ -439,8 +442,12 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(AuthenticationError(
                 f"{self.host}:{self.port}: {outgoing.explained(reason)}"))
         text = f": {reason}" if reason else " by the broker"
-        if not self.secure and not self.answered:
-            text += " before it said anything: does it speak TLS on this port?"
+        if not self.answered:
+            text += "" if self.secure else \
+                " before it said anything: does it speak TLS on this port?"
+        elif not self.served and not self.settings["security.protocol"].startswith("SASL"):
+            login_too = "SASL_SSL" if self.secure else "SASL_PLAINTEXT"
+            text += f" at the first request: does it want security.protocol={login_too}?"
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: disconnected{text}"))
 
     def eof_received(self) -> bool:
@@ -528,6 +535,7 @@ class Connection(asyncio.BufferedProtocol):
         self.answered = True
         self.is_silent = False
         request = self._under_way.popleft()
+        self.served = self.served or request.api_key != api.API_VERSIONS
         self.traffic.answered(time.monotonic() - request.sent_s, len(view))
         if request.timer is not None:
             request.timer.cancel()

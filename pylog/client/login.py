@@ -72,10 +72,11 @@ async def log_in(connection: Any) -> None:
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
                                   version=proofs.HANDSHAKE_VERSION)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise AuthenticationError("the broker does not take a login now")
+        plain = "SSL" if connection.secure else "PLAINTEXT"
+        raise _refused(connection, f"this port takes no login: set security.protocol={plain}")
     if hello.error_code:
-        raise AuthenticationError(
-            f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
+        raise _refused(connection, f"the broker does not offer {mechanism}, only "
+                       f"{', '.join(hello.mechanisms)}")
     if mechanism == kerberos.MECHANISM:
         steps = kerberos.tokens(
             settings["sasl.kerberos.service.name"], connection.host,
@@ -97,7 +98,7 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
             token = await asyncio.to_thread(_next, steps, answer) if blocks \
                 else _next(steps, answer)
         except AuthenticationFailed as failed:
-            raise AuthenticationError(str(failed)) from None
+            raise _refused(connection, str(failed)) from None
         except stores.ConfigError as error:
             raise ConfigError(str(error)) from None
         if token is None:
@@ -105,7 +106,13 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
             return int(answer.session_lifetime_ms)
         answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
         if answer.error_code:
-            raise AuthenticationError(answer.error_message or "the credentials were not accepted")
+            raise _refused(connection,
+                           answer.error_message or "the credentials were not accepted")
+
+
+def _refused(connection: Any, text: str) -> AuthenticationError:
+    """With whose port it was: a list of brokers may name a wrong one."""
+    return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
 
 
 def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:

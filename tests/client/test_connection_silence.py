@@ -77,6 +77,17 @@ async def failure_of(future):
 
 # Silence.
 
+def test_a_port_that_never_said_anything_may_be_no_brokers(played):
+    async def steps(one, clock):
+        one.connected = True
+        one.send(ASK(topics=[]), timeout_s=1)
+        second = one.send(ASK(topics=[]), timeout_s=60)
+        assert str(await failure_of(second)) == (
+            "h:9: connected, but it does not answer: is it a broker's port, without TLS?")
+
+    played(steps)
+
+
 def test_a_broker_that_says_nothing_is_told_of_until_it_answers(played):
     async def steps(one, clock):
         told = []
@@ -98,6 +109,7 @@ def test_a_broker_that_says_nothing_is_told_of_until_it_answers(played):
 def test_what_is_not_answered_in_time_ends_the_connection(played, wait_s, told):
     async def steps(one, clock):
         heard = []
+        one.answered = True
         one.on_silence = lambda: heard.append(clock.now_s - 1000)
         first = one.send(ASK(topics=[]), timeout_s=wait_s)
         second = one.send(ASK(topics=[]), timeout_s=60)
@@ -153,18 +165,37 @@ def test_what_ends_a_connection_is_told_to_all_once_and_refuses_what_comes(playe
     played(steps)
 
 
-@pytest.mark.parametrize("secure, spoke, expected", [
-    (False, False, "disconnected by the broker before it said anything: does it speak TLS"),
-    (False, True, "disconnected by the broker"), (True, False, "disconnected by the broker")])
-def test_a_broker_that_hangs_up_at_once_may_speak_tls(played, secure, spoke, expected):
+@pytest.mark.parametrize("protocol, answered, served, expected", [
+    ("PLAINTEXT", False, False, " before it said anything: does it speak TLS on this port?"),
+    ("SSL", False, False, ""),
+    ("PLAINTEXT", True, False,
+     " at the first request: does it want security.protocol=SASL_PLAINTEXT?"),
+    ("SSL", True, False, " at the first request: does it want security.protocol=SASL_SSL?"),
+    ("SASL_PLAINTEXT", True, False, ""), ("PLAINTEXT", True, True, "")])
+def test_a_broker_that_hangs_up_at_once_may_speak_tls_or_want_a_login(
+        played, protocol, answered, served, expected):
     async def steps(one, clock):
-        one.answered = spoke
+        one.answered, one.served = answered, served
         one.connection_lost(None)
         assert isinstance(one.failure, KafkaConnectionError)
-        assert expected in str(one.failure)
-        assert ("TLS" in str(one.failure)) == ("TLS" in expected)
+        assert str(one.failure) == f"h:9: disconnected by the broker{expected}"
 
-    played(steps, security_protocol="SSL" if secure else "PLAINTEXT")
+    played(steps, security_protocol=protocol,
+           **({"sasl_username": "u", "sasl_password": "p"} if "SASL" in protocol else {}))
+
+
+def test_an_answer_to_more_than_the_greeting_is_a_broker_that_serves(played):
+    async def steps(one, clock):
+        greeting = one.send(messages.ApiVersionsRequest(), version=0)
+        receive(one, codec.response_frame(api.API_VERSIONS, 0, 1, messages.ApiVersionsResponse()))
+        await greeting
+        assert one.answered and not one.served
+        asked = one.send(ASK(topics=[]))
+        receive(one, answered(2))
+        await asked
+        assert one.served
+
+    played(steps)
 
 
 def test_a_certificate_that_is_refused_after_the_handshake_is_no_lost_connection(played):

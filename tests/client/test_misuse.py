@@ -6,7 +6,7 @@ import pytest
 
 from pylog.client import Admin, Consumer, Producer, TopicPartition
 from pylog.client.durations import rounded
-from pylog.client.errors import KafkaTimeoutError, SerializationError
+from pylog.client.errors import AuthenticationError, KafkaTimeoutError, SerializationError
 from tests.client.support import new_topic
 
 
@@ -68,6 +68,15 @@ def test_a_port_that_says_nothing_is_told_from_one_that_is_not_there(protocol, w
                 pytest.raises(KafkaTimeoutError) as failure:
             admin.describe_cluster()
     assert str(failure.value) == f"not done within 2.5 s: 127.0.0.1:{port}: {words}"
+
+
+def test_a_login_at_a_port_that_takes_none_is_told(brokerd):
+    with pytest.raises(AuthenticationError) as failure:
+        with Admin(bootstrap_servers=brokerd.bootstrap, security_protocol="SASL_PLAINTEXT",
+                   sasl_username="u", sasl_password="p") as admin:
+            admin.describe_cluster()
+    assert str(failure.value) == (f"{brokerd.bootstrap}: this port takes no login: "
+                                  "set security.protocol=PLAINTEXT")
 
 
 @pytest.mark.parametrize("seconds, text", [
