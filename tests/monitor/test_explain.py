@@ -85,7 +85,9 @@ def test_the_pace_ends_every_explanation():
     def last(*parts, **fields):
         return reasons(view(*parts, **fields))[-1]
 
-    assert last(part(lag=100, consume=50.0))["reason"] == "falling_behind"
+    found = last(part(lag=100, consume=50.0))
+    assert found["reason"] == "falling_behind"
+    assert found["text"] == "100 records/s come, its only member, m1, commits 50."
     found = last(part(lag=100, consume=150.0))
     assert found["reason"] == "catching_up" and found["seconds_left"] == 2.0
     assert last(part(lag=100, consume=0.0))["reason"] == "stopped"
