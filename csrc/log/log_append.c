@@ -328,21 +328,32 @@ int log_append_verified(struct log *log, uint8_t *batch, size_t len,
 /* ---- as leader, several at once ---- */
 
 /* Part `i` may be written with those from `from` on, which take `used` bytes: it lies behind them,
- * and neither roll nor index nor producer's state would be another if they were appended before it
- * was looked at. */
+ * and neither roll nor index would be another if they were appended before it was looked at. */
 static bool log_group_joins(const struct log *log, struct segment *s,
                             const struct log_group_part *parts, uint32_t from, uint32_t i,
                             size_t used, int64_t now_ms) LOG_APPENDING(log) {
     const struct log_group_part *p = &parts[i];
     const struct batch_header *h = &p->summary->header;
     if (p->batch != parts[from].batch + used || s->first_timestamp < 0) return false;
-    for (uint32_t k = from; h->producer_id >= 0 && k < i; k++)
-        if (parts[k].header.producer_id == h->producer_id) return false;
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed) + (int64_t)used;
     if (log_append_may_fill_index(log, s, bytes)) return false;
     int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
     int64_t last = batch_last_offset(&parts[i - 1].header) + 1 + h->last_offset_delta;
     return !log_append_must_roll(log, s, used + p->len, timestamp, last, now_ms);
+}
+
+/* Whether it is admitted if those from `from` on are appended, as far as that can be told before
+ * they are: of a producer's batches, the newest must be the one that it goes on from. */
+static bool log_group_admits(struct log *log, const struct log_group_part *parts, uint32_t from,
+                             uint32_t i, int64_t now_ms) LOG_APPENDING(log) {
+    const struct batch_header *h = &parts[i].summary->header;
+    struct producers_batch seen;
+    if (batch_bytes(h) != parts[i].len) return false;
+    for (uint32_t k = i; h->producer_id >= 0 && k-- > from;) {
+        if (parts[k].header.producer_id != h->producer_id) continue;
+        return producers_goes_on(&log->append.producers, &parts[k].header, h);
+    }
+    return log_append_admit(log, h, -1, NULL, now_ms, &seen) == 0;
 }
 
 static void log_group_stamp(struct log *log, struct log_group_part *p, int64_t base, int64_t now_ms)
@@ -420,9 +431,8 @@ static uint32_t log_group_run(struct log *log, struct log_group_part *parts, uin
         log_group_stamp(log, &parts[to], base, now_ms);
         base = batch_last_offset(&parts[to].header) + 1;
         used += parts[to++].len;
-    } while (to < count && batch_bytes(&parts[to].summary->header) == parts[to].len &&
-             log_group_joins(log, s, parts, from, to, used, now_ms) &&
-             log_append_admit(log, &parts[to].summary->header, -1, NULL, now_ms, &seen) == 0);
+    } while (to < count && log_group_joins(log, s, parts, from, to, used, now_ms) &&
+             log_group_admits(log, parts, from, to, now_ms));
     if ((first->result = segment_pin(s, false)) != 0) {
         first->result = log_storage_error(log, first->result, "open");
         return from + 1;

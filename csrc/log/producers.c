@@ -104,6 +104,20 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     return h->base_sequence == next || is_free ? yes : LOG_E_SEQUENCE;
 }
 
+bool producers_goes_on(const struct producers *p, const struct batch_header *before,
+                       const struct batch_header *h) {
+    struct producers_batch seen;
+    assert_slow(before->producer_id == h->producer_id);
+    if ((h->attributes | before->attributes) & (BATCH_CONTROL | BATCH_TRANSACTIONAL)) return false;
+    if (h->producer_epoch != before->producer_epoch || before->base_sequence < 0) return false;
+    /* Where sequences do not wrap, none that goes on is there twice among those before it. */
+    if ((int64_t)before->base_sequence + before->last_offset_delta + 1 != h->base_sequence)
+        return false;
+    /* Not even among those that are remembered, which need not be the ones before: a follower
+     * remembers what its leader sends. */
+    return producers_check(p, h, &seen) != 1;
+}
+
 static void producers_push(struct producers_entry *e, const struct producers_batch *b) {
     e->newest = (uint8_t)(e->batch_count == 0 ? 0 : (e->newest + 1) % PRODUCERS_BATCHES);
     e->batches[e->newest] = *b;

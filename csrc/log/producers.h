@@ -39,6 +39,11 @@ void producers_free(struct producers *p);
  * LOG_E_TXN_STATE: its transaction is open, and the batch is none of it. */
 int producers_check(const struct producers *p, const struct batch_header *h,
                     struct producers_batch *seen);
+/* The same of a batch behind `before`, which is admitted, of the same producer, and not remembered
+ * yet: true if it is the next one. False decides nothing: once `before` is remembered, ask again.
+ */
+bool producers_goes_on(const struct producers *p, const struct batch_header *before,
+                       const struct batch_header *h);
 /* Remembers an appended (or replayed) batch. 0 or LOG_E_MEMORY. */
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
 /* A transaction marker: ends the producer's open transaction. coordinator_epoch: what it says, -1

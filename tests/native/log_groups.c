@@ -1,6 +1,6 @@
 /* Batches appended together beside the same batches one by one, to two logs that must be alike to
- * the last byte. Usage: log_groups DIRECTORY alike SEED, or log_groups DIRECTORY threads SEED.
- * Exit 0, or 1 with a line on stderr. */
+ * the last byte. Usage: log_groups DIRECTORY alike|writes|threads SEED. Exit 0, or 1 with a line on
+ * stderr. */
 #include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -20,6 +20,7 @@ enum {
 
 static uint64_t state;
 static _Atomic off_t room_to = INT64_MAX; /* of a file: what would lie above has no room */
+static _Atomic int writes;
 
 static uint32_t random_below(uint32_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -28,6 +29,7 @@ static uint32_t random_below(uint32_t n) {
 
 static ssize_t full_pwrite(int fd, const void *bytes, size_t len, off_t at) {
     off_t room = room_to - at;
+    writes++;
     if (room >= (off_t)len) return pwrite(fd, bytes, len, at);
     if (room > 0) return pwrite(fd, bytes, (size_t)room, at);
     errno = ENOSPC;
@@ -71,10 +73,11 @@ static size_t make_batch(uint8_t *at, struct batch_summary *summary, int32_t *ne
     if (producer >= PRODUCERS) producer = -1;
     if (producer >= 0) {
         sequence = next[producer];
-        uint32_t kind = random_below(8);
-        if (kind == 0) sequence += 7;                     /* one that was left out */
-        if (kind == 1 && sequence > 0) sequence -= 1;     /* perhaps again */
-        if (kind > 0 && sequence == next[producer]) next[producer] += records;
+        uint32_t kind = random_below(12);
+        if (kind == 0) sequence = (int32_t)((sequence + INT64_C(7)) & INT32_MAX); /* a gap */
+        if (kind == 1 && sequence > 0) sequence -= 1; /* perhaps again */
+        if (kind > 0 && sequence == next[producer])
+            next[producer] = (int32_t)(((int64_t)sequence + records) & INT32_MAX);
     }
     size_t len = scene_batch(at, record, 8 + random_below(RECORD_MAX - 8), time, producer,
                              sequence);
@@ -129,7 +132,7 @@ static void alike(const char *path) {
     config.log_append_time = random_below(4) == 0;
     char names[2][300];
     struct place places[2];
-    int32_t next[PRODUCERS] = {0};
+    int32_t next[PRODUCERS] = {0, INT32_MAX - 30}; /* the second wraps */
     for (int i = 0; i < 2; i++) {
         snprintf(names[i], sizeof names[i], "%s/%s", path, i == 0 ? "together" : "apart");
         CHECK(mkdir(names[i], 0700) == 0);
@@ -147,6 +150,57 @@ static void alike(const char *path) {
     room_to = INT64_MAX;
     CHECK(log_end_offset(places[0].log) > ROUNDS);
     for (int i = 0; i < 2; i++) close_place(&places[i]);
+}
+
+/* ---- how many writes ---- */
+
+/* Sequences of one producer that come together, the last of which is -1. */
+struct sent {
+    int writes;
+    int32_t sequences[6];
+    int results[5];
+};
+
+static void count_writes(const char *path) {
+    static const struct sent all[] = {
+        {1, {0, 1, 2, 3, -1}, {0, 0, 0, 0}},
+        /* Again, and then on: what is known is not written. */
+        {1, {2, 3, 4, 5, -1}, {0, 0, 0, 0}},
+        /* What has no predecessor is refused, and so is who counts on it. */
+        {1, {6, 8, 9, -1}, {0, LOG_E_SEQUENCE, LOG_E_SEQUENCE}},
+        {2, {7, 9, 8, 9, -1}, {0, LOG_E_SEQUENCE, 0, 0}},
+        {2, {10, 10, 11, -1}, {0, 0, 0}},
+    };
+    const struct log_config config = scene_config(1 << 20, 1 << 20);
+    struct place place;
+    open_place(&place, path, &config);
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
+        uint8_t bytes[5 * 80];
+        struct log_group_part parts[5];
+        struct batch_summary summaries[5];
+        uint32_t count = 0;
+        size_t used = 0;
+        memset(summaries, 0, sizeof summaries);
+        for (; all[n].sequences[count] >= 0; count++) {
+            size_t len = scene_batch(bytes + used, (const uint8_t[]){12, 0, 0, 0, 1, 1, 0}, 7, NOW,
+                                     7, all[n].sequences[count]);
+            CHECK(batch_parse(bytes + used, len, &summaries[count].header) == 0);
+            parts[count] = (struct log_group_part){bytes + used, len, &summaries[count], 1, {0},
+                                                   {0}};
+            used += len;
+        }
+        /* The first batch of a segment goes alone: its time is the segment's. */
+        int expected = all[n].writes + (n == 0);
+        writes = 0;
+        log_append_group(place.log, parts, count, NOW);
+        CHECK(writes == expected);
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK(parts[i].result == all[n].results[i]);
+            CHECK(parts[i].result != 0 || parts[i].out.base_offset == all[n].sequences[i]);
+        }
+    }
+    CHECK(log_end_offset(place.log) == 12);
+    close_place(&place);
 }
 
 /* ---- beside each other ---- */
@@ -208,6 +262,8 @@ int main(int argc, char **argv) {
     state = strtoull(argv[3], NULL, 10);
     if (strcmp(argv[2], "alike") == 0)
         alike(argv[1]);
+    else if (strcmp(argv[2], "writes") == 0)
+        count_writes(argv[1]);
     else
         threads(argv[1]);
     puts("ok");

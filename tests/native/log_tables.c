@@ -149,6 +149,43 @@ static void follow_sequences(void) {
     CHECK(producers_first_open(&p) == -1 && producers_find(&p, 3) == NULL);
 }
 
+static bool goes_on(const struct producers *p, struct batch_header before, struct batch_header h) {
+    before.producer_id = h.producer_id = 1;
+    return producers_goes_on(p, &before, &h);
+}
+
+static void go_on(void) {
+    struct producers p = {NULL, 0, 0};
+    const struct batch_header before = {.producer_epoch = 3, .base_sequence = 4,
+                                        .last_offset_delta = 1};
+    struct batch_header h = {.producer_epoch = 3, .base_sequence = 6, .last_offset_delta = 2};
+    CHECK(goes_on(&p, before, h)); /* also of who is not known yet */
+    update(&p, 1, 3, 2, 2, 10, 0);
+    CHECK(goes_on(&p, before, h));
+    h.producer_epoch = 4;
+    CHECK(!goes_on(&p, before, h));
+    h = (struct batch_header){.producer_epoch = 3, .base_sequence = 7};
+    CHECK(!goes_on(&p, before, h));
+    h.base_sequence = 5;
+    CHECK(!goes_on(&p, before, h));
+    h = (struct batch_header){.producer_epoch = 3, .base_sequence = 6,
+                              .attributes = BATCH_TRANSACTIONAL};
+    CHECK(!goes_on(&p, before, h));
+    /* Without sequences, and where they wrap, it is asked again. */
+    h = (struct batch_header){.producer_epoch = 3, .base_sequence = 0};
+    struct batch_header last = before;
+    last.base_sequence = -1;
+    last.last_offset_delta = 0;
+    CHECK(!goes_on(&p, last, h));
+    last.base_sequence = INT32_MAX;
+    CHECK(!goes_on(&p, last, h));
+    /* What a leader sent may be anything. */
+    h = (struct batch_header){.producer_epoch = 3, .base_sequence = 6, .last_offset_delta = 2};
+    update(&p, 1, 3, 6, 3, 12, 0);
+    CHECK(!goes_on(&p, before, h));
+    producers_free(&p);
+}
+
 static void end_transactions(void) {
     struct producers p = {NULL, 0, 0};
     struct producers_batch seen;
@@ -402,12 +439,11 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenes[] = {{"assign", assign_epochs},    {"cut", cut_epochs},
-                  {"read", read_epochs},        {"follow", follow_sequences},
-                  {"end", end_transactions},    {"grow", grow_and_expire},
-                  {"recall", recall},           {"hash", hash_keys},
-                  {"map", map_keys},            {"names", name_files},
-                  {"codes", code_errors},       {"judge", judge_entries}};
+    } scenes[] = {{"assign", assign_epochs}, {"cut", cut_epochs},     {"read", read_epochs},
+                  {"follow", follow_sequences}, {"on", go_on},       {"end", end_transactions},
+                  {"grow", grow_and_expire}, {"recall", recall},     {"hash", hash_keys},
+                  {"map", map_keys},         {"names", name_files},  {"codes", code_errors},
+                  {"judge", judge_entries}};
     CHECK(argc == 3);
     played.by = pthread_self();
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

@@ -31,6 +31,11 @@ def test_batches_appended_together_leave_the_files_that_one_by_one_leave(tmp_pat
                                shallow=False), (seed, name)
 
 
+@pytest.mark.timeout(300)
+def test_batches_of_one_producer_that_go_on_from_each_other_are_one_write(tmp_path):
+    play(tmp_path / "data", "address,undefined", "writes", 1)
+
+
 @BOTH
 @pytest.mark.timeout(300)
 def test_groups_of_several_threads_are_whole_and_in_order_for_a_reader(tmp_path, sanitizer):

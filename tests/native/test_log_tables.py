@@ -9,6 +9,7 @@ SCENES = {
     "epochs_are_cut_at_both_ends": "cut",
     "an_epoch_file_is_read_whole_or_not_at_all": "read",
     "a_producer_goes_on_where_it_was_and_is_told_of_its_last_five": "follow",
+    "the_next_batch_of_a_producer_goes_on_from_one_that_is_not_remembered_yet": "on",
     "a_marker_ends_the_transaction_of_its_producer": "end",
     "producers_are_found_among_many_and_forgotten_in_time": "grow",
     "batches_before_a_snapshot_are_recalled": "recall",
