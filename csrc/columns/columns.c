@@ -246,6 +246,76 @@ static bool columns_put(struct columns *c, const struct columns_view *v) {
     return true;
 }
 
+/* Sets `n` validity bits from `row` on. */
+static void bits_set(uint8_t *bits, size_t row, size_t n) {
+    size_t end = row + n;
+    while (row < end && (row & 7) != 0) {
+        bits[row >> 3] = (uint8_t)(bits[row >> 3] | 1u << (row & 7));
+        row++;
+    }
+    memset(bits + (row >> 3), 0xff, (end - row) >> 3);
+    for (row += (end - row) & ~(size_t)7; row < end; row++) {
+        bits[row >> 3] = (uint8_t)(bits[row >> 3] | 1u << (row & 7));
+    }
+}
+
+/* Sets `n` rows from `row` on, for which there is room, as for their bytes. */
+static inline __attribute__((always_inline)) void
+bytes_put_run(struct columns_bytes *b, size_t row, const struct columns_view *v, size_t n,
+              bool is_key) {
+    uint8_t *data = b->data;
+    int32_t *offsets = b->offsets + row + 1;
+    size_t len = b->len, nulls = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t size = is_key ? v[i].key_len : v[i].value_len;
+        if (size > 0) {
+            memcpy(data + len, is_key ? v[i].key : v[i].value, (size_t)size);
+            len += (size_t)size;
+        }
+        offsets[i] = (int32_t)len;
+        nulls += size < 0;
+    }
+    assert(len <= b->room);
+    b->len = len;
+    b->null_count += nulls;
+    if (nulls == 0) {
+        bits_set(b->validity, row, n);
+    }
+    for (size_t i = 0; nulls > 0 && nulls < n && i < n; i++) {
+        if ((is_key ? v[i].key_len : v[i].value_len) >= 0) {
+            bits_set(b->validity, row + i, 1);
+        }
+    }
+}
+
+/* Takes `n` records at once, column by column: false, and nothing is taken, when one has headers
+ * or not all of them fit. One by one room is asked for, and every field read again, for each. */
+static bool columns_put_run(struct columns *c, const struct columns_view *v, size_t n) {
+    size_t row = c->rows, key = 0, value = 0;
+    bool headers = false;
+    for (size_t i = 0; i < n; i++) {
+        key += v[i].key_len > 0 ? (size_t)v[i].key_len : 0;
+        value += v[i].value_len > 0 ? (size_t)v[i].value_len : 0;
+        headers = headers || v[i].header_count > 0;
+    }
+    if ((headers && c->with_headers) || c->rows_room - row < n ||
+        c->key.len + key > c->bytes_max || c->value.len + value > c->bytes_max ||
+        !bytes_reserve(&c->key, key) || !bytes_reserve(&c->value, value)) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        c->offsets[row + i] = v[i].offset;
+        c->timestamps[row + i] = v[i].timestamp;
+    }
+    bytes_put_run(&c->key, row, v, n, true);
+    bytes_put_run(&c->value, row, v, n, false);
+    for (size_t i = 0; c->with_headers && i < n; i++) {
+        c->header_offsets[row + 1 + i] = (int32_t)c->headers;
+    }
+    c->rows += n;
+    return true;
+}
+
 /* The run that counts records of `source` from now on; NULL without memory. */
 static struct columns_run *columns_run_of(struct columns *c, int32_t source) {
     if (c->run_count > 0 && c->runs[c->run_count - 1].source == source) {
@@ -280,8 +350,12 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
             break;
         }
         int32_t taken = 0, most = rows_max - done < rc ? (int32_t)(rows_max - done) : rc;
+        const struct columns_view *views = &s->views[s->view_at];
+        if (LIKELY(columns_put_run(c, views, (size_t)most))) {
+            taken = most;
+        }
         for (; taken < most; taken++) {
-            const struct columns_view *v = &s->views[s->view_at + taken];
+            const struct columns_view *v = &views[taken];
             if (UNLIKELY(!columns_fit(c, v))) {
                 rc = COLUMNS_FULL;
                 break;

@@ -305,6 +305,22 @@ def test_a_reader_that_remembers_a_size_grows_beyond_it_without_losing_a_value(f
     assert [row for _, row in column_rows(reader.finish())] == wanted
 
 
+@pytest.mark.parametrize("headers", [(), (130,)])
+@pytest.mark.parametrize("step", [1, 63, 300])
+@pytest.mark.parametrize("is_null", [lambda i: False, lambda i: i % 3 == 0, lambda i: True])
+def test_records_that_are_taken_together_are_those_taken_one_by_one(headers, step, is_null):
+    rows = [(None if is_null(i) else b"k%d" % i, None if is_null(i + 1) else b"v" * (i % 70),
+             NOW + i, [("h", b"x")] if i in headers else []) for i in range(300)]
+    fetched, reader = Fetched(build(rows, base_offset=5), next_offset=8), ColumnReader()
+    reader.read(Fetched(build(rows[:3])), 3)  # From a row on that begins no byte of bits.
+    while reader.read(fetched, step):
+        pass
+    columns = reader.finish()
+    assert column_rows(columns)[3:] == [(5 + i, row) for i, row in enumerate(rows) if i >= 3]
+    assert columns.key_null_count == sum(map(is_null, range(300)))
+    assert columns.runs == [(0, 300)]
+
+
 def test_a_full_reader_goes_on_after_finish():
     data = build([(b"k", b"v" * 100, NOW, [])] * 10)
     fetched, reader, found = Fetched(data), ColumnReader(bytes_max=250), []
