@@ -81,8 +81,9 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
                 found += soak.roll(options.seconds) if options.rolling else \
                     soak.run(options.seconds, faults)
             print(soak.told(), flush=True)
-            counts = ", ".join(f"{count} {kind}" for kind, count in tally(found).items())
-            print(f"VERDICT {counts}; {len(found)} problems in all", flush=True)
+            print(f"VERDICT {_counted(found)}; {len(found)} problems in all", flush=True)
+            if options.kafka:
+                print(f"KAFKA'S OWN {_counted(soak.theirs)}", flush=True)
     except Exception as failure:
         traceback.print_exc()
         found.append(f"{type(failure).__name__}: {failure}")
@@ -92,6 +93,10 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         machine.scrap(keep=bool(found))
     network.close()
     return found
+
+
+def _counted(found: list[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in tally(found).items())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Invariants: (1) nothing here knows how a cluster works: only what it promises; (
 """
 
 import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -105,6 +106,33 @@ class Topic(NamedTuple):
     deleted: bool
 
 
+class Case(NamedTuple):
+    """One thing that does not fit. place, value, offset: what it is about, as far as it is about
+    one record. earlier: the offset of the record that it should not follow. name: of a transaction,
+    a group or a topic."""
+
+    text: str
+    place: Place | None = None
+    value: Value | None = None
+    offset: int = -1
+    earlier: int = -1
+    name: str = ""
+
+
+class Finding(NamedTuple):
+    """All cases of a kind."""
+
+    what: str
+    cases: list[Case]
+
+    def __str__(self) -> str:
+        shown = ", ".join(case.text for case in self.cases[:SHOWN_MAX])
+        return f"{self.what}: {len(self.cases)}: {shown}"
+
+
+TIMED = (Sent, Acknowledged, Ended)
+
+
 @dataclass
 class Final:
     """A partition at rest. records: offset -> value. visible: the offsets that committed readers
@@ -116,16 +144,20 @@ class Final:
 
 
 class History:
-    """Any thread may add."""
+    """Any thread may add. told_s: when an event of TIMED was first added."""
 
-    def __init__(self):
+    def __init__(self, clock=time.time):
         self.writers: dict[str, Writer] = {}
         self.events: list = []
+        self.told_s: dict = {}
+        self._clock = clock
         self._lock = threading.Lock()
 
     def add(self, event) -> None:
         with self._lock:
             self.events.append(event)
+            if isinstance(event, TIMED):
+                self.told_s.setdefault(event, self._clock())
 
     def of(self, kind) -> list:
         with self._lock:
@@ -154,8 +186,13 @@ def tally(found: list[str]) -> dict[str, int]:
 
 
 def problems(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[str]:
-    """What does not fit, in sentences. finals: what could not be read is missing, and not judged.
-    topics: the names of those that exist at the end; None: that is not known."""
+    """findings(), in sentences."""
+    return [str(finding) for finding in findings(history, finals, topics)]
+
+
+def findings(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[Finding]:
+    """What does not fit. finals: what could not be read is missing, and not judged. topics: the
+    names of those that exist at the end; None: that is not known."""
     history = _of_known(history, finals)
     # What was sent again in another transaction counts as that one's.
     sent = {event.value: event for event in history.of(Sent)}
@@ -178,15 +215,21 @@ def _of_known(history: History, finals) -> History:
     return known
 
 
-def _some(what: str, found: list):
-    """One sentence for all of a kind."""
+def _some(what: str, found: list[Case]):
+    """One finding for all of a kind."""
     if found:
-        shown = ", ".join(str(entry) for entry in found[:SHOWN_MAX])
-        yield f"{what}: {len(found)}: {shown}"
+        yield Finding(what, found)
 
 
-def _shown(value: Value, place: Place, offset) -> str:
-    return f"{value.writer}/{value.number} in {place.topic}-{place.partition} at {offset}"
+def _case(value: Value, place: Place, offset, of: str = "", more: str = "",
+          earlier: int = -1) -> Case:
+    """A record's. of, more: before and after what is told of it."""
+    return Case(f"{of}{value.writer}/{value.number} in {place.topic}-{place.partition} at {offset}"
+                f"{more}", place, value, offset, earlier)
+
+
+def _named(name: str) -> Case:
+    return Case(name, name=name)
 
 
 def _lost(history, finals, sent):
@@ -198,9 +241,9 @@ def _lost(history, finals, sent):
     for value, offset in history.of(Acknowledged):
         place = sent[value].place
         if value.number not in places[value.writer]:
-            lost.append(_shown(value, place, offset))
+            lost.append(_case(value, place, offset))
         elif offset >= 0 and finals[place].records.get(offset) != value:
-            elsewhere.append(_shown(value, place, offset))
+            elsewhere.append(_case(value, place, offset))
     yield from _some("acknowledged and lost", lost)
     yield from _some("acknowledged at another offset", elsewhere)
 
@@ -209,23 +252,25 @@ def _unexpected(history, finals, sent):
     """What is there and should not be, or not there."""
     foreign, doubled, disordered = [], [], []
     for place, final in finals.items():
-        seen, last = set(), {}
+        seen: dict[Value, int] = {}
+        last: dict[str, tuple] = {}
         for offset in sorted(final.records):
             value = final.records[offset]
             if value not in sent or sent[value].place != place:
-                foreign.append(_shown(value, place, offset))
+                foreign.append(_case(value, place, offset))
                 continue
             if sent[value].transaction is not None and offset not in final.visible:
                 continue
             promise = history.writers[value.writer]
             if value in seen:
                 if promise.once:
-                    doubled.append(_shown(value, place, offset))
+                    doubled.append(_case(value, place, offset, earlier=seen[value]))
                 continue
-            seen.add(value)
-            if promise.ordered and value.number < last.get(value.writer, -1):
-                disordered.append(_shown(value, place, offset))
-            last[value.writer] = value.number
+            seen[value] = offset
+            number, at = last.get(value.writer, (-1, -1))
+            if promise.ordered and value.number < number:
+                disordered.append(_case(value, place, offset, earlier=at))
+            last[value.writer] = value.number, offset
     yield from _some("nobody wrote", foreign)
     yield from _some("doubled", doubled)
     yield from _some("out of order", disordered)
@@ -243,11 +288,11 @@ def _broken_transactions(history, finals, sent):
         there = written & visible
         if name not in ends:
             if there and there != written:
-                torn.append(name)
+                torn.append(_named(name))
         elif ends[name] and there != written:
-            missing.append(name)
+            missing.append(_named(name))
         elif not ends[name] and there:
-            shown.append(name)
+            shown.append(_named(name))
     yield from _some("transactions of unknown end that are there in part", torn)
     yield from _some("committed transactions that are not there as a whole", missing)
     yield from _some("aborted transactions that are visible", shown)
@@ -263,22 +308,22 @@ def _misread(history, finals):
         if read.place not in finals:
             continue
         final = finals[read.place]
-        shown = f"{read.reader}: {_shown(read.value, read.place, read.offset)}"
+        about = (read.value, read.place, read.offset, f"{read.reader}: ")
         if final.records.get(read.offset) != read.value:
-            vanished.append(shown)
+            vanished.append(_case(*about))
         if read.committed_only and read.offset not in final.visible:
-            dirty.append(shown)
+            dirty.append(_case(*about))
         key = (read.reader, read.session, read.place)
         before = last.get(key)
         last[key] = read.offset
         if before is None:
             continue
         if read.offset <= before:
-            back.append(f"{shown} after {before}")
+            back.append(_case(*about, f" after {before}", before))
             continue
         offsets = (clean if read.committed_only else whole)[read.place]
         if bisect_right(offsets, before) != bisect_left(offsets, read.offset):
-            skipped.append(f"{shown} after {before}")
+            skipped.append(_case(*about, f" after {before}", before))
     yield from _some("read and no longer there", vanished)
     yield from _some("read though it was not committed", dirty)
     yield from _some("read again or backwards", back)
@@ -295,8 +340,8 @@ def _stale(history):
         floor = max((commit.offset for commit in commits[told.group, told.place]
                      if commit.answered < told.asked), default=-1)
         if told.offset < floor:
-            found.append(f"{told.group} {told.place.topic}-{told.place.partition}: "
-                         f"{told.offset} after {floor}")
+            found.append(Case(f"{told.group} {told.place.topic}-{told.place.partition}: "
+                              f"{told.offset} after {floor}", name=told.group))
     yield from _some("positions of groups that went back", found)
 
 
@@ -313,7 +358,8 @@ def _undelivered(history, finals):
     for (group, place), end in ends.items():
         for offset in sorted(finals[place].visible if place in finals else ()):
             if offset < end and offset not in read[group, place]:
-                found.append(f"{group} {place.topic}-{place.partition} at {offset}")
+                found.append(Case(f"{group} {place.topic}-{place.partition} at {offset}",
+                                  place, offset=offset, name=group))
     yield from _some("committed by a group that never read it", found)
 
 
@@ -331,13 +377,13 @@ def _not_copied(history, finals):
             value = finals[source].records[offset]
             copied = Value(copy_of(value.writer), value.number) in copies
             if copied != (offset < end):
-                (ahead if copied else found).append(_shown(value, source, offset))
+                (ahead if copied else found).append(_case(value, source, offset))
     yield from _some("not copied", found)
     yield from _some("copied without its position", ahead)
 
 
 def _divergent(finals):
-    found = [f"{place.topic}-{place.partition} {final.digests}"
+    found = [Case(f"{place.topic}-{place.partition} {final.digests}", place)
              for place, final in finals.items() if len(set(final.digests.values())) > 1]
     yield from _some("replicas differ", found)
 
@@ -347,7 +393,7 @@ def _topics(history, existing):
         return
     ends = {topic.name: topic for topic in history.of(Topic)}
     yield from _some("topics that were made and are gone", [
-        name for name, topic in ends.items()
+        _named(name) for name, topic in ends.items()
         if topic.created and not topic.deletion_asked and name not in existing])
     yield from _some("topics that were deleted and are there", [
-        name for name, topic in ends.items() if topic.deleted and name in existing])
+        _named(name) for name, topic in ends.items() if topic.deleted and name in existing])

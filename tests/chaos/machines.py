@@ -12,12 +12,16 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from bench.network import Network, address
 from tests.brokers import ALARMS, READY, Brokerd
+from tests.chaos.causes import Causes
+from tests.chaos.history import Final, History, Place
 from tests.chaos.power import Disk
+from tests.chaos.traces import Refusal
 from tests.durability.disk import environment, shim
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
@@ -154,6 +158,11 @@ class Machines:
             if machine.alive():
                 machine.go_on()
             machine.kill()
+
+    def causes(self, history: History, finals: dict[Place, Final],
+               refusals: Callable[[str], list[Refusal]]) -> Causes | None:
+        """Tells whose a problem is; None: all are ours. refusals: by a producer's name."""
+        return None
 
     def heal(self) -> None:
         self.network.heal()

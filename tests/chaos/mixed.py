@@ -3,23 +3,25 @@
 Owns: the controller.
 Called by: tests.chaos.__main__.
 Invariants: (1) the controller is left alone: what fails are brokers.
-What Kafka's brokers do to idempotent producers is in the verdict too: one that was killed has of
-each producer the last batch alone, and one that has none takes any first number. A client that
-repeats what was not answered is out of order then, or told that it is there: where a record is
-doubled, or lost with offset -1, the leader of that epoch says whose it is.
+What Kafka's brokers do to idempotent producers is told apart: tests.chaos.causes.
 """
 
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.kafka import KafkaBroker
 from bench.network import Network, address
 from bench.process import die_with_parent
 from tests.brokers import Brokerd
+from tests.chaos.causes import Causes
+from tests.chaos.history import Final, History, Place
 from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
+from tests.chaos.reigns import Append, appends_of, reigns_of
+from tests.chaos.traces import Refusal
 
 CONTROLLER, THEIRS, OURS = 9, (1, 2), 3
 HEAP = "400m"
@@ -130,6 +132,15 @@ class _Mixed(Machines):
     def __exit__(self, *exception) -> None:
         super().__exit__(*exception)
         self._controller.kill()
+
+    def causes(self, history: History, finals: dict[Place, Final],
+               refusals: Callable[[str], list[Refusal]]) -> Causes:
+        reigns = reigns_of(self._controller.data_dir)
+
+        def appends(place: Place) -> list[Append]:
+            return appends_of(self.of[reigns[place][-1].leader].data_dir, place)
+
+        return Causes(history, finals, THEIRS, reigns, appends, refusals)
 
 
 def of_both(root: Path, network: Network) -> Machines:

@@ -20,7 +20,7 @@ import confluent_kafka
 from pylog.client import Admin, KafkaError, NewTopic
 from tests.chaos.admins import Maker, Mover
 from tests.chaos.faults import FAULTS
-from tests.chaos.history import Final, History, Place, problems
+from tests.chaos.history import Final, Finding, History, Place, findings
 from tests.chaos.machines import Machines
 from tests.chaos.readers import LibrdkafkaMember, Member, OwnMember, Reader
 from tests.chaos.traces import Kept, Trace
@@ -48,7 +48,7 @@ class Soak:
     tries, or not answered in time, is a problem; nothing is moved then. lenient: nor is it one that
     a sender was refused something: a Kafka that was killed knows of a producer only its last batch,
     and ends one that repeats the batch before it. traces: of librdkafka's clients; None: they are
-    silent.
+    silent. theirs: the problems that are Kafka's own, as run() returns the others.
     """
 
     def __init__(self, machines: Machines, seed: int, say=print, strict: bool = False,
@@ -61,6 +61,7 @@ class Soak:
         self._admin = Admin({"bootstrap.servers": machines.bootstrap})
         self._crew = Crew([], say)
         self._found: list[str] = []
+        self.theirs: list[str] = []
         self.is_interrupted = False
 
     def run(self, seconds: float, faults: list[str]) -> list[str]:
@@ -144,7 +145,23 @@ class Soak:
         for sentence in own:
             self._say(f"its own fault: {sentence}")
         finals = self._finals()
-        return [*refused, *hung, *problems(self.history, finals, self._existing()), *self._found]
+        found = findings(self.history, finals, self._existing())
+        ours: list[Finding] = []
+        if not self._tried("whose it is", lambda: ours.extend(self._split(found, finals))):
+            ours = found
+        return [*refused, *hung, *map(str, ours), *self._found]
+
+    def _split(self, found: list[Finding], finals: dict[Place, Final]) -> list[Finding]:
+        """Without what is Kafka's own, which is told."""
+        refusals = self._traces.refusals if self._traces else lambda name: []
+        causes = self.machines.causes(self.history, finals, refusals)
+        if causes is None:
+            return found
+        ours, theirs = causes.split(found)
+        self.theirs = [str(finding) for finding in theirs]
+        for sentence in self.theirs:
+            self._say(f"Kafka's own: {sentence}")
+        return ours
 
     def _roles(self) -> list[Role]:
         """Of clients. Whoever takes another's place has a name of its own, and what belongs to a

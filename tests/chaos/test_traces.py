@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tests.chaos.traces import kept, trace_of
+from tests.chaos.traces import Refusal, kept, refusals_of, trace_of
 
 SENT = ("%7|{at}.5|SEND|{name}#consumer-4| [thrd:{broker}]: {broker}: "
         "Sent {what}Request (v9, 186 bytes @ 0, CorrId {id})\n")
@@ -13,6 +13,8 @@ FAILED = ("%7|{at}.5|FAIL|{name}#consumer-4| [thrd:{broker}]: {broker}: "
           "Disconnected (after 33ms in state UP) (_TRANSPORT)\n")
 COMMIT = ("%7|{at}.5|COMMIT|{name}#consumer-4| [thrd:main]: {broker}: OffsetCommit for 2 "
           "partition(s) in join-state steady: manual: returned: Broker: Not coordinator\n")
+REFUSED = ("%7|{at}.5|REQERR|{name}#producer-2| [thrd:{broker}]: {broker}: ProduceRequest failed: "
+           "Broker: {what}: explicit actions Permanent,MsgPossiblyPersisted\n")
 NOW_S = 1000.5
 
 
@@ -58,6 +60,18 @@ def test_who_told_nothing_has_no_trace():
     assert trace_of([line(SENT, 900, 7, name="group/1")], "group/0", NOW_S) is None
 
 
+def test_who_refused_a_producer_for_good_is_told():
+    out_of_order = "Broker received an out of order sequence number"
+    of_another = line(REFUSED, 903, what=out_of_order, name="group/1")
+    passing = line(REFUSED, 902, what=out_of_order).replace("Permanent", "Retry")
+    assert refusals_of([
+        line(SENT, 900, 7), line(REFUSED, 901, what=out_of_order), passing, of_another,
+        line(REFUSED, 904, what="Message size too large"),
+        line(REFUSED, 905, what="Unknown Producer Id", broker="broker:9092/23"), "%5|what?\n"],
+        "group/0") == [Refusal(901.5, 1, f"Broker: {out_of_order}"),
+                       Refusal(905.5, 23, "Broker: Unknown Producer Id")]
+
+
 def test_what_was_asked_and_answered_last_is_told():
     told = trace_of([
         line(SENT, 900, 7), line(RECEIVED, 910, 7), line(COMMIT, 911), line(SENT, 990, 8, "Fetch")],
@@ -78,6 +92,10 @@ def test_what_libraries_write_is_kept_and_read_back(tmp_path, capfd):
             os.sched_yield()
         assert len(trace.unanswered()) == 1
         assert traces.of("group/1", NOW_S) is None
+        os.write(2, line(REFUSED, 901, what="Unknown Producer Id").encode())
+        while not traces.refusals("group/0"):
+            os.sched_yield()
+        assert traces.refusals("group/1") == []
         assert "TERMINATE" not in (tmp_path / "told").read_text()
     os.write(2, b"afterwards")
     assert capfd.readouterr().err == "of Python's own\nafterwards"

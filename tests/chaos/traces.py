@@ -1,7 +1,7 @@
 """What librdkafka tells of its requests: kept in a file, and read back for one client.
 
 Owns: the process's descriptor 2 while it is kept.
-Called by: tests.chaos.__main__, tests.chaos.watch.
+Called by: tests.chaos.__main__, tests.chaos.watch, tests.chaos.causes.
 Invariants: (1) what is told is read, never asked for: a client that hangs tells nothing more.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.process import die_with_parent
 
@@ -22,6 +23,9 @@ _LINE = re.compile(r"%\d\|(?P<at>[\d.]+)\|(?P<what>\w+)\|(?P<handle>[^|]*)\| "
                    r"\[thrd:(?P<thread>.*?)\]: (?P<text>.*)")
 _SENT = re.compile(r"Sent (\w+)Request \(.*CorrId (\d+)\)")
 _RECEIVED = re.compile(r"Received (\w+)Response \(.*CorrId (\d+),")
+# After which a producer begins anew, with another epoch.
+_REFUSED = re.compile(r".*/(\d+): ProduceRequest failed: (.*sequence number|.*producer.*): "
+                      r".*\bPermanent\b", re.IGNORECASE)
 # Told a thousand times a second by a broker handle that nobody lets go of.
 NOISE = "|TERMINATE|"
 FIRST = "ApiVersion"      # On each connection.
@@ -83,6 +87,26 @@ def trace_of(lines: Iterable[str], name: str, now_s: float) -> Trace | None:
     return found if found.sent_count else None
 
 
+class Refusal(NamedTuple):
+    """A broker refused a producer's records for good, for what it knows of the producer. at_s: by
+    the wall clock."""
+
+    at_s: float
+    broker: int
+    error: str
+
+
+def refusals_of(lines: Iterable[str], name: str) -> list[Refusal]:
+    """Of a producer of librdkafka's."""
+    found, mark = [], f"|{name}#"
+    for line in lines:
+        if mark not in line or (match := _LINE.match(line)) is None or match["what"] != "REQERR":
+            continue
+        if refused := _REFUSED.match(match["text"]):
+            found.append(Refusal(float(match["at"]), int(refused[1]), refused[2]))
+    return found
+
+
 class Kept:
     """The lines of all clients, in a file."""
 
@@ -93,6 +117,11 @@ class Kept:
         with suppress(FileNotFoundError), open(self._path, errors="replace") as lines:
             return trace_of(lines, name, now_s)
         return None
+
+    def refusals(self, name: str) -> list[Refusal]:
+        with suppress(FileNotFoundError), open(self._path, errors="replace") as lines:
+            return refusals_of(lines, name)
+        return []
 
 
 @contextmanager

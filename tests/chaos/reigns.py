@@ -1,0 +1,89 @@
+"""What disks tell of who did what: which broker led a partition when, and what each batch says.
+
+Owns: nothing; the files are brokers'.
+Called by: tests.chaos.causes.
+Invariants: (1) nothing is asked of a broker: what is on a disk is nobody's word; (2) reigns of a
+  partition are in the order of their epochs, appends in that of their offsets.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pylog._native import batch
+from pylog.metadata import image as images
+from pylog.metadata.snapshots import decoded
+from tests.chaos.history import Place
+
+METADATA = Place("__cluster_metadata", 0)
+KINDS = {"TopicRecord", "PartitionRecord", "PartitionChangeRecord", "RemoveTopicRecord"}
+SEQUENCES = 1 << 31
+LENGTH_AT, LENGTH_END = 8, 12      # Of a batch.
+
+
+class Reign(NamedTuple):
+    """A leader epoch. leader: -1: nobody. began_s: by the wall clock."""
+
+    epoch: int
+    leader: int
+    began_s: float
+
+
+class Append(NamedTuple):
+    """A batch. epoch: of the leader that took it. is_control: it has no records of a client's."""
+
+    first: int
+    last: int
+    epoch: int
+    producer: int
+    producer_epoch: int
+    sequence: int
+    last_sequence: int
+    is_control: bool
+
+
+def batches_of(data: Path, place: Place) -> Iterator[tuple[batch.Header, bytes]]:
+    """Of one replica, up to room that was taken ahead."""
+    for path in sorted((data / f"{place.topic}-{place.partition}").glob("*.log")):
+        whole, at = path.read_bytes(), 0
+        while len(whole) - at >= batch.HEADER_BYTES and any(whole[at + LENGTH_AT:at + LENGTH_END]):
+            header = batch.header(whole[at:at + batch.HEADER_BYTES])
+            end = at + LENGTH_END + header.batch_length
+            if end > len(whole):
+                break
+            yield header, whole[at:end]
+            at = end
+
+
+def reigns_of(data: Path) -> dict[Place, list[Reign]]:
+    """data: of a controller. Topics that are gone are not in it."""
+    image = images.Image()
+    found: dict[Place, list[Reign]] = {}
+    for header, bytes_ in batches_of(data, METADATA):
+        last = header.base_offset + header.last_offset_delta
+        for record in decoded(bytes_, header):
+            if type(record).__name__ not in KINDS:
+                continue
+            delta = images.advance(image, [record], last, header.leader_epoch)
+            image = delta.after
+            for topic_id in delta.topic_ids:
+                _follow(found, image.topics_by_id.get(topic_id), header.max_timestamp / 1000)
+    return found
+
+
+def _follow(found: dict, topic, now_s: float) -> None:
+    for index, state in enumerate(topic.partitions if topic is not None else ()):
+        if state is None:
+            continue
+        reigns = found.setdefault(Place(topic.name, index), [])
+        if not reigns or reigns[-1].epoch != state.leader_epoch:
+            reigns.append(Reign(state.leader_epoch, state.leader, now_s))
+
+
+def appends_of(data: Path, place: Place) -> list[Append]:
+    """data: of a broker that has a replica."""
+    return [Append(
+        header.base_offset, header.base_offset + header.last_offset_delta, header.leader_epoch,
+        header.producer_id, header.producer_epoch, header.base_sequence,
+        (header.base_sequence + header.last_offset_delta) % SEQUENCES,
+        bool(header.attributes & batch.CONTROL)) for header, _ in batches_of(data, place)]

@@ -1,0 +1,196 @@
+"""Whose a problem is: played logs and reigns of two brokers of Kafka's, 1 and 2, and ours, 3."""
+
+import pytest
+
+from tests.chaos.causes import OURS, THEIRS, UNKNOWN, Causes
+from tests.chaos.history import (
+    Acknowledged,
+    Case,
+    Ended,
+    Final,
+    Finding,
+    History,
+    Place,
+    Sent,
+    Value,
+)
+from tests.chaos.reigns import Append, Reign
+from tests.chaos.traces import Refusal
+
+A, B = Place("orders", 0), Place("orders", 1)
+ONE = Value("one", 1)
+PRODUCER = 7
+
+
+class World:
+    """leaders: of the epochs from 0 on, ten seconds each. Told by a clock that is set."""
+
+    def __init__(self, *leaders: int):
+        self.now_s = 0.0
+        self.history = History(lambda: self.now_s)
+        self.finals = {A: Final({}, set())}
+        self.reigns = {A: [Reign(epoch, leader, 10.0 * epoch)
+                           for epoch, leader in enumerate(leaders)]}
+        self.appends: list[Append] = []
+        self.refusals: list[Refusal] = []
+
+    def told(self, at_s: float, event) -> None:
+        self.now_s = at_s
+        self.history.add(event)
+
+    def append(self, epoch: int, sequence: int, count: int = 1, producer_epoch: int = 0) -> int:
+        """The offset."""
+        first = self.appends[-1].last + 1 if self.appends else 0
+        self.appends.append(Append(first, first + count - 1, epoch, PRODUCER, producer_epoch,
+                                   sequence, sequence + count - 1, False))
+        return first
+
+    def causes(self) -> Causes:
+        return Causes(self.history, self.finals, {1, 2}, self.reigns, lambda place: self.appends,
+                      lambda name: self.refusals if name == ONE.writer else [])
+
+    def side(self, what: str, **case) -> str:
+        return self.causes().of(what, Case("it", **case)).side
+
+    def side_of_pair(self, earlier: int, offset: int) -> str:
+        found = {self.side(what, place=A, value=ONE, offset=offset, earlier=earlier)
+                 for what in ("doubled", "out of order")}
+        assert len(found) == 1
+        return found.pop()
+
+    def side_of_lost(self, offset: int) -> str:
+        return self.side("acknowledged and lost", place=A, value=ONE, offset=offset)
+
+
+@pytest.mark.parametrize(("leader", "side"), [(1, THEIRS), (3, OURS)])
+def test_a_batch_taken_against_the_log_is_of_who_led_its_epoch(leader, side):
+    world = World(1, 3, leader)
+    earlier = world.append(0, 0, 5)
+    world.append(1, 5)
+    assert world.side_of_pair(earlier, world.append(2, 0, 5)) == side
+
+
+@pytest.mark.parametrize(("leader", "side"), [(1, THEIRS), (3, OURS)])
+def test_a_gap_is_of_who_took_what_lies_behind_it(leader, side):
+    world = World(1, leader, 3)
+    world.append(0, 0)
+    earlier = world.append(1, 2)
+    offset = world.append(2, 3)
+    assert world.side_of_pair(earlier, offset) == side
+
+
+def test_an_old_epoch_that_comes_back_was_taken_against_the_log():
+    world = World(1, 3)
+    earlier = world.append(0, 0, producer_epoch=1)
+    assert world.side_of_pair(earlier, world.append(1, 1, producer_epoch=0)) == OURS
+
+
+def test_numbers_that_go_round_are_in_order():
+    world = World(1, 2)
+    earlier = world.append(0, (1 << 31) - 1)
+    world.appends[-1] = world.appends[-1]._replace(last_sequence=(1 << 31) - 1)
+    assert "began anew" in world.causes().of("doubled", Case(
+        "it", A, ONE, offset=world.append(1, 0), earlier=earlier)).reason
+
+
+def begun_anew(*leaders: int, other: int = 1) -> tuple[World, int, int]:
+    """A record that was sent in the second epoch, and again under another epoch of the producer;
+    other: the leader of another partition."""
+    world = World(*leaders)
+    world.reigns[B] = [Reign(0, other, 0.0)]
+    world.told(11.0, Sent(ONE, A))
+    world.told(29.0, Acknowledged(ONE, 1))
+    return world, world.append(1, 0), world.append(2, 0, producer_epoch=1)
+
+
+@pytest.mark.parametrize(("leaders", "other", "side"), [
+    ((1, 2, 1), 2, THEIRS), ((3, 3, 3), 3, OURS), ((1, 3, 1), 1, UNKNOWN), ((1, 2, 3), 1, UNKNOWN),
+    ((1, 2, 1), 3, UNKNOWN)])
+def test_a_producer_that_began_anew_was_refused_by_who_led_any_of_its_partitions(
+        leaders, other, side):
+    world, *pair = begun_anew(*leaders, other=other)
+    assert world.side_of_pair(*pair) == side
+
+
+@pytest.mark.parametrize(("broker", "side"), [(2, THEIRS), (3, OURS)])
+def test_a_producer_that_tells_who_refused_it_is_believed(broker, side):
+    world, *pair = begun_anew(1, 3, 2)
+    world.refusals = [Refusal(15.0, broker, "out of order"), Refusal(16.0, 5 - broker, "later")]
+    assert world.side_of_pair(*pair) == side
+
+
+@pytest.mark.parametrize("at_s", [10.0, 30.0])
+def test_what_a_producer_was_refused_at_another_time_says_nothing(at_s):
+    world, *pair = begun_anew(1, 3, 2)
+    world.refusals = [Refusal(at_s, 2, "out of order")]
+    assert world.side_of_pair(*pair) == UNKNOWN
+
+
+@pytest.mark.parametrize(("leaders", "side"), [
+    ((1, 2, 3), THEIRS), ((3, 1, 2), UNKNOWN), ((1, 3, 2), UNKNOWN), ((3, 3, 1), OURS),
+    ((3, -1, 1), OURS)])
+def test_a_record_lost_without_an_offset_is_of_who_led_then_or_just_before(leaders, side):
+    world = World(*leaders)
+    world.told(11.0, Sent(ONE, A))
+    world.told(12.0, Acknowledged(ONE, -1))
+    assert world.side_of_lost(-1) == side
+
+
+@pytest.mark.parametrize(("leaders", "side"), [
+    ((1, 1, 2, 3), THEIRS), ((1, 1, 3, 1), UNKNOWN), ((3, 3, 3, 1), OURS)])
+def test_a_record_that_another_replaced_is_of_who_led_from_the_one_to_the_other(leaders, side):
+    world = World(*leaders)
+    world.told(11.0, Sent(ONE, A))
+    world.told(12.0, Acknowledged(ONE, 0))
+    world.append(2, 0)
+    assert world.side_of_lost(0) == side
+
+
+@pytest.mark.parametrize(("digests", "side"), [
+    ({1: "x", 2: "x", 3: "z"}, OURS), ({1: "x", 2: "z", 3: "x"}, THEIRS),
+    ({1: "x", 2: "y", 3: "z"}, UNKNOWN), ({1: "x", 2: "z"}, THEIRS), ({1: "x", 3: "z"}, UNKNOWN)])
+def test_a_replica_that_differs_from_all_others_is_wrong(digests, side):
+    world = World(1)
+    world.finals[A].digests.update(digests)
+    assert world.side("replicas differ", place=A) == side
+
+
+@pytest.mark.parametrize(("coordinators", "leader", "side"), [
+    ((1, 2), 1, THEIRS), ((1, 3), 1, UNKNOWN), ((1, 2), 3, UNKNOWN), ((3, 3), 3, OURS)])
+def test_a_transaction_is_of_its_coordinators_and_of_who_led_what_it_wrote_to(
+        coordinators, leader, side):
+    world = World(leader)
+    world.reigns[Place("__transaction_state", 0)] = [
+        Reign(epoch, number, 10.0 * epoch)
+        for epoch, number in enumerate(coordinators)]
+    world.told(5.0, Sent(ONE, A, "copier.2-17"))
+    world.told(15.0, Ended("copier.2-17", True))
+    assert world.side("aborted transactions that are visible", name="copier.2-17") == side
+
+
+def test_a_position_is_of_the_groups_coordinators():
+    world = World(3)
+    world.reigns[Place("__consumer_offsets", 0)] = [Reign(0, 2, 0.0)]
+    assert world.side("positions of groups that went back", name="group") == THEIRS
+    assert world.side("committed by a group that never read it", name="group", place=A) == UNKNOWN
+
+
+def test_nothing_is_kafkas_of_which_nothing_is_known():
+    world = World()
+    assert world.side_of_lost(3) == UNKNOWN
+    assert world.side_of_pair(0, 1) == UNKNOWN
+    assert world.side("topics that were made and are gone", name="made") == UNKNOWN
+    assert world.side("read past others", place=A, value=ONE, offset=1) == UNKNOWN
+    assert world.side("aborted transactions that are visible", name="one-1") == UNKNOWN
+
+
+def test_what_is_kafkas_is_told_apart_with_its_reasons():
+    world = World(1, 3)
+    first = world.append(0, 0)
+    ours, theirs = world.causes().split([Finding("doubled", [
+        Case("a", A, ONE, world.append(0, 0), first),
+        Case("b", A, ONE, world.append(1, 0), first)])])
+    told = "sequence 0 of 7/0 at {} follows 0 of epoch 0; by {}"
+    assert [str(found) for found in theirs] == [
+        f"doubled: 1: a (Kafka's: {told.format(1, 1)})"]
+    assert [str(found) for found in ours] == [f"doubled: 1: b (ours: {told.format(2, 3)})"]

@@ -1,0 +1,66 @@
+"""Who led when, and what each batch says, read from files of a controller and of a broker."""
+
+from pylog._native import batch
+from pylog.metadata.snapshots import encoded
+from pylog.protocol import messages
+from tests.chaos.history import Place
+from tests.chaos.reigns import METADATA, SEQUENCES, Append, Reign, appends_of, batches_of, reigns_of
+
+TOPIC, GONE = bytes(15) + b"\1", bytes(15) + b"\2"
+A = Place("orders", 0)
+ROOM = bytes(4096)
+
+
+def segment(data, place: Place, number: int, *parts: bytes) -> None:
+    folder = data / f"{place.topic}-{place.partition}"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number:020}.log").write_bytes(b"".join(parts))
+
+
+def of_records(now_ms: int, base_offset: int, *records) -> bytes:
+    return batch.build([(None, encoded(record), now_ms, []) for record in records],
+                       base_offset=base_offset, leader_epoch=1)
+
+
+def change(**fields):
+    return messages.PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)
+
+
+def of_partition(topic_id: bytes, **fields):
+    return messages.PartitionRecord(
+        topic_id=topic_id, partition_id=0, replicas=[1, 2], isr=[1, 2], removing_replicas=[],
+        adding_replicas=[], partition_epoch=0, directories=[bytes(16)] * 2, **fields)
+
+
+def test_reigns_begin_with_the_records_that_name_another_leader(tmp_path):
+    segment(tmp_path, METADATA, 0, of_records(
+        1000, 0, messages.NoOpRecord(), messages.TopicRecord(name="orders", topic_id=TOPIC),
+        of_partition(TOPIC, leader=1, leader_epoch=0)))
+    segment(tmp_path, METADATA, 3, of_records(2000, 3, change(isr=[1])),
+            of_records(3000, 4, change(isr=[1, 2])), of_records(4000, 5, change(leader=2, isr=[2])))
+    assert reigns_of(tmp_path) == {A: [Reign(0, 1, 1.0), Reign(1, 2, 4.0)]}
+
+
+def test_a_topic_that_is_gone_leaves_the_others_theirs(tmp_path):
+    segment(tmp_path, METADATA, 0, of_records(
+        1000, 0, messages.TopicRecord(name="orders", topic_id=TOPIC),
+        of_partition(TOPIC, leader=1, leader_epoch=0),
+        messages.TopicRecord(name="made", topic_id=GONE),
+        of_partition(GONE, leader=2, leader_epoch=0), messages.RemoveTopicRecord(topic_id=GONE)))
+    assert reigns_of(tmp_path)[A] == [Reign(0, 1, 1.0)]
+
+
+def test_batches_are_read_up_to_room_that_was_taken_ahead(tmp_path):
+    one = batch.build([(None, b"x", 1, [])] * 3, base_offset=4, leader_epoch=2, producer_id=7,
+                      producer_epoch=1, base_sequence=(1 << 31) - 2)
+    marker = batch.build([(b"\0\0\0\1", b"", 1, [])], base_offset=7, leader_epoch=3, producer_id=7,
+                         producer_epoch=1, attributes=batch.TRANSACTIONAL | batch.CONTROL)
+    segment(tmp_path, A, 4, one, ROOM)
+    segment(tmp_path, A, 7, marker, marker[:70])
+    assert appends_of(tmp_path, A) == [Append(4, 6, 2, 7, 1, (1 << 31) - 2, 0, False),
+                                       Append(7, 7, 3, 7, 1, -1, SEQUENCES - 1, True)]
+
+
+def test_a_partition_that_is_not_there_has_nothing(tmp_path):
+    assert list(batches_of(tmp_path, A)) == []
+    assert reigns_of(tmp_path) == {}
