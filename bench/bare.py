@@ -21,8 +21,10 @@ from bench.programs import load_client
 
 ROUNDS_MAX = 15
 SHAPES = {"1": (1, 1), "8": (8, 1), "64": (64, 1), "512": (512, 1), "8x5": (8, 5)}
-SIDES = "each,group,pylog"
-TEXT = {"each": "bare epoll: recv, CRC, pwrite, send", "group": "the same, one write a turn"}
+SIDES = "each,group,short,pylog"
+TEXT = {"each": "bare epoll: recv, CRC, pwrite, send", "group": "the same, one write a turn",
+        "short": "the same, turns as short as a reactor's"}
+LOOPS = {"group": "grouping loop", "short": "grouping loop of short turns"}
 
 
 class BareLoop(BrokerProcess):
@@ -54,10 +56,12 @@ def _side(name: str, folder: Path) -> BrokerProcess:
     return BareLoop(folder / name, name)
 
 
-def _load(broker: BrokerProcess, shape: tuple[int, int], requests: int) -> float:
+def _load(broker: BrokerProcess, shape: tuple[int, int], requests: int,
+          idempotent: bool) -> float:
     """CPU seconds per million requests of one 100-byte record to one partition."""
     topic = "bare"
-    figures = loads.raw_produce(broker, topic, 1, *shape, 1, 100, requests=requests)
+    figures = loads.raw_produce(broker, topic, 1, *shape, 1, 100, requests=requests,
+                                 idempotent=idempotent)
     return figures["cpu_s_per_million_requests"]
 
 
@@ -68,17 +72,17 @@ def _steady(found: dict[str, list[float]]) -> bool:
 
 
 def measure(brokers: dict[str, BrokerProcess], where: placement.Placement, shape: tuple[int, int],
-            requests: int, rounds_max: int) -> dict[str, list[float]]:
+            requests: int, rounds_max: int, idempotent: bool) -> dict[str, list[float]]:
     """Per side, a figure a round. Keeps (1) and (2)."""
     found: dict[str, list[float]] = {name: [] for name in brokers}
     with placement.pinned(where):
         for broker in brokers.values():
             placement.pin(broker.pid, where.broker)
-            _load(broker, shape, requests // 4)
+            _load(broker, shape, requests // 4, idempotent)
         for turn in range(rounds_max):
             order = list(brokers) if turn % 2 == 0 else list(brokers)[::-1]
             for name in order:
-                found[name].append(_load(brokers[name], shape, requests))
+                found[name].append(_load(brokers[name], shape, requests, idempotent))
             if _steady(found):
                 break
     return found
@@ -92,14 +96,14 @@ def _table(where: str, samples: dict[str, dict[str, list[float]]], sides: list[s
     for name in sides:
         cells = [f"{median(found[name]):.2f}" for found in samples.values()]
         lines.append(f"| {TEXT.get(name, name)} | " + " | ".join(cells) + " |")
-    if {"pylog", "group"} <= set(sides):
+    for loop in [name for name in LOOPS if {"pylog", name} <= set(sides)]:
         cells = []
         for found in samples.values():
-            each = placement.ratios(found["pylog"], found["group"])
+            each = placement.ratios(found["pylog"], found[loop])
             apart = placement.spread(each)
             steady = "" if placement.is_steady(each) else ", not steady"
             cells.append(f"{median(each):.2f} (±{(apart or 0) / 2:.1%} of {len(each)}{steady})")
-        lines.append("| pylog / grouping loop | " + " | ".join(cells) + " |")
+        lines.append(f"| pylog / {LOOPS[loop]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -111,6 +115,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--placement", default="same", help="same, apart, free")
     parser.add_argument("--requests", type=int, default=60_000)
     parser.add_argument("--rounds-max", type=int, default=ROUNDS_MAX)
+    parser.add_argument("--idempotent", action="store_true", help="each connection a producer")
     options = parser.parse_args(argv)
     sides = options.sides.split(",")
     print(f"`python -m bench.bare {' '.join(argv)}`, commit {commit_line()}\n{machine_line()}",
@@ -121,7 +126,7 @@ def main(argv: list[str]) -> int:
         for where in options.placement.split(","):
             samples = {
                 shape: measure(brokers, placement.placements()[where], SHAPES[shape],
-                               options.requests, options.rounds_max)
+                               options.requests, options.rounds_max, options.idempotent)
                 for shape in options.shapes.split(",")}
             print(_table(where, samples, sides), flush=True)
     return 0

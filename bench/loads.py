@@ -238,12 +238,14 @@ def java_consume(broker: BrokerProcess, topic: str, size: int, count: int) -> di
 
 def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections: int,
                 in_flight: int, batch: int, size: int, seconds: float = 0,
-                requests: int = 0) -> dict:
-    """Our own producer. cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s,
-    p50_us to p999_us of the answers, request_bytes."""
+                requests: int = 0, idempotent: bool = False) -> dict:
+    """Our own producer; idempotent: one for each connection, of one partition.
+
+    cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us of the
+    answers, request_bytes."""
     before = broker.cpu_seconds()
     line = native("produce", broker, topic, partitions, connections, in_flight, batch, size, -1,
-                  seconds, requests)
+                  seconds, requests, *["idempotent"] * idempotent)
     used = broker.cpu_seconds() - before
     return {
         **{key: line[key] for key in ("p50_us", "p99_us", "p999_us", "request_bytes")},

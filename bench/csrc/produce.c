@@ -1,12 +1,14 @@
 /* Produce requests of one shape over many connections from one thread.
  *
  * usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS RECORD_BYTES ACKS \
- *                SECONDS REQUESTS
+ *                SECONDS REQUESTS [idempotent]
  * Runs until SECONDS have passed or REQUESTS were answered (0: no such limit) and prints one line
  * of JSON. Every connection keeps IN_FLIGHT requests under way; requests go round the partitions.
- * The batch is built once, so that the client costs little beside the broker.
+ * The batch is built once, so that the client costs little beside the broker. idempotent: each
+ * connection is a producer with an id of its own, which counts its batches; of one partition.
  */
 #include <fcntl.h>
+#include <stdbool.h>
 #include <sys/epoll.h>
 
 #include "secure.h"
@@ -16,6 +18,8 @@ enum { CONNECTIONS_MAX = 1024, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096 };
 typedef struct {
     int stream;
     int in_flight;
+    int64_t producer;
+    int32_t sequence; /* of the next batch */
     int head; /* index of the oldest send time */
     size_t sent; /* bytes of the current frame already sent; 0: between frames */
     size_t held; /* reply bytes read so far */
@@ -26,8 +30,11 @@ typedef struct {
 typedef struct {
     uint8_t *frame;
     uint8_t *partition_at;
+    uint8_t *batch; /* idempotent: in the frame */
+    size_t batch_length;
     size_t frame_length;
     int partitions;
+    int records; /* of a batch */
     int in_flight_max;
     int64_t started;
     int64_t requests_max;
@@ -49,8 +56,16 @@ static void watch(int poller, connection *peer, int operation, int writable)
     }
 }
 
+static void number_batch(load *run, const connection *peer)
+{
+    wire_put64(run->batch + 43, peer->producer);
+    wire_put16(run->batch + 51, 0);
+    wire_put32(run->batch + 53, peer->sequence);
+    wire_batch_seal(run->batch, run->batch_length);
+}
+
 /* A frame that went out in part is always finished from the same bytes: the template is shared,
- * so its partition field is written anew whenever a connection goes on sending. */
+ * so what differs from frame to frame is written anew whenever a connection goes on sending. */
 static void push(load *run, int poller, connection *peer, int64_t number[])
 {
     for (;;) {
@@ -66,6 +81,9 @@ static void push(load *run, int poller, connection *peer, int64_t number[])
             peer->in_flight++;
         }
         wire_put32(run->partition_at, *number % run->partitions);
+        if (run->batch) {
+            number_batch(run, peer);
+        }
         ssize_t got = send(peer->stream, run->frame + peer->sent, run->frame_length - peer->sent,
                            MSG_NOSIGNAL | MSG_DONTWAIT);
         if (got < 0 && errno == EAGAIN) {
@@ -78,6 +96,7 @@ static void push(load *run, int poller, connection *peer, int64_t number[])
         peer->sent += (size_t)got;
         if (peer->sent == run->frame_length) {
             peer->sent = 0;
+            peer->sequence += run->records;
         }
     }
 }
@@ -151,9 +170,10 @@ static void drive(load *run, connection *peers, int count, double seconds)
 
 int main(int argc, char **argv)
 {
-    if (argc != 11) {
+    bool idempotent = argc == 12 && !strcmp(argv[11], "idempotent") && atoi(argv[3]) == 1;
+    if (argc != 11 && !idempotent) {
         wire_die("usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS "
-                 "RECORD_BYTES ACKS SECONDS REQUESTS");
+                 "RECORD_BYTES ACKS SECONDS REQUESTS [idempotent]");
     }
     int count = atoi(argv[4]);
     int records = atoi(argv[6]);
@@ -161,6 +181,7 @@ int main(int argc, char **argv)
     double seconds = atof(argv[9]);
     load run = {.partitions = atoi(argv[3]), .in_flight_max = atoi(argv[5])};
     run.requests_max = atoll(argv[10]);
+    run.records = records;
     if (count < 1 || count > CONNECTIONS_MAX || run.in_flight_max > IN_FLIGHT_MAX) {
         wire_die("at most %d connections and %d in flight", CONNECTIONS_MAX, IN_FLIGHT_MAX);
     }
@@ -176,8 +197,11 @@ int main(int argc, char **argv)
     size_t length = wire_batch(batch, records, record_bytes, NULL);
     uint8_t *at = wire_produce(run.frame, atoi(argv[8]), argv[2], 0, length, &run.partition_at);
     memcpy(at, batch, length);
+    run.batch = idempotent ? at : NULL;
+    run.batch_length = length;
     run.frame_length = wire_finish(run.frame, at + length);
     for (int index = 0; index < count; index++) {
+        peers[index].producer = (int64_t)getpid() * CONNECTIONS_MAX + index;
         peers[index].stream = secure_connect_plain(atoi(argv[1]));
     }
     int64_t begin_ns = wire_now_ns();
