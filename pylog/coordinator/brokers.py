@@ -52,10 +52,12 @@ class Brokers:
             by_leader.setdefault(leader, []).append(partition)
         found: dict[Partition, Error] = dict.fromkeys(
             by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
-        # Keeps (3).
-        for written in await asyncio.gather(*(
-                self._markers.write(marker, rows) if leader == self._node.node_id
-                else self._sent(leader, marker, rows) for leader, rows in by_leader.items())):
+        under_way = [
+            self._markers.write(marker, rows) if leader == self._node.node_id
+            else self._sent(leader, marker, rows) for leader, rows in by_leader.items()]
+        # Keeps (3). For one alone, gather() would cost a task and two turns of the loop.
+        for written in [await under_way[0]] if len(under_way) == 1 \
+                else await asyncio.gather(*under_way):
             found.update(written)
         return found
 

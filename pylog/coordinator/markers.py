@@ -65,10 +65,13 @@ class Markers:
     async def write(self, marker: Marker,
                     partitions: Iterable[Partition]) -> dict[Partition, Error]:
         """Partition -> NONE when it has the marker, else why not. Keeps (2)."""
-        under_way = {partition: self._write(marker, *partition) for partition in partitions}
+        now_ms = self._node.now_ms()
+        data = marker.batch(now_ms)    # The same for all: each log stamps its own copy.
+        under_way = {partition: self._write(marker, data, now_ms, *partition)
+                     for partition in partitions}
         return {partition: await pending for partition, pending in under_way.items()}
 
-    def _write(self, marker: Marker, topic: str, index: int) -> Pending:
+    def _write(self, marker: Marker, data: bytes, now_ms: int, topic: str, index: int) -> Pending:
         pending = Pending(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
         if partition_log is None:
@@ -78,10 +81,9 @@ class Markers:
         else:
             try:
                 # Keeps (1).
-                now_ms = self._node.now_ms()
                 error = marker.fault(producer_of(partition_log, marker.producer_id, now_ms))
                 if error == ErrorCode.NONE:
-                    _, last = partition_log.append(marker.batch(now_ms), now_ms, trusted=True)
+                    _, last = partition_log.append(data, now_ms, trusted=True)
                     self._after(partition_log, last, pending)
                 else:
                     pending.refuse(error)

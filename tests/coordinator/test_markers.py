@@ -100,7 +100,7 @@ class World:
     def write(self, name, *topics):
         """One write, of one partition of each topic."""
         for number, topic in enumerate(topics):
-            self.markers._write(MARKER, topic, 0).then(
+            self.markers._write(MARKER, MARKER.batch(NOW), NOW, topic, 0).then(
                 lambda error, key=name + "123"[number]: self.answers.update({key: error}))
 
     async def wake(self, *slots):
