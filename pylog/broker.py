@@ -26,6 +26,7 @@ from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.turn import Turn
 from pylog.coordinator.verification import Verification
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
@@ -91,6 +92,8 @@ class Broker:
         self.metadata = _metadata(
             settings, first, self.logs, self.node_id, self.now_ms)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
+        self.turn = Turn()
+        self.later = self.turn.later
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
         self.brokers = Brokers(self, self.markers)
@@ -330,7 +333,7 @@ class Broker:
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access, verification=self.verification, control=control,
+            access=access, verification=self.verification, turn=self.turn, control=control,
             closed=self._connection_closed,
             forwarding=None if self.membership is None else self.membership.forwarding,
             may_join=None if self.membership is None else self.membership.leadership.may_join)

@@ -47,6 +47,10 @@ class Node(Protocol):
     def settings(self) -> Any: ...      # Name -> value, each of the type that the catalogue names.
 
     @property
+    def later(self) -> Callable[[Callable[[], object]], object]:
+        """Calls a function at the end of this turn of the loop: see turn.Turn."""
+
+    @property
     def credentials(self) -> Any: ...   # peer.credentials towards the other brokers, or None.
 
 

@@ -50,11 +50,13 @@ Reply = tuple[Token, Any]
 class Journal:
     """The end of one partition. waits: a FlushWaits, of which the slot is ours; None when a reply
     waits for the append only. codec: of the batches. late_s: a flush that takes longer leaves its
-    replies refused; the records stand.
+    replies refused; the records stand. later: calls what it is given when this turn of the loop
+    ends; None: in the next one.
     """
 
     def __init__(self, partition_log: Log, wall_ms: Callable[[], int], waits: FlushWaits | None,
-                 slot: int, codec: int = 0, late_s: float = 5.0):
+                 slot: int, codec: int = 0, late_s: float = 5.0,
+                 later: Callable[[Callable[[], object]], object] | None = None):
         self.log = partition_log
         self.failed = False
         self.broken = asyncio.Event()    # Set while `failed`.
@@ -69,6 +71,7 @@ class Journal:
         self._epoch = -1         # The leader epoch under which it appends; -1: any.
         self._late: asyncio.TimerHandle | None = None    # Of the flush under way.
         self._loop = asyncio.get_running_loop()
+        self._later = self._loop.call_soon if later is None else later
         self._gathered: list[Written] = []   # Of this turn of the loop.
         self._waiting: list[Reply] = []     # They wait for the next flush,
         self._held: list[Reply] = []        # and these for the one under way.
@@ -84,7 +87,7 @@ class Journal:
         self.written += len(records)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._append)
+            self._later(self._append)
 
     def after(self, token: Token, message: Any) -> None:
         """Answers `token` when everything written so far is durable (2)."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.turn import Turn
     from pylog.coordinator.verification import Verification
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
@@ -83,6 +84,7 @@ class Dispatcher:
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool], verification: Verification,
+                 turn: Turn,
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
                  closed: Callable[[Closed], None] | None = None,
@@ -90,6 +92,7 @@ class Dispatcher:
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
         access: None, everything is allowed. verification: of what is produced in transactions.
+        turn: ends with each drain().
         forwarding: to a controller elsewhere, None where it is here. control: the controller
         listeners, if there are any. closed: is told of connections that ended, if somebody asked
         for that. may_join: hears of followers that have caught up.
@@ -102,6 +105,7 @@ class Dispatcher:
         self._grants = grants
         self._install = install
         self._verification = verification
+        self._turn = turn
         self._guard = guard
         self._access = access
         self._forwarding = forwarding
@@ -129,10 +133,12 @@ class Dispatcher:
         this turn of the loop, records to append and answers to send, goes in larger batches.
         """
         self._flush_is_due = True
+        self._turn.begin()
         try:
             self._drain()
         finally:
-            # Whatever went wrong, what is answered is sent.
+            # Whatever went wrong, what was left is done and what is answered is sent.
+            self._turn.end()
             self._flush()
 
     def _drain(self) -> None:

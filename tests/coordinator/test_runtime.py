@@ -14,6 +14,7 @@ from pylog.coordinator.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.journal import Journal
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
+from pylog.coordinator.turn import Turn
 from tests.coordinator.counter import Counter, Memory
 
 PARTITIONS = 2
@@ -29,6 +30,7 @@ class Node:
     def __init__(self, root, topics):
         self.settings = Settings()
         self.now_ms = lambda: 5_000
+        self.later = Turn().later
         self.image = SimpleNamespace(topics={})
         self.disks, self.parts, self.runtimes = {}, {}, {}
         for number, name in enumerate(topics, 1):

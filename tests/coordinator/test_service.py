@@ -16,6 +16,7 @@ from pylog.coordinator.journal import replay
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.service import TOPIC, GroupCoordinator
+from pylog.coordinator.turn import Turn
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 
@@ -50,6 +51,7 @@ class Node:
         self.logs = SimpleNamespace(get=lambda name, index: self.parts[index])
         self.store = Store(str(root))
         self.now_ms = lambda: 5_000
+        self.later = Turn().later
         self.groups = None
 
     async def begin(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pylog.config import Settings
 from pylog.coordinator.pending import Pending
+from pylog.coordinator.turn import Turn
 from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
@@ -85,18 +86,35 @@ def _request(token, key, version, body=b""):
         peer_host="127.0.0.1", peer_port=50000, began_ns=400)
 
 
-def _dispatcher(reactors, broker=None, **handlers):
+def _dispatcher(reactors, broker=None, turn=None, **handlers):
     broker = broker or Broker()
     table = {key: lambda *_: None for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)}
     table.update({int(key[1:]): handler for key, handler in handlers.items()})
     return Dispatcher(
         reactors, table, metadata=broker, settings=broker.settings, quotas=broker.quotas,
-        grants=broker.grants, install=broker.install, verification=None)
+        grants=broker.grants, install=broker.install, verification=None,
+        turn=turn or Turn())
 
 
 async def _drained(dispatcher):
     dispatcher.drain()
     await asyncio.sleep(0.01)
+
+
+def test_what_handlers_leave_for_the_end_of_the_turn_is_sent_with_its_answers():
+    async def scenario():
+        turn, left = Turn(), []
+
+        def handler(context, request):
+            pending = Pending(lambda error: error)
+            left.append(pending)
+            turn.later(lambda: pending.answer(messages.ApiVersionsResponse()))
+            return pending
+
+        reactors = Reactors(_request(1, 18, 0), _request(2, 18, 0))
+        _dispatcher(reactors, turn=turn, _18=handler).drain()
+        assert len(left) == 2 and sorted(reactors.replies) == [1, 2] and not reactors.unflushed
+    asyncio.run(scenario())
 
 
 def test_a_plain_handlers_answer_is_sent_with_the_requests_correlation_id():

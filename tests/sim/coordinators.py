@@ -19,6 +19,7 @@ from pylog.coordinator.groups import Groups
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.turn import Turn
 from pylog.coordinator.verification import Verification
 from pylog.protocol import api
 from tests.sim.logs import NOT_LEADER_CODE, STORAGE_CODE
@@ -84,7 +85,7 @@ class Coordinators:
     def __init__(self, process):
         self._process = process
         self.node_id, self.settings = process.node.id, process.node.settings
-        self.now_ms, self.logs = process.now_ms, process.logs
+        self.now_ms, self.logs, self.later = process.now_ms, process.logs, Turn().later
         self.groups = _GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
         self._brokers = Brokers(self, self.markers)
