@@ -321,9 +321,15 @@ struct log_producer {
     int64_t last_marker;              /* offset of the newest one since the log was opened */
     int32_t coordinator_epoch;
     int16_t epoch;
+    int16_t verified_epoch; /* of log_verify_producer, since that marker */
+    uint32_t verified_for;
 };
 bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
                      struct log_producer *out);
+/* The coordinator has the partition in the open transaction of this producer and epoch, which the
+ * principal may write to: until the marker comes it need not be asked. Nothing where the log does
+ * not know the producer. */
+void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal);
 /* As log_append, of a client's transactional batch. Unless its transaction is open here,
  * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
  * from_zero: who is not known begins with sequence 0. */

@@ -1,5 +1,5 @@
 /* The producers' state of a log that is opened or was cut: the newest snapshot that can be trusted,
- * and the batches behind it. */
+ * and the batches behind it; and what a coordinator says of one. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -113,4 +113,10 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     assert(from <= end);
     if (result == 0) log_recall_producers(log, from);
     return result;
+}
+
+void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal) {
+    log_append_lock(log);
+    producers_verify(&log->append.producers, producer_id, epoch, principal);
+    log_append_unlock(log);
 }

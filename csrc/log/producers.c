@@ -56,7 +56,8 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
         *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1,
-                                      .last_marker = -1, .epoch = -1, .coordinator_epoch = -1};
+                                      .last_marker = -1, .epoch = -1, .coordinator_epoch = -1,
+                                      .verified_epoch = -1};
         p->count++;
     }
     assert_slow(p->count * 4 <= p->capacity * 3);
@@ -155,8 +156,18 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     e->transaction_first_offset = -1;
     e->last_marker = batch_last_offset(h);
+    e->verified_epoch = -1;
     if (coordinator_epoch >= 0) e->coordinator_epoch = coordinator_epoch;
     return 0;
+}
+
+void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch,
+                      uint32_t principal) {
+    struct producers_entry *e = p->count == 0 ? NULL : producers_slot(p, producer_id);
+    assert(producer_id >= 0 && epoch >= 0);
+    if (e == NULL || e->producer_id != producer_id) return;
+    e->verified_epoch = epoch;
+    e->verified_for = principal;
 }
 
 void producers_recall(struct producers *p, const struct producers *older) {

@@ -296,6 +296,8 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         return true;
     }
     if (known.transaction_first_offset >= 0 && h.producer_epoch == known.epoch) return true;
+    bool verified = known.verified_epoch >= 0 && known.verified_epoch == h.producer_epoch;
+    if (verified && known.verified_for == r->principal) return true;
     struct serve_transaction *t = &r->transaction;
     if (t->id == NULL) {
         *t = q->transaction;

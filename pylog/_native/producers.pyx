@@ -1,12 +1,12 @@
 """What a partition log knows of a producer.
 
 Owns: nothing.
-Called by: coordinator.journal, coordinator.markers, on the event loop.
+Called by: coordinator.journal, coordinator.markers, coordinator.verification, on the event loop.
 Invariants: (1) the answer is of one moment: the log's appends go on.
-Source: csrc/log/log.h (log_producer_of).
+Source: csrc/log/log.h (log_producer_of, log_verify_producer).
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int16_t, int64_t, uint32_t
 
 from pylog._native.log cimport Log
 from pylog._native cimport csrc as c
@@ -26,3 +26,13 @@ def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tupl
         raise error_of(c.LOG_E_IO, f"{log.topic}-{log.partition}")
     return (found.epoch, found.coordinator_epoch, found.transaction_first_offset,
             found.last_marker)
+
+
+def verify_producer(Log log not None, int64_t producer_id, int16_t epoch, uint32_t principal):
+    """The coordinator has the partition in the producer's open transaction: until its marker, what
+    the principal sends for it is not asked about. Nothing where the log does not know the producer.
+    """
+    assert producer_id >= 0 and epoch >= 0, (producer_id, epoch)
+    log.use()
+    with nogil:
+        c.log_verify_producer(log.ptr, producer_id, epoch, principal)

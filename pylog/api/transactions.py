@@ -26,7 +26,8 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
+    from typing import Any
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
@@ -97,7 +98,9 @@ class TransactionsApi:
 
     # ---- partitions -----------------------------------------------------------------------------
 
-    async def add_partitions_to_txn(self, context: RequestContext, request: Message) -> Message:
+    def add_partitions_to_txn(
+            self, context: RequestContext,
+            request: Message) -> Pending | Coroutine[Any, Any, Message]:
         """Makes partitions part of a transaction or, of brokers, looks whether they are (KIP-890).
 
         Per partition: UNKNOWN_TOPIC_OR_PARTITION, with OPERATION_NOT_ATTEMPTED for the others;
@@ -105,12 +108,19 @@ class TransactionsApi:
         TRANSACTION_ABORTABLE (not in the transaction), NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS.
         """
+        if context.api_version >= BATCHED_SINCE:
+            return self._added_for_brokers(context, request)
+        answer = Pending(lambda error: error, lambda rows: messages.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=rows))
+        self._added(
+            context, request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch, request.v3_and_below_topics,
+            False).then(answer.answer)
+        return answer
+
+    async def _added_for_brokers(self, context: RequestContext, request: Message) -> Message:
+        """Of several transactions, one after the other."""
         response = messages.AddPartitionsToTxnResponse
-        if context.api_version < BATCHED_SINCE:
-            rows = await self._added(
-                context, request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
-                request.v3_and_below_producer_epoch, request.v3_and_below_topics, False)
-            return response(results_by_topic_v3_and_below=rows)
         asked = {row.transactional_id: row for row in request.transactions}
         return response(results_by_transaction=[
             response.AddPartitionsToTxnResult(
@@ -119,25 +129,35 @@ class TransactionsApi:
                     context, row.transactional_id, row.producer_id, row.producer_epoch, row.topics,
                     row.verify_only)) for row in asked.values()])
 
-    async def _added(self, context, id_: str, producer_id: int, epoch: int, topics,
-                     verify_only: bool) -> list:
-        """The rows of one transaction. Keeps (2)."""
+    def _added(self, context, id_: str, producer_id: int, epoch: int, topics,
+               verify_only: bool) -> Pending:
+        """Answers with the rows of one transaction. Keeps (2)."""
         image = self._metadata.image
         partitions = list(dict.fromkeys(
             (topic.name, index) for topic in topics for index in topic.partitions))
+        rows = Pending(lambda error: dict.fromkeys(partitions, error), _by_topic)
         missing = {at for at in partitions if image.partition(*at) is None}
         if missing:
-            return _by_topic({at: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if at in missing
-                              else ErrorCode.OPERATION_NOT_ATTEMPTED for at in partitions})
-        if not id_:
-            return _by_topic(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
-        if verify_only:
+            rows.answer({at: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if at in missing
+                         else ErrorCode.OPERATION_NOT_ATTEMPTED for at in partitions})
+        elif not id_:
+            rows.refuse(ErrorCode.INVALID_REQUEST)
+        elif verify_only:
             found, error = self._transactions.look(
                 id_, Transactions.verify, id_, producer_id, epoch, partitions)
-            return _by_topic(dict.fromkeys(partitions, error) if found is None else found)
-        version = 2 if context.api_version >= BATCHED_SINCE else 0
-        error = await self._transactions.add(id_, producer_id, epoch, partitions, version)
-        return _by_topic(dict.fromkeys(partitions, _fenced(error, context, FENCED_SINCE)))
+            rows.answer(dict.fromkeys(partitions, error) if found is None else found)
+        else:
+            is_clients = context.api_version < BATCHED_SINCE
+
+            def added(error: Error) -> None:
+                if error == ErrorCode.NONE and is_clients:
+                    self._verification.added(id_, producer_id, epoch, partitions,
+                                             context.principal)
+                rows.answer(dict.fromkeys(partitions, _fenced(error, context, FENCED_SINCE)))
+
+            self._transactions.add(
+                id_, producer_id, epoch, partitions, 0 if is_clients else 2).then(added)
+        return rows
 
     async def add_offsets_to_txn(self, context: RequestContext, request: Message) -> Message:
         """Makes the partition with a group's offsets part of the transaction. As 24."""

@@ -40,7 +40,49 @@ RETRY_SECONDS = 0.02, 1.0     # Between tries of an ending: at first, at last.
 SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 log = logging.getLogger("pylog.coordinator")
+# Transactional id -> what is called at the end of its ending.
+Endings = dict[str, list[Callable[[], None]]]
 WriteMarkers = Callable[[Marker, tuple[Partition, ...]], Awaitable[dict[Partition, Error]]]
+
+
+class _Adding:
+    """Partitions on their way into a transaction. No closures: each would be a cycle, for the
+    collector to find."""
+
+    __slots__ = ("_arguments", "_endings", "_late", "_loop", "_runtime", "_until_s", "answer")
+
+    def __init__(self, runtime: CoordinatorRuntime[Transactions], endings: Endings,
+                 arguments: tuple[Any, ...], wait_ms: int):
+        self.answer = Pending(_unchanged)
+        self._runtime = runtime
+        self._endings = endings
+        self._arguments = arguments     # Of Transactions.add.
+        self._loop = asyncio.get_running_loop()
+        self._until_s = self._loop.time() + wait_ms / 1000
+        self._late: asyncio.TimerHandle | None = None
+
+    def ask(self) -> None:
+        self._runtime.run(self._arguments[0], Pending(_unchanged), Transactions.add,
+                          *self._arguments).then(self._added)
+
+    def _added(self, error: Error) -> None:
+        waiting = self._endings.get(self._arguments[0])
+        if error != ErrorCode.CONCURRENT_TRANSACTIONS or waiting is None \
+                or self._loop.time() >= self._until_s:
+            self.answer.answer(error)
+            return
+        self._late = self._loop.call_at(self._until_s, self.answer.answer, error)
+        waiting.append(self._ended)
+
+    def _ended(self) -> None:
+        assert self._late is not None
+        self._late.cancel()
+        if not self.answer.is_answered:
+            self.ask()
+
+
+def _unchanged(error: Error) -> Error:
+    return error
 
 
 class TransactionCoordinator:
@@ -53,8 +95,7 @@ class TransactionCoordinator:
         self._broker = broker
         self._write = write
         self._tasks: set[asyncio.Task[None]] = set()
-        # Transactional id -> who waits for the end of its ending.
-        self._ending: dict[str, list[asyncio.Future[None]]] = {}
+        self._ending: Endings = {}
         self.runtime: CoordinatorRuntime[Transactions] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["transaction.state.log.num.partitions"],
@@ -126,29 +167,14 @@ class TransactionCoordinator:
             return
         self.runtime.run(key, pending, step, *arguments, new_id)
 
-    async def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
-                  version: int) -> Error:
-        """Makes partitions part of a transaction. An ending that is under way is waited for a
-        little: the client would ask again."""
-        clock = asyncio.get_running_loop().time
-        until_s = clock() + self._settings["add.partitions.to.txn.retry.backoff.max.ms"] / 1000
-        while True:
-            error: Error = await self.runtime.run(
-                id_, Pending(lambda error: error), Transactions.add, id_, producer_id, epoch,
-                partitions, version)
-            left_s = until_s - clock()
-            if error != ErrorCode.CONCURRENT_TRANSACTIONS or left_s <= 0 \
-                    or not await self._ended(id_, left_s):
-                return error
-
-    async def _ended(self, id_: str, wait_s: float) -> bool:
-        """Whether the ending that is under way is over in time."""
-        waiting = self._ending.get(id_)
-        if waiting is None:
-            return False
-        over = asyncio.get_running_loop().create_future()
-        waiting.append(over)
-        return bool((await asyncio.wait([over], timeout=wait_s))[0])
+    def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
+            version: int) -> Pending:
+        """Makes partitions part of a transaction; answers with an error code. An ending that is
+        under way is waited for a little: the client would ask again."""
+        adding = _Adding(self.runtime, self._ending, (id_, producer_id, epoch, partitions, version),
+                         self._settings["add.partitions.to.txn.retry.backoff.max.ms"])
+        adding.ask()
+        return adding.answer
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -196,9 +222,8 @@ class TransactionCoordinator:
             log.exception("a transaction could not be ended", extra={
                 "transactional_id": ending.transactional_id})
         finally:
-            for over in self._ending.pop(ending.transactional_id):
-                if not over.done():
-                    over.set_result(None)
+            for ended in self._ending.pop(ending.transactional_id):
+                ended()
 
     async def _mark(self, ending: Ending) -> bool:
         """Whether every partition has the marker; False when another coordinator cares."""

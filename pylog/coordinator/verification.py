@@ -2,9 +2,11 @@
 partition, and, of clients that leave that to the brokers, made part of it.
 
 Owns: nothing.
-Called by: server.dispatch (for Produce), api.transactions (for TxnOffsetCommit); on the event loop.
-Invariants: (1) a partition is told NONE only when the coordinator has it in the open transaction of
-  this producer and epoch; (2) a client gets an error that its version knows.
+Called by: server.dispatch (for Produce), api.transactions (for AddPartitionsToTxn and
+  TxnOffsetCommit); on the event loop.
+Invariants: (1) a partition is told NONE, or takes batches without asking, only when the coordinator
+  has it in the open transaction of this producer and epoch; (2) a client gets an error that its
+  version knows.
 Source: KIP-890.
 """
 
@@ -12,6 +14,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from pylog._native.producers import verify_producer
 from pylog.config import Settings
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Partition
@@ -39,10 +42,12 @@ def kind_of(version: int, kinds: tuple[tuple[int, int], ...]) -> int:
 class Verification:
     """By the coordinators of this cluster."""
 
-    def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, settings: Settings,
-                 node_id: int):
+    def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, logs: Any,
+                 settings: Settings, node_id: int):
+        """logs: see internal_topic.Node."""
         self._transactions = transactions
         self._brokers = brokers
+        self._logs = logs
         self._node_id = node_id
         self._settings = settings
 
@@ -82,6 +87,16 @@ class Verification:
         else:
             found = self._looked_up(id_, producer_id, epoch, partitions)
         return {partition: _known(error, kind) for partition, error in found.items()}
+
+    def added(self, id_: str, producer_id: int, epoch: int, partitions: Iterable[Partition],
+              principal: int) -> None:
+        """Partitions have become part of a transaction that the principal may write to: those that
+        are led here need not ask before its first batch."""
+        # Looked up anew: the marker may be there by now, and would void nothing that comes after.
+        for partition, error in self._looked_up(id_, producer_id, epoch, partitions).items():
+            partition_log = self._logs.get(*partition) if error == ErrorCode.NONE else None
+            if partition_log is not None:
+                verify_producer(partition_log, producer_id, epoch, principal)
 
     def _looked_up(self, id_: str, producer_id: int, epoch: int,
                    partitions: Iterable[Partition]) -> dict[Partition, Error]:

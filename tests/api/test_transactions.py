@@ -1,4 +1,5 @@
-"""The handlers of transactions on their own: what they answer when something comes between."""
+"""The handlers of transactions on their own: what they answer when something comes between, and
+whom they inform."""
 
 import asyncio
 from types import SimpleNamespace
@@ -63,3 +64,62 @@ def test_offsets_are_committed_once_the_coordinator_has_their_partition():
 def test_a_marker_that_comes_while_offsets_are_verified_has_them_verified_again():
     error, groups = commit(lambda groups: setattr(groups, "marker", 11))
     assert (error, groups.commits) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)
+
+
+class Coordinator:
+    """added: what became part of transactions. waiting: the newest of their answers."""
+
+    def __init__(self):
+        self.added, self.waiting = [], None
+
+    def add(self, id_, producer_id, epoch, partitions, version):
+        self.added.append((id_, producer_id, epoch, partitions, version))
+        self.waiting = Pending(lambda error: error)
+        return self.waiting
+
+
+def add(version, error=ErrorCode.NONE):
+    """(the error of one partition, what the coordinator heard, what the verification heard)."""
+    coordinator, informed = Coordinator(), []
+    handlers = TransactionsApi(
+        coordinator, SimpleNamespace(added=lambda *said: informed.append(said)), None, None,
+        SimpleNamespace(image=Image(topics={"t": TOPIC})), lambda: 0)
+    new = messages.AddPartitionsToTxnRequest
+    topics = [new.AddPartitionsToTxnTopic(name="t", partitions=[0])]
+    request = new(transactions=[new.AddPartitionsToTxnTransaction(
+        transactional_id="tx", producer_id=7, producer_epoch=EPOCH, topics=topics)]) \
+        if version >= 4 else new(
+            v3_and_below_transactional_id="tx", v3_and_below_producer_id=7,
+            v3_and_below_producer_epoch=EPOCH, v3_and_below_topics=topics)
+
+    async def work():
+        answer = handlers.add_partitions_to_txn(
+            SimpleNamespace(api_version=version, principal=9), request)
+        under_way = asyncio.ensure_future(_awaited(answer))
+        await asyncio.sleep(0)
+        assert not informed and not under_way.done()
+        coordinator.waiting.answer(error)
+        return await under_way
+
+    answer = asyncio.run(work())
+    rows = answer.results_by_topic_v3_and_below if version < 4 \
+        else answer.results_by_transaction[0].topic_results
+    return rows[0].results_by_partition[0].partition_error_code, coordinator.added, informed
+
+
+async def _awaited(answer):
+    return await answer
+
+
+def test_who_adds_partitions_may_write_to_them_without_another_question():
+    assert add(3) == (ErrorCode.NONE, [("tx", 7, EPOCH, [("t", 0)], 0)],
+                      [("tx", 7, EPOCH, [("t", 0)], 9)])
+
+
+def test_a_broker_that_adds_partitions_for_its_client_is_not_the_one_that_writes():
+    assert add(4) == (ErrorCode.NONE, [("tx", 7, EPOCH, [("t", 0)], 2)], [])
+
+
+def test_who_is_refused_to_add_partitions_is_asked_about_still():
+    assert add(3, ErrorCode.CONCURRENT_TRANSACTIONS)[0::2] == (
+        ErrorCode.CONCURRENT_TRANSACTIONS, [])

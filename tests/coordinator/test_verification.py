@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pylog.coordinator import verification
 from pylog.coordinator.transactions import Transactions
 from pylog.coordinator.verification import (
     ABORTABLE,
@@ -30,7 +31,7 @@ class Cluster:
     def __init__(self, leader=US, error=NONE, looked_up=None, verifies=True):
         self.leader, self.error, self.looked_up, self.asked = leader, error, looked_up, []
         self.verification = Verification(
-            self, self, {"transaction.partition.verification.enable": verifies}, US)
+            self, self, self, {"transaction.partition.verification.enable": verifies}, US)
 
     def leader_of(self, id_):
         return self.leader
@@ -109,6 +110,34 @@ def test_each_partition_has_its_own_error_and_all_have_that_of_a_coordinator_tha
     (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 12, ErrorCode.INVALID_PRODUCER_ID_MAPPING)])
 def test_a_producer_is_told_what_its_version_knows(error, version, told):
     assert Cluster(OTHER, error).of_produce(version) == {AT: told}
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """[(log, producer id, epoch, principal)] that need not ask."""
+    found = []
+    monkeypatch.setattr(verification, "verify_producer", lambda *said: found.append(said))
+    return found
+
+
+def added(cluster, **logs):
+    """Both partitions were added, for principal 9. logs: of partitions, by topic and number."""
+    cluster.get = lambda topic, index: logs.get(f"{topic}{index}")
+    cluster.verification.added("id", 7, 3, [AT, MORE], 9)
+    return cluster.asked
+
+
+def test_partitions_that_are_led_here_need_not_ask_once_they_were_added(noted):
+    assert added(Cluster(looked_up={AT: NONE, MORE: NONE}), t1="log") == [
+        ("look", "id", 7, 3, [AT, MORE])]
+    assert noted == [("log", 7, 3, 9)]
+
+
+@pytest.mark.parametrize("found, error", [
+    ({AT: NONE, MORE: UNPREPARED}, NONE), (None, BUSY), (None, ErrorCode.NOT_COORDINATOR)])
+def test_partitions_of_a_transaction_that_ends_meanwhile_ask(noted, found, error):
+    added(Cluster(looked_up=found, error=error), t1="log")
+    assert noted == []
 
 
 def asked(**fields):

@@ -85,6 +85,66 @@ static void one_producer(void) {
     delete_topic(&a);
 }
 
+/* What the coordinator has said beforehand holds for one producer, epoch and principal, until the
+ * marker. */
+static void verified_before(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    const int64_t producer = 5;
+    open_a(&config, true);
+    size_t len = make_batch(batch, producer, 0, BATCH_TRANSACTIONAL);
+    log_verify_producer(a.logs[0], producer, 0, 0); /* it is not known yet */
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    check_asked(producer, "tx");
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    append(a.logs[0], producer, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    len = make_batch(batch, producer, 1, BATCH_TRANSACTIONAL);
+    const struct {
+        int16_t epoch;
+        uint32_t principal;
+    } others[] = {{1, 0}, {0, 3}};
+    for (int i = 0; i < 2; i++) {
+        log_verify_producer(a.logs[0], producer, others[i].epoch, others[i].principal);
+        CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+        check_asked(producer, "tx");
+        CHECK(serve_abandon(serve, &r));
+    }
+    log_verify_producer(a.logs[0], producer, 0, 0);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 3, .log_start = 1));
+    append(a.logs[0], producer, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    make_batch(batch, producer, 2, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    check_asked(producer, "tx");
+    CHECK(serve_abandon(serve, &r));
+    /* Also where nothing was written before the marker. */
+    log_verify_producer(a.logs[0], producer, 0, 0);
+    append(a.logs[0], producer, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    CHECK(serve_abandon(serve, &r));
+    delete_topic(&a);
+}
+
+/* An id may be known without an epoch, and a client may send none. */
+static void verified_without_epoch(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, true);
+    size_t len = make_batch(batch, 5, 0, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, -1);
+    scene_seal(batch, len);
+    struct batch_summary summary = {0};
+    struct log_appended out;
+    CHECK(batch_parse(batch, len, &summary.header) == 0);
+    CHECK(log_append(a.logs[0], batch, len, &summary, -1, NOW, &out) == 0);
+    len = make_batch(batch, 5, 0, BATCH_TRANSACTIONAL);
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, -1);
+    scene_seal(batch, len);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    CHECK(serve_abandon(serve, &r));
+    delete_topic(&a);
+}
+
 static void transactions_refused(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     open_a(&config, true);
@@ -234,6 +294,8 @@ int main(int argc, char **argv) {
         void (*play)(void);
     } scenes[] = {{"transactions", transactions},
                   {"one_producer", one_producer},
+                  {"verified_before", verified_before},
+                  {"verified_without_epoch", verified_without_epoch},
                   {"transactions_refused", transactions_refused},
                   {"replicas", replicas},
                   {"resigned", resigned},

@@ -67,6 +67,11 @@ def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
     return log.written_by.of(producer_id).told()
 
 
+def verify_producer(log, producer_id: int, epoch: int, principal: int) -> None:
+    """As pylog._native.producers.verify_producer(); there is one principal."""
+    log.written_by.verify(producer_id, epoch)
+
+
 class _GroupCoordinator(GroupCoordinator):
     """Without state.lmdb: a load reads the whole log."""
 
@@ -91,7 +96,7 @@ class Coordinators:
         self._brokers = Brokers(self, self.markers)
         self.transactions = TransactionCoordinator(self, self._brokers.write)
         self.verification = Verification(
-            self.transactions, self._brokers, self.settings, self.node_id)
+            self.transactions, self._brokers, self.logs, self.settings, self.node_id)
         transactions = TransactionsApi(
             self.transactions, self.verification, self.markers, self.groups, process.metadata,
             self.now_ms)

@@ -24,6 +24,7 @@ class Producer:
     def __init__(self):
         self.epoch = self.coordinator_epoch = self.first_open = self.marker = NONE
         self.next_sequence = 0
+        self.verified_epoch = NONE
 
     def told(self) -> tuple:
         return self.epoch, self.coordinator_epoch, self.first_open, self.marker
@@ -42,6 +43,15 @@ class Producers:
         """None: its transaction is open; else what must be the same when a record of it comes."""
         known = self.of(producer_id)
         return None if known.first_open >= 0 and known.epoch == epoch else known.marker
+
+    def verify(self, producer_id: int, epoch: int) -> None:
+        """Its coordinator has the partition in the open transaction."""
+        if producer_id in self._known:
+            self._known[producer_id].verified_epoch = epoch
+
+    def is_verified(self, producer_id: int, epoch: int) -> bool:
+        """Whether the coordinator need not be asked, though no transaction is open."""
+        return self.of(producer_id).verified_epoch == epoch
 
     def check(self, header, guard) -> bool:
         """Whether a batch of a transaction is new; False: it is here. Raises LogError."""
@@ -68,6 +78,7 @@ class Producers:
                 known.epoch, known.next_sequence = header.producer_epoch, 0
             known.coordinator_epoch = coordinator_epoch_of(part)
             known.first_open, known.marker = NONE, offset
+            known.verified_epoch = NONE
             return
         if header.producer_epoch != known.epoch:
             known.epoch, known.next_sequence = header.producer_epoch, 0

@@ -99,7 +99,8 @@ class BrokerConnection(Connection):
         if message is ENSURE:
             return Replied(asked.number, await coordinators.ensure_topics())
         result = coordinators.handlers[key_of(message)](
-            SimpleNamespace(api_version=asked.version, connection=self.number), message)
+            SimpleNamespace(api_version=asked.version, connection=self.number, principal=0),
+            message)
         return Replied(asked.number, await result if hasattr(result, "__await__") else result)
 
     def _ends(self, request):
@@ -124,7 +125,8 @@ class BrokerConnection(Connection):
             return ErrorCode.NOT_ENOUGH_REPLICAS
         _, header = next(batch.walk(wanted.data))
         guard = log.written_by.guard(header.producer_id, header.producer_epoch)
-        if guard is not None:
+        if guard is not None and not log.written_by.is_verified(
+                header.producer_id, header.producer_epoch):
             at = log.topic, wanted.index
             found = await self.process.coordinators.verification.of_produce(
                 wanted.transactional_id, header.producer_id, header.producer_epoch, [at],

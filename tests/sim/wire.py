@@ -12,7 +12,7 @@ from collections import namedtuple
 from contextlib import contextmanager
 from unittest import mock
 
-from pylog.coordinator import journal, markers, runtime
+from pylog.coordinator import journal, markers, runtime, verification
 from pylog.log import partitions
 from pylog.metadata import image, snapshots
 from pylog.peer.connection import Peer
@@ -94,5 +94,6 @@ def replaced(is_full):
             mock.patch.object(markers, "FlushWaits", coordinators.FlushWaits), \
             mock.patch.object(markers, "producer_of", coordinators.producer_of), \
             mock.patch.object(journal, "producer_of", coordinators.producer_of), \
+            mock.patch.object(verification, "verify_producer", coordinators.verify_producer), \
             mock.patch.object(image, "frozenset", _in_order, create=True):
         yield
