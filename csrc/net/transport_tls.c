@@ -189,14 +189,17 @@ static ssize_t put_piece(struct session *s, const struct iovec *piece, bool more
     return (ssize_t)sent;
 }
 
+/* Nothing is held yet. False: it is sent at once. */
 static bool hold(struct session *s, const struct iovec *pieces, size_t count) {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) bytes += pieces[i].iov_len;
-    if (s->refused || s->held + bytes > sizeof s->held_bytes) return false;
+    if (s->refused || bytes > sizeof s->held_bytes) return false;
+    uint8_t *to = s->held_bytes;
     for (size_t i = 0; i < count; i++) {
-        memcpy(s->held_bytes + s->held, pieces[i].iov_base, pieces[i].iov_len);
-        s->held = (uint16_t)(s->held + pieces[i].iov_len);
+        memcpy(to, pieces[i].iov_base, pieces[i].iov_len);
+        to += pieces[i].iov_len;
     }
+    s->held = (uint16_t)bytes;
     return true;
 }
 
