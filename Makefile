@@ -6,6 +6,8 @@ ifeq ($(origin CC),default)
 CC := $(if $(shell command -v ccache),ccache gcc,gcc)
 endif
 export CC
+# A newer OpenSSL than the system's, once it is there: see `make openssl`.
+export PYLOG_OPENSSL := $(abspath $(wildcard $(or $(PYLOG_CACHE),.cache)/openssl))
 
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
@@ -13,16 +15,22 @@ PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
 	ip=iproute2 nft=nftables
 RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
+OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
+
+# Debian's newest, from its archive and into the cache; encrypts for a fifth less CPU than 3.0.
+openssl:
+	@.ci/packages $(OPENSSL_NEEDS)
+	python3 -m release.openssl
 
 build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace

@@ -7,7 +7,8 @@ product stands the command that made it. JOBS says how many commands run at a ti
 
 For machines other than this one (release/wheels.py): PYLOG_LIBRARIES is a folder with include/ and
 lib/ whose archives go into the extensions, CXX links them, AR packs, PYLOG_PYTHON_INCLUDE has the
-headers of the Python that the extensions are for, by colons.
+headers of the Python that the extensions are for, by colons. PYLOG_OPENSSL is such a folder with
+OpenSSL alone, in place of the system's (release/openssl.py).
 """
 
 import compileall
@@ -34,10 +35,12 @@ SANITIZERS = {
 SANITIZE = SANITIZERS[os.environ.get("PYLOG_SANITIZE", "")]
 STRICT = ["-Werror"] if os.environ.get("PYLOG_STRICT") else []
 LIBRARIES = os.environ.get("PYLOG_LIBRARIES", "")
+OPENSSL = os.environ.get("PYLOG_OPENSSL", "")
 PYTHON_INCLUDE = os.environ.get("PYLOG_PYTHON_INCLUDE") or sysconfig.get_path("include")
 FLAGS = [
     "-std=c11", "-D_GNU_SOURCE", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread",
-    "-Icsrc", *([f"-I{LIBRARIES}/include"] if LIBRARIES else []), "-Wall", *SANITIZE, *STRICT,
+    "-Icsrc", *[f"-I{folder}/include" for folder in (LIBRARIES, OPENSSL) if folder], "-Wall",
+    *SANITIZE, *STRICT,
 ]
 # Asserts stay on in release, so nothing here defines NDEBUG for csrc/.
 CORE_FLAGS = [*FLAGS, "-Wextra", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
@@ -48,11 +51,18 @@ EXTENSION_FLAGS = [
     "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
     "-Wno-maybe-uninitialized", "-Wno-sign-compare",
 ]
-NAMES = ("isal", "lz4", "zstd", "snappy", "z", "ssl", "crypto")
+# OpenSSL's archives need zstd and zlib: they go first.
+NAMES = ("ssl", "crypto", "isal", "lz4", "zstd", "snappy", "z")
+TLS_ARCHIVES = [f"{OPENSSL}/lib/lib{name}.a" for name in NAMES[:2]] if OPENSSL else []
 # An archive's symbols stay inside: two extensions, or Python's own ssl, may have others.
-LINKED = [f"{LIBRARIES}/lib/lib{name}.a" for name in NAMES] + [
-    f"-Wl,--version-script={LIBRARIES}/exports.map", "-Wl,--gc-sections",
-    "-Wl,-s"] if LIBRARIES else [f"-l{name}" for name in NAMES]
+if LIBRARIES:
+    LINKED = [f"{LIBRARIES}/lib/lib{name}.a" for name in NAMES] + [
+        f"-Wl,--version-script={LIBRARIES}/exports.map", "-Wl,--gc-sections", "-Wl,-s"]
+elif OPENSSL:
+    LINKED = [*TLS_ARCHIVES, "-Wl,--exclude-libs,libssl.a:libcrypto.a", "-Wl,--gc-sections",
+              *[f"-l{name}" for name in NAMES[2:]]]
+else:
+    LINKED = [f"-l{name}" for name in NAMES]
 DIRECTIVES = {
     "language_level": 3, "auto_pickle": False, "autotestdict": False, "boundscheck": False,
     "wraparound": False, "cdivision": True, "embedsignature": True,
@@ -124,7 +134,8 @@ class build_ext(_build_ext):
         command = [*self.linker, "-shared", "-pthread", "-Wl,--as-needed", *SANITIZE, str(compiled),
                    str(archive), *LINKED, "-o", str(made)]
         how = compiled.with_suffix(".linked")
-        if not (_is_newer(made, [compiled, archive]) and _is_same(how, command)):
+        linked = [compiled, archive, *map(Path, TLS_ARCHIVES)]
+        if not (_is_newer(made, linked) and _is_same(how, command)):
             made.parent.mkdir(parents=True, exist_ok=True)
             _run(command)
             how.write_text(shlex.join(command))

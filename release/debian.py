@@ -1,7 +1,7 @@
 """Packages of a Debian, for any architecture, unpacked below a folder; nothing is installed.
 
 Owns: a package manager's state of its own for each suite and architecture, and what it unpacks.
-Called by: release.libraries, release.wheels.
+Called by: release.libraries, release.openssl, release.wheels.
 Invariants: (1) this machine's own packages and lists are not touched; (2) what is there already is
   not fetched again.
 """
@@ -18,7 +18,8 @@ MIRROR = "http://deb.debian.org/debian"
 
 
 class Debian:
-    """One suite for one architecture (Debian's words for it: bookworm, arm64)."""
+    """One suite with its security updates, for one architecture (Debian's words for it: bookworm,
+    arm64)."""
 
     def __init__(self, folder: Path, suite: str, architecture: str):
         self.folder = folder / f"{suite}-{architecture}"
@@ -65,9 +66,11 @@ class Debian:
         for name in ("lists/partial", "cache/archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
-        line = f"[signed-by={KEYRING}] {mirror()} {self.suite} main\n"
+        # Security's updates first stand in a suite of their own.
+        suites = f"{mirror()} {self.suite}", f"{mirror()}-security {self.suite}-security"
         partial = self.folder / "sources.partial"
-        partial.write_text(f"deb {line}deb-src {line}")
+        partial.write_text("".join(f"{kind} [signed-by={KEYRING}] {suite} main\n"
+                                   for suite in suites for kind in ("deb", "deb-src")))
         run([*self._apt(partial), "update", "-qq"])
         partial.rename(listed)
 

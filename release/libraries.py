@@ -2,8 +2,8 @@
 
 Owns: a folder for each target, with include/ and lib/.
 Called by: release.wheels.
-Invariants: (1) all of them are Debian stable's, with its patches: an update of security is an
-  update of Debian; (2) its archives go by glibc's names: for musl all of it is built from source;
+Invariants: (1) all of them are Debian's, with its patches: an update of security is an update of
+  Debian; (2) its archives go by glibc's names: for musl all of it is built from source;
   (3) a folder is whole or not there.
 """
 
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from release import openssl
 from release.debian import Debian, run
 from release.targets import Target
 
 SUITE = "bookworm"
 # package: the archives in it.
-PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"],
-            "libssl-dev": ["libssl.a", "libcrypto.a"]}
+PACKAGES = {"liblz4-dev": ["liblz4.a"], "libzstd-dev": ["libzstd.a"], "zlib1g-dev": ["libz.a"]}
 # Of ISA-L's files for aarch64, which Clang's refuses.
 GNU_ASSEMBLER = "aarch64-linux-gnu-gcc -D__ASSEMBLY__"
 FLAGS = ["-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE"]
@@ -48,6 +48,7 @@ def libraries(cache: Path, target: Target, jobs: int) -> Path:
             build(_copied(debian.source(package), partial), partial, target, jobs)
     else:
         _taken(debian, partial, target)
+        openssl.taken(Debian(cache, openssl.SUITE, target.architecture), partial, target.gnu)
     shutil.rmtree(partial / "build")
     (partial / "exports.map").write_text("{ global: PyInit_*; local: *; };\n")
     partial.rename(made)  # Keeps (3).

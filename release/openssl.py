@@ -1,0 +1,64 @@
+"""OpenSSL of a newer Debian than the libraries beside it: it encrypts for a fifth less CPU.
+
+    make openssl        # for what is built in this checkout from now on
+
+Owns: the folder `openssl/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
+Called by: `make openssl`; release.libraries, for wheels.
+Invariants: (1) nothing is installed, and the system's OpenSSL stays what it is; (2) what is there
+  is whole, and as new as Debian's when it was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from release.debian import Debian, run
+
+SUITE = "trixie"
+ARCHIVES = ("libssl.a", "libcrypto.a")
+# What its glibc calls a function that older ones have without C23's binary numbers.
+RENAMED = "__isoc23_strtol=strtol"
+
+
+def main() -> int:
+    root = Path(os.environ.get("PYLOG_CACHE") or Path(__file__).resolve().parent.parent / ".cache")
+    made, partial = root / "openssl", root / "openssl.partial"
+    architecture, gnu = (said("dpkg", "--print-architecture"), said("gcc", "-dumpmachine"))
+    shutil.rmtree(partial, ignore_errors=True)
+    for name in ("include", "lib"):
+        (partial / name).mkdir(parents=True)
+    taken(Debian(partial, SUITE, architecture), partial, gnu)
+    shutil.rmtree(partial / f"{SUITE}-{architecture}")
+    shutil.rmtree(made, ignore_errors=True)
+    partial.rename(made)     # Keeps (2).
+    text = (made / "include/openssl/opensslv.h").read_text()
+    version = text.partition("OPENSSL_VERSION_STR \"")[2].partition("\"")[0]
+    print(f"OpenSSL {version} in {made}: `make build` links it from now on")
+    return 0
+
+
+def taken(debian: Debian, made: Path, gnu: str) -> None:
+    """Its archives and headers, in include/ and lib/. gnu: what the machine is called there."""
+    files = debian.unpacked("libssl-dev")
+    for name in ARCHIVES:
+        run([f"{gnu}-objcopy", f"--redefine-sym={RENAMED}",
+             str(files / "usr/lib" / gnu / name), str(made / "lib" / name)])
+    for include in (files / "usr/include/openssl", files / "usr/include" / gnu / "openssl"):
+        # Their time is now, so that what was compiled with older ones is compiled again.
+        shutil.copytree(include, made / "include/openssl", copy_function=shutil.copy,
+                        dirs_exist_ok=True)
+
+
+def said(*command: str) -> str:
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as failure:
+        raise SystemExit(f"a newer OpenSSL is had from Debian, on Debian: {failure}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
