@@ -21,7 +21,7 @@ class ClusterError(Exception):
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {name: value for name, value in given.items()
-            if name in _SHARED or name.startswith(("ssl.", "sasl."))}
+            if name in _SHARED or name.startswith(("ssl.", "sasl.", "https."))}
     return {**chosen, "default.api.timeout.ms": QUESTION_MS, "request.timeout.ms": QUESTION_MS}
 
 

@@ -50,11 +50,33 @@ _MEANINGS = {
     "sasl.kerberos.service.name": "The first part of the brokers' principals.",
     "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
                 "(token, its end in seconds since 1970).",
-    "sasl.oauthbearer.token.endpoint.url": "Where tokens are had for the client's credentials.",
+    "sasl.oauthbearer.token.endpoint.url":
+        "Where tokens are had for the client's credentials, or `file:///path` of one.",
     "sasl.oauthbearer.client.credentials.client.id": "The client's name there.",
     "sasl.oauthbearer.client.credentials.client.secret":
         "Its secret there; never shown in errors or logs.",
     "sasl.oauthbearer.scope": "The scope that tokens are asked for with.",
+    "sasl.oauthbearer.jwt.retriever.class":
+        "JwtBearerJwtRetriever asks with an assertion about whose token it is to be (RFC 7523); "
+        "the default goes by what else is set.",
+    "sasl.oauthbearer.assertion.file":
+        "An assertion that somebody else keeps fresh; goes before a key of the client's own.",
+    "sasl.oauthbearer.assertion.private.key.file":
+        "A PEM file: signs an assertion each time a token is asked for.",
+    "sasl.oauthbearer.assertion.private.key.passphrase":
+        "What that key is encrypted with; never shown in errors or logs.",
+    "sasl.oauthbearer.assertion.algorithm": "How assertions are signed.",
+    "sasl.oauthbearer.assertion.template.file":
+        'JSON with more of an assertion: `{"header": {"kid": …}, "payload": {…}}`.',
+    "sasl.oauthbearer.assertion.claim.iss":
+        "Who says it; with it, an assertion takes the place of the client's secret.",
+    "sasl.oauthbearer.assertion.claim.sub": "Whom an assertion is about.",
+    "sasl.oauthbearer.assertion.claim.aud": "The issuer that it is for.",
+    "sasl.oauthbearer.assertion.claim.exp.seconds": "For how long it counts.",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": "How long before now it begins to count.",
+    "sasl.oauthbearer.assertion.claim.jti.include": "It has an id, so that it counts once.",
+    "https.ca.location":
+        "A PEM file of the authorities that may sign the token endpoint's certificate.",
     "ssl.ca.location": "A PEM file of the authorities that may sign the broker's certificate.",
     "ssl.keystore.type": "What the key store is; PKCS12 is taken for JKS too, as in Java.",
     "ssl.keystore.location": "The client's own certificate with its key, a file.",

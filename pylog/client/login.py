@@ -67,7 +67,7 @@ async def log_in(connection: Any) -> None:
     if not settings["security.protocol"].startswith("SASL"):
         return
     mechanism = settings["sasl.mechanism"]
-    token = await _bearer_token(settings) if mechanism == "OAUTHBEARER" else ""
+    token = await settings.tokens.token() if mechanism == "OAUTHBEARER" else ""
     connection.hold()
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
                                   version=proofs.HANDSHAKE_VERSION)
@@ -121,11 +121,3 @@ def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:
         return next(steps) if answer is None else steps.send(answer.auth_bytes)
     except StopIteration:
         return None
-
-
-async def _bearer_token(settings: Settings) -> str:
-    if settings.tokens is None:
-        from pylog.client.tokens import TokenSource
-
-        settings.tokens = TokenSource(settings)
-    return await settings.tokens.token()

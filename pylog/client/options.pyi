@@ -30,6 +30,19 @@ class ProducerOptions(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_jwt_retriever_class: str
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"]
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    https_ca_location: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -98,6 +111,19 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "sasl.oauthbearer.client.credentials.client.id": str | None,
     "sasl.oauthbearer.client.credentials.client.secret": str | None,
     "sasl.oauthbearer.scope": str | None,
+    "sasl.oauthbearer.jwt.retriever.class": str,
+    "sasl.oauthbearer.assertion.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.passphrase": str | None,
+    "sasl.oauthbearer.assertion.algorithm": Literal["RS256", "ES256"],
+    "sasl.oauthbearer.assertion.template.file": str | None,
+    "sasl.oauthbearer.assertion.claim.iss": str | None,
+    "sasl.oauthbearer.assertion.claim.sub": str | None,
+    "sasl.oauthbearer.assertion.claim.aud": str | None,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": int,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": int,
+    "sasl.oauthbearer.assertion.claim.jti.include": bool,
+    "https.ca.location": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,
@@ -168,6 +194,19 @@ class ConsumerOptions(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_jwt_retriever_class: str
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"]
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    https_ca_location: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -238,6 +277,19 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "sasl.oauthbearer.client.credentials.client.id": str | None,
     "sasl.oauthbearer.client.credentials.client.secret": str | None,
     "sasl.oauthbearer.scope": str | None,
+    "sasl.oauthbearer.jwt.retriever.class": str,
+    "sasl.oauthbearer.assertion.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.passphrase": str | None,
+    "sasl.oauthbearer.assertion.algorithm": Literal["RS256", "ES256"],
+    "sasl.oauthbearer.assertion.template.file": str | None,
+    "sasl.oauthbearer.assertion.claim.iss": str | None,
+    "sasl.oauthbearer.assertion.claim.sub": str | None,
+    "sasl.oauthbearer.assertion.claim.aud": str | None,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": int,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": int,
+    "sasl.oauthbearer.assertion.claim.jti.include": bool,
+    "https.ca.location": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,
@@ -309,6 +361,19 @@ class ShareConsumerOptions(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_jwt_retriever_class: str
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"]
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    https_ca_location: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -366,6 +431,19 @@ ShareConsumerConfig = TypedDict("ShareConsumerConfig", {
     "sasl.oauthbearer.client.credentials.client.id": str | None,
     "sasl.oauthbearer.client.credentials.client.secret": str | None,
     "sasl.oauthbearer.scope": str | None,
+    "sasl.oauthbearer.jwt.retriever.class": str,
+    "sasl.oauthbearer.assertion.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.passphrase": str | None,
+    "sasl.oauthbearer.assertion.algorithm": Literal["RS256", "ES256"],
+    "sasl.oauthbearer.assertion.template.file": str | None,
+    "sasl.oauthbearer.assertion.claim.iss": str | None,
+    "sasl.oauthbearer.assertion.claim.sub": str | None,
+    "sasl.oauthbearer.assertion.claim.aud": str | None,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": int,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": int,
+    "sasl.oauthbearer.assertion.claim.jti.include": bool,
+    "https.ca.location": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,
@@ -423,6 +501,19 @@ class AdminOptions(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_id: str | None
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_jwt_retriever_class: str
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"]
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    https_ca_location: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -467,6 +558,19 @@ AdminConfig = TypedDict("AdminConfig", {
     "sasl.oauthbearer.client.credentials.client.id": str | None,
     "sasl.oauthbearer.client.credentials.client.secret": str | None,
     "sasl.oauthbearer.scope": str | None,
+    "sasl.oauthbearer.jwt.retriever.class": str,
+    "sasl.oauthbearer.assertion.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.file": str | None,
+    "sasl.oauthbearer.assertion.private.key.passphrase": str | None,
+    "sasl.oauthbearer.assertion.algorithm": Literal["RS256", "ES256"],
+    "sasl.oauthbearer.assertion.template.file": str | None,
+    "sasl.oauthbearer.assertion.claim.iss": str | None,
+    "sasl.oauthbearer.assertion.claim.sub": str | None,
+    "sasl.oauthbearer.assertion.claim.aud": str | None,
+    "sasl.oauthbearer.assertion.claim.exp.seconds": int,
+    "sasl.oauthbearer.assertion.claim.nbf.seconds": int,
+    "sasl.oauthbearer.assertion.claim.jti.include": bool,
+    "https.ca.location": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,

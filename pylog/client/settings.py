@@ -69,6 +69,19 @@ TABLE = (
     _row("sasl.oauthbearer.client.credentials.client.id", ALL, str, None),
     _row("sasl.oauthbearer.client.credentials.client.secret", ALL, str, None),
     _row("sasl.oauthbearer.scope", ALL, str, None),
+    _row("sasl.oauthbearer.jwt.retriever.class", ALL, str, "DefaultJwtRetriever"),
+    _row("sasl.oauthbearer.assertion.file", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.private.key.file", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.private.key.passphrase", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.algorithm", ALL, str, "RS256", "RS256", "ES256"),
+    _row("sasl.oauthbearer.assertion.template.file", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.claim.iss", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.claim.sub", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.claim.aud", ALL, str, None),
+    _row("sasl.oauthbearer.assertion.claim.exp.seconds", ALL, int, 300, 0, 86_400),
+    _row("sasl.oauthbearer.assertion.claim.nbf.seconds", ALL, int, 60, 0, 3_600),
+    _row("sasl.oauthbearer.assertion.claim.jti.include", ALL, bool, False),
+    _row("https.ca.location", ALL, str, None),
     _row("ssl.ca.location", ALL, str, None),
     _row("ssl.keystore.type", ALL, str, "JKS", "JKS", "PKCS12", "PEM"),
     _row("ssl.keystore.location", ALL, str, None),
@@ -157,7 +170,7 @@ class Settings:
         # Names that other clients have, and that change nothing here.
         self.idle: list[str] = []
         self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
-        self.tokens: Any = None                   # Of client.login: a TokenSource.
+        self.tokens: Any = None                   # A TokenSource, where tokens are shown.
         words = {_dotted(name): value for name, value in more.items()}
         twice = words.keys() & (given or {}).keys()
         if twice:
@@ -182,13 +195,10 @@ class Settings:
             if self["sasl.username"] is None or self["sasl.password"] is None:
                 raise ConfigError("SASL needs sasl.username and sasl.password")
             return
-        endpoint = [f"sasl.oauthbearer.{name}" for name in (
-            "token.endpoint.url", "client.credentials.client.id",
-            "client.credentials.client.secret")]
-        missing = [name for name in endpoint if self[name] is None]
-        if self["oauth_cb"] is None and missing:
-            raise ConfigError(f"OAUTHBEARER needs oauth_cb, or {', '.join(endpoint)}: missing "
-                              f"{'is' if len(missing) == 1 else 'are'} {', '.join(missing)}")
+        # Imported here, as what it loads: only who has tokens needs it.
+        from pylog.client.tokens import TokenSource
+
+        self.tokens = TokenSource(self)
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -15,6 +15,7 @@ from typing import Any
 
 from pylog.client.errors import ConfigError
 
+_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
 # librdkafka's names, and older ones of Java.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
@@ -40,6 +41,8 @@ ALIASES = {
     "stats.cb": "stats_cb",
     "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.assertion.jwt.template.file": "sasl.oauthbearer.assertion.template.file",
+    "sasl.oauthbearer.grant.type": _RETRIEVER,
 }
 # Those in another unit: (ours, ours in theirs).
 UNITS = {"queue.buffering.max.kbytes": ("buffer.memory", 1024)}
@@ -47,6 +50,9 @@ UNITS = {"queue.buffering.max.kbytes": ("buffer.memory", 1024)}
 FORMATS = {"ByteArray": None, "Bytes": None, "ByteBuffer": None, "Void": None, "String": "Text",
            "Short": "Int16", "Integer": "Int32", "Long": "Int64", "Float": "Float32",
            "Double": "Float64", "UUID": "Uuid"}
+# What librdkafka calls the grant is how Java's clients get a token.
+GRANTS = {"client_credentials": "ClientCredentialsJwtRetriever",
+          "urn:ietf:params:oauth:grant-type:jwt-bearer": "JwtBearerJwtRetriever"}
 ASSIGNORS = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin",
              "StickyAssignor": "sticky", "CooperativeStickyAssignor": "cooperative-sticky"}
 # Keeps (3): measurements, buffers and threads that are made otherwise here.
@@ -63,7 +69,8 @@ WITHOUT_EFFECT = frozenset("""
     sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
     sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
     sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
-    security.providers socket.blocking.max.ms socket.connection.setup.timeout.max.ms
+    sasl.oauthbearer.method security.providers socket.blocking.max.ms
+    socket.connection.setup.timeout.max.ms
     socket.keepalive.enable socket.max.fails socket.nagle.disable ssl.engine.factory.class
     ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation
     ssl.trustmanager.algorithm sticky.partitioning.linger.ms topic.metadata.propagation.max.ms
@@ -79,9 +86,13 @@ MEANT = {
     "password": "sasl.password", "offset_reset": "auto.offset.reset",
 }
 _JAAS = "sasl.jaas.config"
+# Java's clients want this class named where tokens are from an endpoint; ours go by the endpoint.
+_HANDLER = "sasl.login.callback.handler.class"
+_ENDPOINTS_HANDLER = ".OAuthBearerLoginCallbackHandler"
 _PROVIDERS = "config.providers"
 _TICKETS = {"keyTab": "sasl.kerberos.keytab", "principal": "sasl.kerberos.principal",
             "serviceName": "sasl.kerberos.service.name"}
+_TRUSTED = "ssl.truststore.location"
 _BEARER = {"clientId": "sasl.oauthbearer.client.credentials.client.id",
            "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
            "scope": "sasl.oauthbearer.scope"}
@@ -95,7 +106,7 @@ def translated(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         given = providers.resolved(given)
     found: dict[str, Any] = {}
     for name, value in given.items():
-        if name == _JAAS:
+        if name == _JAAS or name == _HANDLER and str(value).endswith(_ENDPOINTS_HANDLER):
             continue
         if name in UNITS:
             name, factor = UNITS[name]
@@ -131,7 +142,7 @@ def jaas(text: str) -> dict[str, Any]:
         raise ConfigError(str(failure)) from None
     module = text.split(None, 1)[0].rpartition(".")[2]
     if module == "OAuthBearerLoginModule":
-        return {ours: given[theirs] for theirs, ours in _BEARER.items() if theirs in given}
+        return _bearer(given)
     if module == "Krb5LoginModule":
         return {ours: given[theirs] for theirs, ours in _TICKETS.items() if theirs in given}
     if module not in ("PlainLoginModule", "ScramLoginModule"):
@@ -141,6 +152,18 @@ def jaas(text: str) -> dict[str, Any]:
                              if name in given}
     if given.get("tokenauth", "").lower() == "true":
         found["pylog.sasl.tokenauth"] = True
+    return found
+
+
+def _bearer(given: Mapping[str, str]) -> dict[str, Any]:
+    """Java's clients have the trust in the issuer of tokens here."""
+    found = {ours: given[theirs] for theirs, ours in _BEARER.items() if theirs in given}
+    stores = {name: value for name, value in given.items() if name.startswith("ssl.")}
+    if stores:
+        if stores.pop("ssl.truststore.type", None) != "PEM" or [*stores] != [_TRUSTED]:
+            raise ConfigError(f"{_JAAS}: the token endpoint is trusted by {_TRUSTED} with "
+                              "ssl.truststore.type=PEM alone; https.ca.location does the same")
+        found["https.ca.location"] = stores[_TRUSTED]
     return found
 
 
@@ -161,6 +184,8 @@ def plain_value(name: str, value: Any) -> Any:
         return value
     if name.endswith("serializer"):
         return _format(name, value)
+    if name == _RETRIEVER:
+        return GRANTS.get(value.lower(), value.rpartition(".")[2])
     if name == "partition.assignment.strategy":
         return ",".join(ASSIGNORS.get(part.strip().rpartition(".")[2], part.strip())
                         for part in value.split(","))

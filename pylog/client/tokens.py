@@ -1,32 +1,36 @@
-"""Bearer tokens of the client: from a callback, or from an issuer's token endpoint.
+"""Bearer tokens of the client: from a callback, a file, or an issuer's token endpoint.
 
 Owns: the newest token of one client object.
-Called by: client.login.
+Called by: client.settings.
 Invariants: (1) the event loop waits for no callback and no issuer; (2) neither a token nor a secret
   stands in an error.
-Source: KIP-768's settings; librdkafka's oauth_cb.
+Source: the settings of KIP-768 and KIP-1139; librdkafka's oauth_cb and https.ca.location.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
-from pylog.client.errors import AuthenticationError
+from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
-from pylog.security import issued
+from pylog.config.errors import ConfigError as Refused
+from pylog.security import issued, outgoing, retrieval
 from pylog.security.errors import AuthenticationFailed
 
-ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
 
 
 class TokenSource:
     """What the settings of one client say."""
 
     def __init__(self, settings: Settings):
-        self._settings = settings
         # The client pauses by itself before it connects again.
-        self._source = issued.Source(self._asked, time.time, 0, 0)
+        self._source = issued.Source(_way(settings), time.time, 0, 0)
 
     async def token(self) -> str:
         """A token that counts. Raises AuthenticationError."""
@@ -39,14 +43,22 @@ class TokenSource:
                 raise AuthenticationError(str(failed)) from failed.__cause__
         return found
 
-    def _asked(self) -> issued.Issued:
-        value = self._settings.__getitem__
-        if value("oauth_cb") is not None:
-            return _called(value("oauth_cb"))
-        name, secret = (value(f"sasl.oauthbearer.client.credentials.client.{part}")
-                        for part in ("id", "secret"))
-        return issued.ask(issued.Endpoint(
-            value(ENDPOINT), name, secret, value("sasl.oauthbearer.scope")), time.time)
+
+def _way(settings: Settings) -> Callable[[], issued.Issued]:
+    """How a new token is had. Raises ConfigError."""
+    callback = settings["oauth_cb"]
+    if callback is not None:
+        return partial(_called, callback)
+    try:
+        return retrieval.of(settings.__getitem__, {}, time.time, _towards_issuer(settings)).get
+    except Refused as failure:
+        raise ConfigError(str(failure)) from None
+
+
+def _towards_issuer(settings: Settings) -> ssl.SSLContext | None:
+    path = settings["https.ca.location"]
+    return outgoing.towards_issuer({"ssl.truststore.location": path, "ssl.truststore.type": "PEM"}
+                                   if path else {})
 
 
 def _called(callback) -> issued.Issued:

@@ -4,14 +4,14 @@ Owns: the newest token of an account.
 Called by: peer.credentials.
 Invariants: (1) what no login could be made with is refused when it is made; (2) no password, token
   or ticket stands in the text of an exception.
-Source: Kafka's LoginManager and login modules (options of sasl.jaas.config); KIP-12, KIP-768.
+Source: Kafka's LoginManager and login modules (options of sasl.jaas.config); KIP-12, KIP-768,
+  KIP-1139.
 """
 
 from __future__ import annotations
 
 import os
 from functools import partial
-from urllib.parse import unquote, urlsplit
 
 from pylog.config.errors import ConfigError
 from pylog.security import jaas, proofs
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
-    from pylog.security import issued
-
 BEARER, TICKET = "OAUTHBEARER", "GSSAPI"
 MECHANISMS = (*proofs.MECHANISMS, BEARER, TICKET)
-ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
-CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
-SECRET = "sasl.oauthbearer.client.credentials.client.secret"
 JAAS = "sasl.jaas.config"
 
 
@@ -82,25 +77,18 @@ class Bearer:
 
     def __init__(self, options: dict[str, str], get: Callable[[str], Any],
                  now_ms: Callable[[], int]):
-        # Imported here, as what it loads: only who has tokens needs it.
-        from pylog.security import issued
+        # Imported here, as what they load: only who has tokens needs it.
+        from pylog.security import issued, outgoing, retrieval
 
         def clock() -> float:
             return now_ms() / 1000
 
-        url = get(ENDPOINT)
-        if url is None and any(name.startswith(issued.UNSECURED) for name in options):
+        if get(retrieval.ENDPOINT) is None \
+                and any(name.startswith(issued.UNSECURED) for name in options):
             self.name = options.get(f"{issued.UNSECURED}StringClaim_sub", "an unsigned token")
             new = partial(issued.unsigned, options, clock)
-        elif url is None:
-            raise ConfigError(f"{ENDPOINT} is not set, where tokens are had")
-        elif urlsplit(url).scheme == "file":
-            self.name = unquote(urlsplit(url).path)
-            new = partial(issued.read, self.name)
         else:
-            endpoint = _endpoint(url, options, get)
-            self.name = endpoint.client_id
-            new = partial(issued.ask, endpoint, clock)
+            self.name, new = retrieval.of(get, options, clock, outgoing.towards_issuer(options))
         self._source = issued.Source(
             new, clock, get("sasl.login.retry.backoff.ms") / 1000,
             get("sasl.login.retry.backoff.max.ms") / 1000)
@@ -108,21 +96,6 @@ class Bearer:
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
         """As Password's. Blocks."""
         yield from proofs.bearer(self._source.current or self._source.token())
-
-
-def _endpoint(url: str, options: dict[str, str], get: Callable[[str], Any]) -> issued.Endpoint:
-    from pylog.security import issued, outgoing
-
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"{ENDPOINT}={url}: expected https://…, http://… or file:///path")
-    name = get(CLIENT_ID) or options.get("clientId")
-    secret = get(SECRET) or options.get("clientSecret")
-    if not name or not secret:
-        raise ConfigError(f"{CLIENT_ID} and {SECRET} are not set, nor are "
-                          "clientId and clientSecret in it")
-    return issued.Endpoint(
-        url, name, secret, get("sasl.oauthbearer.scope") or options.get("scope"),
-        outgoing.towards_issuer(options))
 
 
 def of(mechanism: str, get: Callable[[str], Any],

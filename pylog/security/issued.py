@@ -1,11 +1,11 @@
 """Tokens of our own: from an issuer's endpoint, from a file that somebody keeps fresh, or unsigned.
 
 Owns: the newest token of one account.
-Called by: client.tokens, peer.accounts.
+Called by: security.retrieval, client.tokens, peer.accounts.
 Invariants: (1) a token is used again until REUSED of its life is over; (2) neither a token nor a
   secret stands in an exception; (3) an issuer that gives none is asked again after a pause only,
   and one thread at a time asks it; (4) an answer is of bounded size.
-Source: RFC 6749 (client credentials); KIP-768, KIP-1139 (settings); Kafka's
+Source: RFC 6749 (client credentials), RFC 7523 (assertions); KIP-768, KIP-1139 (settings); Kafka's
   OAuthBearerUnsecuredLoginCallbackHandler (options of unsigned tokens).
 """
 
@@ -35,10 +35,14 @@ UNSECURED_S = 3600
 Issued = namedtuple("Issued", ("token", "expires_s"))
 Issued.__doc__ = "A token, and when it ends in seconds since 1970, 0 when nobody says."
 
-Endpoint = namedtuple("Endpoint", ("url", "client_id", "secret", "scope", "tls"),
-                      defaults=(None, None))
-Endpoint.__doc__ = """Where tokens are had for a client's credentials. tls: for https, None for the
-machine's trust."""
+ASSERTED = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+GRANTED = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+Endpoint = namedtuple(
+    "Endpoint", ("url", "client_id", "secret", "scope", "tls", "proof", "is_grant"),
+    defaults=(None, None, None, False))
+Endpoint.__doc__ = """Where tokens are had. tls: for https, None for the machine's trust. proof:
+makes an assertion, in place of the secret. is_grant: that says whose token it is to be."""
 
 
 class Source:
@@ -90,14 +94,10 @@ class Source:
 def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
     """A new token. clock: as Source's. Blocks. Raises AuthenticationFailed."""
     asked_s = clock()
-    form = {"grant_type": "client_credentials"}
-    if endpoint.scope:
-        form["scope"] = endpoint.scope
-    account = f"{endpoint.client_id}:{endpoint.secret}".encode()
+    form, headers = _asked(endpoint)
     request = urllib.request.Request(
-        endpoint.url, urllib.parse.urlencode(form).encode(), {
-            "Authorization": "Basic " + base64.b64encode(account).decode(),
-            "Accept": "application/json"})
+        endpoint.url, urllib.parse.urlencode(form).encode(),
+        {"Accept": "application/json", **headers})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=endpoint.tls) as answer:
             found = json.loads(answer.read(BYTES_MAX))       # Keeps (4).
@@ -112,6 +112,21 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
         raise AuthenticationFailed(
             f"{endpoint.url} gives no token: {type(failure).__name__}: {failure}") from None
     return Issued(token, ends_s if ends_s < inf else 0.0)
+
+
+def _asked(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:
+    """(form, headers) of a request. Raises AuthenticationFailed."""
+    scope = {"scope": endpoint.scope} if endpoint.scope else {}
+    if endpoint.is_grant:
+        return {"grant_type": GRANTED, "assertion": endpoint.proof(), **scope}, {}
+    form = {"grant_type": "client_credentials", **scope}
+    if endpoint.proof is not None:
+        form |= {"client_assertion_type": ASSERTED, "client_assertion": endpoint.proof()}
+        if endpoint.client_id:
+            form["client_id"] = endpoint.client_id
+        return form, {}
+    account = f"{endpoint.client_id}:{endpoint.secret}".encode()
+    return form, {"Authorization": "Basic " + base64.b64encode(account).decode()}
 
 
 def _reason(failure: urllib.error.HTTPError) -> str:

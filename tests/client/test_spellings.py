@@ -58,6 +58,14 @@ def test_bearers_login_module_gives_the_clients_credentials():
         f"{prefix}.client.credentials.client.secret": "s", f"{prefix}.scope": "read"}
 
 
+def test_the_class_by_which_java_asks_an_endpoint_is_taken_and_no_other():
+    name, package = "sasl.login.callback.handler.class", "org.apache.kafka.common.security"
+    handler = f"{package}.oauthbearer.OAuthBearerLoginCallbackHandler"
+    assert spellings.translated({name: handler}) == ({}, [])
+    with pytest.raises(ConfigError, match=name):
+        Settings("admin", {"bootstrap.servers": "h:1", name: "com.example.Own"})
+
+
 @pytest.mark.parametrize("text", [
     'com.example.OtherLoginModule required username="u";', "nothing", 'a.PlainLoginModule "'])
 def test_what_is_no_login_module_of_ours_is_refused_without_its_secrets(text):

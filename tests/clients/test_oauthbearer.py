@@ -3,10 +3,12 @@
 import time
 
 import pytest
+from joserfc import jwk
 
 from pylog.testing import Broker
 from tests.clients import round_trips
 from tests.security.issuer import Issuer, served
+from tests.tools.support import run
 from tests.wire.talk import unique
 
 VALUES = [b"%04d" % number for number in range(100)]
@@ -14,8 +16,8 @@ VALUES = [b"%04d" % number for number in range(100)]
 
 @pytest.fixture(scope="module")
 def issuer():
-    made = Issuer()
-    with served(made, {"alice": "her-secret"}) as server:
+    made, made.signing = Issuer(), jwk.RSAKey.generate_key(2048)
+    with served(made, {"alice": "her-secret", "signer": made.signing}) as server:
         made.server = server
         yield made
 
@@ -69,6 +71,52 @@ def test_aiokafka(broker, issuer):
     settings = {"bootstrap_servers": broker.bootstrap, "security_protocol": "SASL_PLAINTEXT",
                 "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": Provider()}
     assert round_trips.aiokafka(settings, unique("oauth-aiokafka"), VALUES) == VALUES
+
+
+def by_assertion(issuer, folder, **more):
+    """A file of properties that Java's clients and ours take: a signed assertion for a token."""
+    key = folder / "key"
+    # As Java's want it: without the lines of PEM around it.
+    key.write_text("".join(issuer.signing.as_pem(private=True).decode().split("\n")[1:-2]))
+    package = "org.apache.kafka.common.security.oauthbearer"
+    prefix = "sasl.oauthbearer"
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER",
+        f"{prefix}.token.endpoint.url": f"{issuer.server.url}/token",
+        "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+        f"{prefix}.assertion.private.key.file": key, f"{prefix}.assertion.claim.iss": "signer",
+        f"{prefix}.assertion.claim.sub": "alice", f"{prefix}.assertion.claim.aud": "issuer",
+        "sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;", **more}
+    config = folder / "client.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return config
+
+
+@pytest.mark.parametrize("kind", ["DefaultJwtRetriever", "JwtBearerJwtRetriever"])
+def test_our_tool_with_a_signed_assertion(broker, issuer, tmp_path, kind):
+    config = by_assertion(issuer, tmp_path, **{
+        "sasl.oauthbearer.jwt.retriever.class":
+            f"org.apache.kafka.common.security.oauthbearer.{kind}"})
+    ended = run("topics", "list", "-c", str(config), broker=broker)
+    assert ended.code == 0 and issuer.server.asserted[-1][1]["aud"] == "issuer"
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["DefaultJwtRetriever", "JwtBearerJwtRetriever"])
+def test_javas_tools_with_a_signed_assertion(broker, issuer, tmp_path, kind):
+    package = "org.apache.kafka.common.security.oauthbearer"
+    template = tmp_path / "template"
+    template.write_text('{"header": {}, "payload": {}}')
+    config = by_assertion(issuer, tmp_path, **{
+        "sasl.oauthbearer.jwt.retriever.class": f"{package}.{kind}",
+        "sasl.oauthbearer.assertion.template.file": template})
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.server.url}/token"
+    files = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.files=" \
+        f"{tmp_path / 'key'},{template}"
+    lines = "".join(f"{number}\n" for number in range(500))
+    assert round_trips.java_tools(broker.bootstrap, config, unique("oauth-assertion"), lines,
+                                  jvm_options=(allowed, files)) == lines
 
 
 @pytest.mark.kafka

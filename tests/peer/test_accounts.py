@@ -32,7 +32,7 @@ def gssapi(monkeypatch):
     ("SCRAM-SHA-256", "username=me", {}, "a username and a password"),
     ("OAUTHBEARER", "", {}, "token.endpoint.url is not set"),
     ("OAUTHBEARER", "", {URL: "ftp://h"}, "expected https://"),
-    ("OAUTHBEARER", "clientId=me", {URL: "http://h"}, "client.secret are not set"),
+    ("OAUTHBEARER", "clientId=me", {URL: "http://h"}, "client.secret is not set"),
     ("OAUTHBEARER", "clientId=me clientSecret=s ssl.truststore.location=\"/nowhere\"",
      {URL: "https://h"}, "/nowhere"),
     ("GSSAPI", "", {}, "serviceName is missing"),

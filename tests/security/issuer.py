@@ -3,12 +3,16 @@
 import base64
 import http.server
 import json
+import ssl
 import threading
 import time
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
-from joserfc import jwk, jwt
+from joserfc import errors, jwk, jws, jwt
+
+# Headers of one's own are allowed.
+ASSERTIONS = jws.JWSRegistry(algorithms=["RS256", "ES256"], strict_check_header=False)
 
 
 class Issuer:
@@ -45,10 +49,34 @@ def unsigned(claims, header=None) -> str:
     return ".".join([*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), ""])
 
 
+def claims_of(token) -> dict:
+    return json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+
+
+def _known(header, clients):
+    """The client that shows its secret."""
+    name, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+    return name if clients.get(name) == secret else None
+
+
+def _asserted(body, clients, taken):
+    """RFC 7523: the client that asserts who it is, or whose token it asks for."""
+    is_grant = body["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
+    [text] = body["assertion" if is_grant else "client_assertion"]
+    claims = claims_of(text)
+    try:
+        found = jwt.decode(text, clients.get(claims["iss"]), registry=ASSERTIONS)
+    except (errors.JoseError, TypeError, ValueError):
+        return None
+    taken.append((found.header, found.claims))
+    return claims["sub" if is_grant else "iss"]
+
+
 @contextmanager
-def served(issuer, clients=None, lasts_s=3600):
-    """Yields the address of an HTTP server with /keys and /token; what it was asked is in
-    `.asked`. clients: id -> secret."""
+def served(issuer, clients=None, lasts_s=3600, tls=None):
+    """Yields an HTTP server at `.url` with /keys and /token; what it was asked is in `.asked`, the
+    assertions in it as (header, claims) in `.asserted`. clients: id -> secret, or the key that
+    their assertions are signed with. tls: a PEM file with a key and its certificate."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self._answer(200, issuer.published)
@@ -56,9 +84,10 @@ def served(issuer, clients=None, lasts_s=3600):
         def do_POST(self):
             body = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             server.asked.append(body)
-            given = self.headers.get("Authorization", "").removeprefix("Basic ")
-            name, _, secret = base64.b64decode(given).decode().partition(":")
-            if (clients or {}).get(name) != secret:
+            name = _asserted(body, clients or {}, server.asserted) \
+                if {"assertion", "client_assertion"} & body.keys() \
+                else _known(self.headers.get("Authorization", ""), clients or {})
+            if name is None:
                 self._answer(401, '{"error": "invalid_client"}')
                 return
             self._answer(200, json.dumps({
@@ -77,8 +106,13 @@ def served(issuer, clients=None, lasts_s=3600):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = []
+    server.asked, server.asserted = [], []
     server.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.url = f"https://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server

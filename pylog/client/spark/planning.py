@@ -141,7 +141,8 @@ class Planner:
         sizes: dict[tuple[str, int], int] = {}
         try:
             with Admin({name: value for name, value in self.options.settings.items()
-                        if name in _ADMIN or name.startswith(("ssl.", "sasl."))}) as admin:
+                        if name in _ADMIN
+                        or name.startswith(("ssl.", "sasl.", "https."))}) as admin:
                 for directories in admin.describe_log_dirs().values():
                     for directory in directories.values():
                         for partition, replica in directory.replicas.items():
