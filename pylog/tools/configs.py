@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: tools.app (by name).
 Invariants: (1) the name `default` of a broker stands for all brokers; (2) a value that is a secret
-  is not sent by the broker, and shown as such.
+  is not sent by the broker, and shown as such, also to who sets it.
 Source: KIP-226 (dynamic broker settings), KIP-412 (loggers), KIP-848 (groups).
 """
 
@@ -15,6 +15,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.cluster import Cluster
+from pylog.config.sealing import is_sensitive
 from pylog.tools import inquiry, resources
 from pylog.tools.command import Tools, pairs
 from pylog.tools.session import Session
@@ -101,11 +102,14 @@ def _alter(session: Session, kind: str, name: str, changes: dict[str, str | None
 
     session.administer(work)
     would = "would be " if dry_run else ""
+    may_be_secret = kind.startswith("broker")
+    shown = {key: "(secret)" if value is not None and may_be_secret and is_sensitive(key) else value
+             for key, value in changes.items()}
     session.out.result(
-        {"kind": kind, "name": name, "configs": changes, "dry_run": dry_run},
+        {"kind": kind, "name": name, "configs": shown, "dry_run": dry_run},
         f"{kind} {name}: " + ", ".join(
             f"{key} {would}taken back to its default" if value is None
-            else f"{key}={value} {would}set" for key, value in changes.items()))
+            else f"{key}={value} {would}set" for key, value in shown.items()))
 
 
 COMMANDS = {"configs": configs}

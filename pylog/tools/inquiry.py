@@ -85,7 +85,8 @@ async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
 
 
 async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
-    """The topics of these names or patterns. Raises ToolError for one that is not there."""
+    """The topics of these names or patterns. Raises UnknownName for one that is not there,
+    ToolError for one that may not be seen."""
     wanted = await matching(cluster, names)
     metadata = await cluster.refresh(wanted)
     found = []
@@ -100,11 +101,15 @@ async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
     return found
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> ToolError:
+class UnknownName(ToolError):
+    """Nothing of that name is there."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that does not exist, with the nearest one that does."""
     near = nearest(name, list(known))
     hint = f"; nearest valid name: {near}" if near else ""
-    return ToolError(f"there is no {what} {name!r}{hint}")
+    return UnknownName(f"there is no {what} {name!r}{hint}")
 
 
 async def named(cluster: Cluster, text: str) -> list[TopicPartition]:

@@ -138,7 +138,7 @@ async def _ready(admin: Admin, topic: str, create: bool, partitions: int | None
     """(the topic's number of partitions, whether it may get more). Keeps (3)."""
     try:
         return len((await inquiry.topics(admin.cluster, [topic]))[0].partitions), False
-    except ToolError as error:
+    except inquiry.UnknownName as error:
         if not create:
             raise ToolError(f"{error}; --create makes it") from None
     await admin.create_topics([topic if partitions is None else NewTopic(topic, partitions)])

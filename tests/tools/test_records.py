@@ -1,5 +1,6 @@
 """Producing and consuming: what goes in comes out, from where and as what is wanted."""
 
+import asyncio
 import io
 import json
 import sys
@@ -8,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from pylog.tools import inquiry, produce
+from pylog.tools.session import ToolError
 from tests.registries import played
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
@@ -169,6 +172,19 @@ def test_a_topic_is_made_only_when_that_was_said(brokerd):
     assert "--create makes it" in send(brokerd, topic, "a\n", fails=True).err
     send(brokerd, topic, "a\n", "--create")
     assert run("consume", topic, broker=brokerd).out == "a\n"
+
+
+@pytest.mark.parametrize(("error", "hinted"), [
+    (ToolError("topic t: Not authorized for the topic."), False),
+    (inquiry.unknown("topic", "t", []), True)])
+def test_only_who_asks_for_a_topic_that_is_not_there_is_told_to_make_it(monkeypatch, error, hinted):
+    async def topics(*_):
+        raise error
+
+    monkeypatch.setattr(inquiry, "topics", topics)
+    with pytest.raises(ToolError) as caught:
+        asyncio.run(produce._ready(SimpleNamespace(cluster=None), "t", False, None))
+    assert ("--create makes it" in str(caught.value)) == hinted
 
 
 def test_a_rate_is_kept(brokerd):

@@ -114,6 +114,14 @@ def test_settings_are_described_set_and_taken_back(target):
                                    broker=target, fails=True).err
 
 
+def test_a_secret_is_not_shown_to_who_sets_it(brokerd):
+    name = "listener.name.plaintext.ssl.keystore.password"
+    for more in ((), ("--json",)):
+        ended = run("configs", "set", "broker", "1", f"{name}=s3cret", "--dry-run", *more,
+                    broker=brokerd)
+        assert name in ended.out and "s3cret" not in ended.out
+
+
 def test_settings_of_brokers_and_loggers_are_described(target):
     node = run("cluster", "--json", broker=target).json["brokers"][0]["broker"]
     told = run("configs", "describe", "broker", node, "--all", "--json", broker=target).json
