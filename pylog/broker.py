@@ -19,6 +19,7 @@ import time
 from pylog import api
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
+from pylog._native.repeats import Repeats
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
@@ -87,6 +88,7 @@ class Broker:
         self.now_ms = now_ms
         self.node_id: int = settings["node.id"]
         self.grants = Grants()
+        self.repeats = Repeats()
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.metadata = _metadata(
@@ -107,12 +109,14 @@ class Broker:
         self.throttles = self._new_throttles()        # Where there are other brokers.
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
                                asks=self._authorizer is not None,
-                               throttle=None if self.throttles is None else self.throttles.leading)
+                               throttle=None if self.throttles is None else self.throttles.leading,
+                               repeats=self.repeats)
         self.credentials = _credentials(settings, now_ms)    # Towards the other brokers.
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas,
             [self.groups, self.transactions], self._apply_settings, self._apply_security)
+        self.publisher.repeats = self.repeats
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -326,7 +330,7 @@ class Broker:
             node_id=self.node_id, now_ms=self.now_ms, access=access, sharing=self.sharing,
             watch=self.network.reactors.set_interest, asker=self._asker,
             forward=None if self.membership is None else self.membership.forwarding.ask,
-            authentication=self._authentication)
+            authentication=self._authentication, repeats=self.repeats)
         control = None
         if self.settings.controller_listeners:
             control = self._control(access)

@@ -43,14 +43,14 @@ ROWS = [
     Row("large-group", "s", "500 members stable", "s", (HALF,)),
     Row("large-group", "cpu_s", "the same, broker CPU", "s", (HALF,)),
     Row("large-group", "generations", "the same, generations needed", ""),
-    *(row for size in (100, 1000) for row in (
-        Row("joining", f"{size}_s", f"{size} members of the new protocol join, until stable", "s",
+    *(row for kind in ("new", "classic") for size in (100, 1000) for row in (
+        Row("joining", f"{kind}_{size}_s", f"{size} members of the {kind} protocol join, "
+            "until stable", "s", (HALF,)),
+        Row("joining", f"{kind}_{size}_idle_s", "the same, without work, the mean of a member", "s",
             (HALF,)),
-        Row("joining", f"{size}_idle_s", "the same, without work, the mean of a member", "s",
-            (HALF,)),
-        Row("joining", f"{size}_left_s", "one of them leaves, until stable", "s", (HALF,)),
-        Row("joining", f"{size}_cpu_s", "broker CPU of both", "s", (HALF,)),
-        Row("joining", f"{size}_p99_ms", "heartbeats meanwhile, p99", "ms",
+        Row("joining", f"{kind}_{size}_left_s", "one of them leaves, until stable", "s", (HALF,)),
+        Row("joining", f"{kind}_{size}_cpu_s", "broker CPU of both", "s", (HALF,)),
+        Row("joining", f"{kind}_{size}_p99_ms", "heartbeats meanwhile, p99", "ms",
             (Goal("value_max", 10),)))),
     Row("commits", "per_s", "commits per second", "1/s", (Goal("ratio_min", 2),)),
     Row("commits", "cpu_s_per_million", "broker CPU per million commits", "s"),

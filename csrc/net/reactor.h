@@ -1,12 +1,13 @@
 /* Reactors: threads that accept, read, frame, serve and send, each with its own epoll, connections
  * and mailbox.
  *
- * Produce and Fetch are served on the reactor's thread (serve.h). Everything else, and what serve
- * does not know, goes to the control plane as events; its answers come back by the functions below,
- * from any of its threads. Nothing here blocks but reactors_stop. Invariants: (1) a connection, its
- * requests and its buffers belong to one reactor's thread; (2) answers leave in the order of their
- * requests; (3) after a request that is not a pipelined Produce nothing is started, and nothing
- * read, before its answer is sent; (4) memory follows bytes received, never a declared length. */
+ * Produce and Fetch are served on the reactor's thread (serve.h), heartbeats too whose answer is
+ * known (repeats.h). Everything else, and what serve does not know, goes to the control plane as
+ * events; its answers come back by the functions below, from any of its threads. Nothing here
+ * blocks but reactors_stop. Invariants: (1) a connection, its requests and its buffers belong to
+ * one reactor's thread; (2) answers leave in the order of their requests; (3) after a request that
+ * is not a pipelined Produce nothing is started, and nothing read, before its answer is sent; (4)
+ * memory follows bytes received, never a declared length. */
 #ifndef PYLOG_REACTOR_H
 #define PYLOG_REACTOR_H
 
@@ -15,6 +16,7 @@
 
 #include "net/events.h"
 #include "net/frames.h"
+#include "serve/repeats.h"
 #include "serve/serve.h"
 #include "thread/roles.h"
 
@@ -43,6 +45,7 @@ struct reactors_config {
     int32_t stranger_bytes_max;   /* sasl.server.max.receive.size: a frame before authentication */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
     struct quotas *quotas;                       /* borrowed; NULL: none are kept */
+    struct repeats *repeats; /* borrowed; NULL: the control plane answers every heartbeat */
 };
 
 struct transport_maker;

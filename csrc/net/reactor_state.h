@@ -84,7 +84,8 @@ enum {
     X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
     X(connections_crowded) X(connections_evicted)                                                  \
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
-    X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
+    X(requests_produce) X(requests_fetch) X(requests_control) X(requests_repeated)                 \
+    X(requests_missed)                                                                             \
     X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
     X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
     X(requests_slow) X(handshakes) X(handshakes_resumed) X(handshakes_failed)
@@ -120,7 +121,9 @@ struct slot { /* one request */
     uint32_t bytes_sent, part; /* of the reply: how far it is out */
     int32_t range_sent;
     uint8_t state;
-    bool woken, close_after, asked; /* asked: its client wants it to wait, for records */
+    bool woken, close_after;
+    bool asked; /* its client wants it to wait, for records */
+    bool local; /* answered here: what the control plane works at, it measures itself */
     uint32_t request_bytes;
     int64_t began_ns, mark_ns; /* mark: when it was last left alone */
     int64_t local_ns, remote_ns, asked_ns;

@@ -288,6 +288,39 @@ static void end_work(struct slot *s) {
     s->r.busy_ns += quotas_monotonic_ns() - s->r.began_ns;
 }
 
+/* The answer of a heartbeat that changes nothing; NULL: the control plane is asked. What counts on
+ * a client's time is counted there. */
+static uint8_t *repeated(const struct reactor *r, const struct connection *c,
+                         const struct frames_header *h, size_t *len) {
+    if (r->all->config.repeats == NULL || c->controls || c->guarded) return NULL;
+    if (c->quota != NULL && quota_client_timed(c->quota)) return NULL;
+    struct repeat_key key = {.client_id = h->client_id,
+                             .client_id_len = h->client_id_len,
+                             .body = h->body,
+                             .body_len = h->body_len,
+                             .principal = c->principal,
+                             .api_key = h->api_key,
+                             .api_version = h->api_version,
+                             .address = c->peer.ip};
+    return repeats_answer(r->all->config.repeats, &key, h->correlation_id, r->now_ms, len);
+}
+
+static void start_repeated(struct reactor *r, struct connection *c, const struct frames_header *h,
+                           uint8_t *frame, size_t len, int64_t now_ns) REQUIRES(r->role) {
+    struct slot *s = new_slot(r, c, h);
+    if (s == NULL) {
+        free(frame);
+        c->closing = true;
+        return;
+    }
+    timing_begin(c, s, now_ns);
+    s->local = true;
+    STAT_ADD(r, requests_repeated, 1);
+    s->r.reply.bytes = frame;
+    s->r.reply.len = s->r.reply.cap = (uint32_t)len;
+    enter(r, s, SERVE_ANSWER, true, reactors_now_ns());
+}
+
 static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
                       bool served, int64_t now_ns) REQUIRES(r->role) {
     struct slot *s = new_slot(r, c, h);
@@ -297,6 +330,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         return;
     }
     timing_begin(c, s, now_ns);
+    s->local = served;
     if (served) {
         if (h->api_key == API_PRODUCE)
             STAT_ADD(r, requests_produce, 1);
@@ -393,9 +427,17 @@ int requests_start(struct reactor *r, struct connection *c) {
         }
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
         bool served = !c->controls && serve_knows(h.api_key, h.api_version);
-        if (!served && !control_has_room(r, c)) break;
+        bool repeats = h.api_key == API_CONSUMER_GROUP_HEARTBEAT;
+        if (!served && !repeats && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
-        start_one(r, c, &h, served, r->paused_ns != 0 ? r->paused_ns : reactors_now_ns());
+        size_t len = 0;
+        uint8_t *frame = repeats ? repeated(r, c, &h, &len) : NULL;
+        if (repeats && frame == NULL && !control_has_room(r, c)) break;
+        int64_t now_ns = r->paused_ns != 0 ? r->paused_ns : reactors_now_ns();
+        if (frame != NULL)
+            start_repeated(r, c, &h, frame, len, now_ns);
+        else
+            start_one(r, c, &h, served, now_ns);
         assert_slow(pending >= c->frame_bytes);
         started++;
         c->in_start += c->frame_bytes;

@@ -76,8 +76,7 @@ void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t
     meter_note(api, METER_RESPONSE_BYTES, (int64_t)response_bytes);
     meter_note(api, METER_TOTAL, total_ns);
     meter_note(api, METER_SEND, now_ns - s->mark_ns);
-    if (serve_knows(api_key, s->r.api_version)) {
-        /* What the control plane works at, it measures itself. */
+    if (s->local) {
         meter_note(api, METER_LOCAL, s->local_ns);
         if (s->remote_ns > 0) meter_note(api, METER_REMOTE, s->remote_ns);
     }

@@ -11,7 +11,8 @@ enum {
     API_SYNC_GROUP = 14,
     API_SASL_HANDSHAKE = 17,
     API_VERSIONS = 18,
-    API_SASL_AUTHENTICATE = 36
+    API_SASL_AUTHENTICATE = 36,
+    API_CONSUMER_GROUP_HEARTBEAT = 68
 };
 
 /* What a version brought stands where it makes a difference. */

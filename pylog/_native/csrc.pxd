@@ -513,6 +513,29 @@ cdef extern from "thread/throttle.h" nogil:
     void throttle_count(throttle *t, int64_t count, int64_t now_ms)
     double throttle_rate(throttle *t, int64_t now_ms)
 
+# ---- repeats.h
+cdef extern from "serve/repeats.h" nogil:
+    struct repeat_key:
+        const uint8_t *client_id
+        const uint8_t *body
+        size_t body_len
+        int32_t client_id_len
+        uint32_t principal
+        int16_t api_key, api_version
+        const uint8_t *address
+    struct repeats:
+        pass
+    struct repeat:
+        pass
+    repeats *repeats_new(uint32_t seed)
+    void repeats_free(repeats *rs)
+    repeat *repeats_add(repeats *rs, const repeat_key *key, const uint8_t *frame, size_t len,
+                        int64_t until_ms)
+    int64_t repeats_end(repeats *rs, repeat *e)
+    int64_t repeats_last_ms(repeats *rs, repeat *e, int64_t after_ms)
+    void repeats_void(repeats *rs)
+    uint32_t repeats_count(repeats *rs)
+
 # ---- quotas.h
 cdef extern from "serve/quotas.h" nogil:
     enum quota_kind:
@@ -698,6 +721,7 @@ cdef extern from "net/reactor.h" nogil:
         int32_t stranger_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
+        repeats *repeats
     struct reactors_limits:
         uint32_t connections_max, connections_per_ip_max, descriptors_max, descriptor_end
     struct reactors:

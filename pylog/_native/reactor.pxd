@@ -1,6 +1,7 @@
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pylog._native cimport csrc
+from pylog._native.repeats cimport Repeat, Repeats
 from pylog._native.throttle cimport Throttle
 
 
@@ -16,6 +17,8 @@ cdef class RequestContext:
     cdef public int64_t taken_ns, parked_ns, busy_ns
     cdef public int throttle_ms, created_count
     cdef public bint cacheable, closes
+    cdef public Repeat repeat
+    cdef uint8_t peer_ip[16]
 
 
 cdef class Miss:
@@ -76,5 +79,6 @@ cdef class Reactors:
     cdef object io_pool
     cdef object quotas
     cdef Throttle throttle
+    cdef Repeats repeats
     cdef int _listen(self, int listener, str host, int port, int backlog, int first,
                      unsigned flags, object maker) except -1

@@ -3,6 +3,7 @@ from typing import final
 from pylog._native.grants import Grants
 from pylog._native.iopool import IoPool
 from pylog._native.quotas import Quotas
+from pylog._native.repeats import Repeat, Repeats
 from pylog._native.throttle import Throttle
 
 POLL_EVENTS_MAX: int
@@ -55,7 +56,10 @@ class RequestContext:
     created_count: int
     cacheable: bool
     closes: bool
+    repeat: Repeat | None
     def take_body(self) -> bytes: ...
+    def keep_body(self, body: bytes) -> None: ...
+    def answer_again(self, frame: bytes) -> None: ...
 
 @final
 class Miss:
@@ -208,6 +212,7 @@ class Reactors:
         stranger_bytes_max: int = ...,
         rack_aware: bool = False,
         throttle: Throttle | None = None,
+        repeats: Repeats | None = None,
     ) -> None: ...
     def listen(
         self, listener: int, host: str, port: int, backlog: int, flags: int = 0,

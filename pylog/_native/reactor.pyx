@@ -23,6 +23,7 @@ from libc.string cimport memcmp, memcpy
 from pylog._native.grants cimport Grants
 from pylog._native.iopool cimport IoPool
 from pylog._native.quotas cimport Quotas
+from pylog._native.repeats cimport Repeat, Repeats
 from pylog._native.throttle cimport Throttle
 from pylog._native cimport csrc
 
@@ -49,7 +50,7 @@ HOSTS_KEPT_MAX = 4096
 cdef const char *MAKER = "pylog.transport_maker"
 
 
-# no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
+# no_gc: its members are numbers, bytes, text and a repeat, so that it can be in no cycle.
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
@@ -63,7 +64,9 @@ cdef class RequestContext:
     counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
     that the request has created so far; closes, set by a handler whose answer ends the connection;
     cacheable, set by a handler whose answer is right for
-    whoever asks the same over the same address, as long as the image stays what it is.
+    whoever asks the same over the same address, as long as the image stays what it is; repeat, set
+    by a handler whose answer is right for who asks the same from the same address, as long as that
+    is offered.
     """
 
     def __init__(self, *, uint64_t token, int api_key, int api_version, bytes body=b"",
@@ -83,6 +86,17 @@ cdef class RequestContext:
         assert body is not None, self.token
         self.body = None
         return body
+
+    def keep_body(self, bytes body not None):
+        """Has it back, for answer_again()."""
+        self.body = body
+
+    def answer_again(self, bytes frame not None):
+        """Whoever sends the same again is answered with `frame`, as `repeat` has it."""
+        assert self.repeat is not None, self.token
+        if self.body is not None:   # Else it was too long to be kept.
+            self.repeat.add(self.principal, self.api_key, self.api_version, self.peer_ip,
+                            self.client_id, self.take_body(), frame)
 
 
 @cython.final
@@ -189,6 +203,7 @@ cdef class Reactors:
     see csrc/serve/serve.h. quotas: what clients may use, None
     for no limits. stranger_bytes_max: of a request before its connection is authenticated.
     rack_aware: consumers are sent to a replica in their rack. throttle: of what followers fetch.
+    repeats: answers that are given again without an event; None: there are none.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -197,7 +212,7 @@ cdef class Reactors:
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, gather_ms_max=0, quotas=None,
                   stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
-                  Throttle throttle=None):
+                  Throttle throttle=None, Repeats repeats=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         if not 0 < network_threads <= THREADS_MAX:
@@ -219,10 +234,12 @@ cdef class Reactors:
         limits.rack_aware = rack_aware
         limits.throttle = NULL if throttle is None else throttle.ptr
         config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
+        config.repeats = NULL if repeats is None else repeats.ptr
         self.grants = grants
         self.io_pool = io_pool
         self.quotas = quotas
         self.throttle = throttle
+        self.repeats = repeats
         self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
         if self.shared == NULL:
             raise MemoryError("reactors")
@@ -557,6 +574,7 @@ cdef RequestContext _request(const csrc.event *e):
     made.body = _bytes(e, e.body_at, e.body_len)
     made.local_host, made.local_port = _host(&e.local), e.local.port
     made.peer_host, made.peer_port = _host(&e.peer), e.peer.port
+    memcpy(made.peer_ip, e.peer.ip, sizeof(made.peer_ip))
     made.principal, made.began_ns = e.principal, e.began_ns
     return made
 

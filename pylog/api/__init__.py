@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
+    from pylog._native.repeats import Repeats
     from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
@@ -133,14 +134,15 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
              now_ms: Callable[[], int], sharing: Callable[[], Sharing],
              watch: Callable[[int], object], asker: Callable[[RequestContext], tokens.Asker],
              forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None,
-             access: Access | None = None,
+             access: Access | None = None, repeats: Repeats | None = None,
              authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
              ) -> dict[int, Handler]:
     """The handlers of all families, each family with what it needs. Keeps (3).
 
     metadata_service: has the image in force. listener_name, registered: see api.cluster,
     api.configs. sharing: gives share groups, made when they are first asked for; watch: see
-    api.share_fetch. asker, forward: see api.tokens; authentication: api.security.
+    api.share_fetch. asker, forward: see api.tokens; authentication: api.security; repeats:
+    api.consumer_groups.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
     in_transactions = transactions_family.TransactionsApi(
@@ -166,8 +168,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
             _made_later(OF_STREAMS_GROUPS, lambda: _streams_groups(
                 coordinator, controller, metadata_service, client_quotas, settings, now_ms,
                 access)),
-            consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings,
-                                              access).handlers(),
+            consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings, access,
+                                              repeats).handlers(),
             offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
             configs.ConfigsApi(controller, metadata_service, settings, registered,
                                node_id).handlers(),

@@ -9,6 +9,7 @@ Source: KIP-848; KIP-1071 has its own requests.
 
 from __future__ import annotations
 
+from pylog._native.repeats import Repeat
 from pylog.api.group_rows import PART_ROWS, in_parts
 from pylog.coordinator import consumer_groups, inventory
 from pylog.coordinator.group import CONSUMER
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pylog._native.reactor import RequestContext
+    from pylog._native.repeats import Repeats
     from pylog.api import Handler, Message
     from pylog.config import Settings
     from pylog.coordinator.service import GroupCoordinator
@@ -33,13 +35,15 @@ FEATURE = "group.version"
 
 class ConsumerGroupsApi:
     """Groups of the new protocol, on the coordinator `groups`. access: None, everything is
-    allowed."""
+    allowed. repeats: answers that need not be asked for again; None: each is."""
 
     def __init__(self, groups: GroupCoordinator, metadata: MetadataService, settings: Settings,
-                 access: Access | None):
+                 access: Access | None, repeats: Repeats | None = None):
         self._groups = groups
         self._metadata = metadata
         self._access = access
+        # An audit is told of each request.
+        self._repeats = None if access is not None and access.is_audited else repeats
         self._is_on = CONSUMER in settings["group.coordinator.rebalance.protocols"]
 
     def handlers(self) -> dict[int, Handler]:
@@ -65,10 +69,15 @@ class ConsumerGroupsApi:
         if access is not None:
             def sees(topic: str) -> bool:
                 return access.may(context, DESCRIBE, TOPIC, topic)
-        client = consumer_groups.Client(context.client_id or "", f"/{context.peer_host}", sees)
-        return self._groups.run(
+        repeat = None if self._repeats is None else Repeat(self._repeats)
+        client = consumer_groups.Client(
+            context.client_id or "", f"/{context.peer_host}", sees, repeat)
+        pending = self._groups.run(
             request.group_id, Pending(consumer_groups.refusal), consumer_groups.heartbeat, request,
             context.api_version, client)
+        if repeat is not None and repeat.is_offered:
+            context.repeat = repeat
+        return pending
 
     def consumer_group_describe(self, context: RequestContext,
                                 request: Message) -> Iterator[Message | None]:

@@ -33,6 +33,7 @@ from pylog.coordinator.consumer_group import (
 from pylog.coordinator.group import EMPTY, Group
 from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.coordinator.reconciliation import Owned
+from pylog.coordinator.repeats import Offer
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
@@ -52,11 +53,13 @@ TIMERS = frozenset((SESSION, REBALANCE, JOIN, SYNC, targets.RESOLVE))
 
 
 class Client(NamedTuple):
-    """Who sends a heartbeat. sees: whether it may know of a topic; None: of all."""
+    """Who sends a heartbeat. sees: whether it may know of a topic; None: of all. repeat: has its
+    answer given again, where it is offered; None: it is not."""
 
     id: str
     host: str
     sees: Callable[[str], bool] | None = None
+    repeat: Offer | None = None
 
 
 # ---- ConsumerGroupHeartbeat ---------------------------------------------------------------------
@@ -68,6 +71,7 @@ def heartbeat(groups: Any, request: Any, version: int, client: Client) -> Any:
         member = group.members.get(request.member_id)
         if member is not None and _changes_nothing(groups, group, member, request, client):
             expect(groups, group, member)
+            _offer(groups, group, member, client)
             return messages.ConsumerGroupHeartbeatResponse(
                 member_id=member.id, member_epoch=member.epoch,
                 heartbeat_interval_ms=_interval_ms(groups, group, member))
@@ -75,7 +79,11 @@ def heartbeat(groups: Any, request: Any, version: int, client: Client) -> Any:
         _check(groups, request, version)
         if request.member_epoch in (LEAVE, LEAVE_STATIC):
             return _leave(groups, request)
-        return _beat(groups, request, client)
+        written = len(groups.records)
+        answer = _beat(groups, request, client)
+        if len(groups.records) == written:
+            _offer_if_at_rest(groups, groups.groups[request.group_id], request, client)
+        return answer
     except Refusal as refused:
         return refusal(ErrorCode.of(refused.error), refused.message)
 
@@ -186,10 +194,39 @@ def _interval_ms(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> i
     """When the member is to ask again. While the group comes together that is soon: a rebalance
     takes as long as those who wait, and those who have to give something up, stay silent."""
     usual_ms: int = setting(groups, group.id, "consumer.heartbeat.interval.ms")
-    since_ms = groups.clock.wall_ms() - group.assignment_ms
-    if member.state == MEMBER_STABLE and not 0 <= since_ms < SETTLING_MS:
+    if member.state == MEMBER_STABLE and not _settles_ms(groups, group):
         return usual_ms
     return min(usual_ms, SOON_MS * (1 + len(group.members) // SOON_MEMBERS))
+
+
+def _settles_ms(groups: Any, group: ConsumerGroup) -> int:
+    """For how long the group is still likely to change; 0: it is not."""
+    left_ms: int = SETTLING_MS - (groups.clock.wall_ms() - group.assignment_ms)
+    return left_ms if 0 < left_ms <= SETTLING_MS else 0
+
+
+# ---- answers that are given again ---------------------------------------------------------------
+
+def _offer_if_at_rest(groups: Any, group: ConsumerGroup, request: Any, client: Client) -> None:
+    """Of a heartbeat that said something and wrote nothing. A member whose next one may find
+    something to do, because of time alone, gets no such offer."""
+    member = group.members.get(request.member_id)
+    if member is not None and member.state == MEMBER_STABLE and member.classic is None \
+            and 0 < request.member_epoch == member.epoch == group.assignment_epoch == group.epoch \
+            and not group.regexes and groups.clock.now_ms() < group.refresh_ms:
+        _offer(groups, group, member, client)
+
+
+def _offer(groups: Any, group: ConsumerGroup, member: ConsumerMember, client: Client) -> None:
+    """The same heartbeat would get the same answer again."""
+    if client.repeat is None:
+        return
+    until_ms, settles_ms = group.refresh_ms, _settles_ms(groups, group)
+    if settles_ms:   # Then it is told another interval.
+        until_ms = min(until_ms, groups.clock.now_ms() + settles_ms)
+    groups.repeats.offer(
+        group.id, member.id, client.repeat, (SESSION, group.id, member.id),
+        setting(groups, group.id, "consumer.session.timeout.ms"), until_ms)
 
 
 def _as_requested(before: ConsumerMember, request: Any, client: Client) -> ConsumerMember:
@@ -387,6 +424,8 @@ def due(groups: Any, group: ConsumerGroup, key: tuple[Any, ...]) -> None:
         return
     member = group.members.get(key[2])
     if member is None or key[0] == REBALANCE and member.state != UNREVOKED:
+        return
+    if key[0] == SESSION and groups.repeats.heard(group.id, member.id, groups.clock.now_ms()):
         return
     groups.events["member_expired"] += 1
     groups.rebalances.because(group, CAUSES[key[0]], member)

@@ -16,6 +16,7 @@ from pylog.coordinator.group import CLASSIC, DEAD, STREAMS, Committed, Group
 from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Limits, Time
 from pylog.coordinator.rebalances import Rebalances
+from pylog.coordinator.repeats import GroupRepeats
 from pylog.coordinator.share_group import ShareGroup
 from pylog.coordinator.timers import Timers
 from pylog.metadata.image import Image
@@ -58,6 +59,7 @@ class GroupMachine:
         self.groups: dict[str, Any] = {}     # Committed, each of its kind.
         self.shares: dict[str, ShareGroup] = {}     # Share groups, which commit no offsets.
         self.timers = Timers()
+        self.repeats = GroupRepeats(self.timers)
         self.rebalances = Rebalances(clock, over)
         self.records: list[Written] = []
         self.replies: list[tuple[Any, Any]] = []

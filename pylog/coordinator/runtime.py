@@ -45,6 +45,7 @@ class Coordination(NamedTuple, Generic[M]):
     prepare: the last step of a load, on a worker thread, and once more on the event loop if
     the image changed meanwhile. expire: (machine) -> an iterator each step of which takes a few ms,
     every expiry_ms. write_timeout_s: an answer that waits longer for the disk is 15.
+    changed: takes a machine whose records are about to be written; ended: one that serves no more.
     """
 
     topic: TopicSpec
@@ -56,6 +57,8 @@ class Coordination(NamedTuple, Generic[M]):
     expiry_ms: int = 0
     codec: int = 0
     write_timeout_s: float = 5.0
+    changed: Callable[[M], object] = lambda machine: None
+    ended: Callable[[M], object] = lambda machine: None
 
 
 class CoordinatorRuntime(Generic[M]):
@@ -196,7 +199,8 @@ class CoordinatorRuntime(Generic[M]):
         journal = self._journals[index] = Journal(
             partition_log, self._node.now_ms, self._waits, index, self._coordination.codec,
             self._coordination.write_timeout_s, self._node.later)
-        shard = self._shards[index] = Shard(index, make, journal, snapshot)
+        shard = self._shards[index] = Shard(
+            index, make, journal, snapshot, self._coordination.ended)
         return shard
 
     def _opened(self, index: int) -> Shard[M] | None:
@@ -403,6 +407,7 @@ class CoordinatorRuntime(Generic[M]):
         machine = shard.machine
         if machine.records:
             self.records_written += len(machine.records)
+            self._coordination.changed(machine)
             shard.journal.write(machine.records)
             machine.records = []
             machine.cleanups = 0

@@ -56,7 +56,9 @@ class GroupCoordinator:
             self._open, offsets_transactional.replay, self._forget_deleted, _expiry,
             settings["offsets.retention.check.interval.ms"],
             settings["offsets.topic.compression.codec"],
-            settings["offsets.commit.timeout.ms"] / 1000), broker)
+            settings["offsets.commit.timeout.ms"] / 1000,
+            changed=lambda machine: machine.repeats.void_changed(machine.records),
+            ended=lambda machine: machine.repeats.void_all()), broker)
         # Requests go straight to the runtime.
         self.run = self.runtime.run
         self.run_in_pieces = self.runtime.run_in_pieces

@@ -82,10 +82,12 @@ class Shard(Generic[M]):
     """make: a function, gives an empty machine. `machine` serves once it is `ready`. saving: held
     while what changed goes to the snapshot, and while that is read. halfway: how many steps in
     pieces the machine is amid: the log has a part of their records, so it is not to be saved.
+    ended: takes a machine that serves no more.
     """
 
     def __init__(self, index: int, make: Callable[[], M], journal: Journal,
-                 snapshot: Snapshot[M] | None):
+                 snapshot: Snapshot[M] | None,
+                 ended: Callable[[M], object] = lambda machine: None):
         self.index = index
         self.machine = make()
         self.journal = journal
@@ -96,6 +98,7 @@ class Shard(Generic[M]):
         self.halfway = 0
         self.saving = asyncio.Lock()
         self._make = make
+        self._ended = ended
         self._is_readable = True
         self._pause_s = 0.0
 
@@ -160,7 +163,8 @@ class Shard(Generic[M]):
         self.halfway = 0
 
     def refuse_open(self) -> None:
-        """Answers who waits for others."""
+        """Answers who waits for others: the machine serves no more."""
+        self._ended(self.machine)
         # A step that failed leaves answers that nobody sends.
         refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
                ErrorCode.NOT_COORDINATOR)

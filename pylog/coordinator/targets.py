@@ -114,6 +114,7 @@ def topics_changed(groups: Any, names: set[str]) -> None:
         if group.kind == STREAMS and group.needs(names) or group.kind == CONSUMER \
                 and not names.isdisjoint(group.topics()):
             group.refresh_ms = 0
+            groups.repeats.void(group.id)
 
 
 def topic_ids_of(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:

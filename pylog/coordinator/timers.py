@@ -46,6 +46,11 @@ class Timers:
             self._queued[key] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, key))
 
+    def prolong(self, key: tuple[Any, ...], deadline_ms: int) -> None:
+        """Gives `key` this deadline if it has an earlier one."""
+        if deadline_ms > self._deadlines.get(key, deadline_ms):
+            self._deadlines[key] = deadline_ms
+
     def cancel(self, key: tuple[Any, ...]) -> None:
         self._deadlines.pop(key, None)
 

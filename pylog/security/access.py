@@ -35,6 +35,7 @@ class Access:
         self.authorizer = authorizer
         self.identities = identities
         self._audit = audit
+        self.is_audited = audit is not None
 
     def may(self, context: RequestContext, operation: int, resource_type: int,
             name: str) -> bool:

@@ -233,6 +233,8 @@ class Dispatcher:
             counts = self._quotas.timed
             began_ns = self._quotas.clock_ns() if counts else 0
             result = self._handle(context, body)
+            if context.repeat is not None:
+                context.keep_body(body)
             if counts:
                 context.busy_ns = self._quotas.clock_ns() - began_ns
                 if type(result) is types.CoroutineType:
@@ -499,6 +501,8 @@ class Dispatcher:
                 self._reactors.reply(context.token, frame, close=True)
             else:
                 self._send(context, frame, throttle_ms)
+                if context.repeat is not None and not throttle_ms and not answer.error_code:
+                    context.answer_again(frame)
         except AnswerTooLong as error:
             self._refuse(context, error)
             return None

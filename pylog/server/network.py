@@ -38,12 +38,14 @@ class Network:
     """The reactors of one broker. `addresses` and `controller_addresses` are [(listener name, host,
     port)] as bound."""
 
-    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False, throttle=None):
+    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False, throttle=None,
+                 repeats=None):
         """asks: whose connections they are makes a difference on listeners without authentication
-        too. throttle: of what followers fetch, a native Throttle or None."""
+        too. throttle: of what followers fetch, a native Throttle or None. repeats: answers that
+        are given again, a native Repeats or None."""
         self._settings = settings
         self._asks = asks
-        self.reactors = _reactors(settings, grants, io_pool, quotas, throttle)
+        self.reactors = _reactors(settings, grants, io_pool, quotas, throttle, repeats)
         self._names: list[str] = []
         self._controller_names = {listener.name for listener in settings.controller_listeners}
         self._open: dict[int, tuple] = {}
@@ -249,7 +251,7 @@ def _addresses(host: str) -> list[bytes]:
     return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
 
 
-def _reactors(settings, grants, io_pool, quotas, throttle) -> Reactors:
+def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
     flexible = tables.flexible_from()
     served = {**api.OF_CONTROLLER, **api.SERVED} if settings.controller_listeners else api.SERVED
     versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
@@ -262,7 +264,8 @@ def _reactors(settings, grants, io_pool, quotas, throttle) -> Reactors:
                 "bytes": queued // 2, "memory": limits.memory_bytes()})
             longest = min(longest, queued // 2)
     return Reactors(
-        grants=grants, io_pool=io_pool, quotas=quotas, throttle=throttle, api_versions=versions,
+        grants=grants, io_pool=io_pool, quotas=quotas, throttle=throttle, repeats=repeats,
+        api_versions=versions,
         rack_aware=settings["replica.selector.class"] == RACK_AWARE,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=longest,

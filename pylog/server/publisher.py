@@ -21,6 +21,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pylog._native.repeats import Repeats
     from pylog.metadata.image import Image
     from pylog.replication.membership import Membership
     from pylog.replication.replicas import Replicas
@@ -47,6 +48,7 @@ class Publisher:
         self._security = apply_security
         self._registering: asyncio.Task | None = None
         self.replicas: Replicas | None = None      # Where there are other brokers.
+        self.repeats: Repeats | None = None        # Answers that are given again, where there are.
         self.name_nodes: Callable[[Image], None] | None = None     # Where they are reached.
         self.membership: Membership | None = None  # Likewise.
 
@@ -83,7 +85,7 @@ class Publisher:
     async def _apply(self, delta: Delta) -> None:
         for effect in (self._apply_broker_settings, self._apply_brokers, self._apply_topics,
                        self._apply_topic_configs, self._apply_quotas, self._apply_security,
-                       self._save_image):
+                       self._void_repeats, self._save_image):
             try:
                 await effect(delta)
             except Exception:
@@ -162,6 +164,13 @@ class Publisher:
     async def _apply_security(self, delta: Delta) -> None:
         if delta.security:
             self._security(delta.after.security, delta.security)
+
+    async def _void_repeats(self, delta: Delta) -> None:
+        """Answers that are given again were right under other rights, settings or features."""
+        if self.repeats is not None and (
+                delta.security or delta.after.features is not delta.before.features
+                or any(kind != RESOURCE_TOPIC for kind, _ in delta.configs)):
+            self.repeats.void()
 
     async def _save_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:

@@ -4,7 +4,8 @@ virtual clock.
 The machine is the real one; its records go to a list that stands for the log, some of which are not
 on disk yet. A restart builds the machine from those that are; what waited for the others is never
 answered. Messages are lost, delayed, overtake each other and come twice; topics grow, come and go;
-clients die, leave, pause and come back.
+clients die, leave, pause and come back. What the machine offers is answered again without it, as
+reactors do.
 """
 
 import heapq
@@ -17,7 +18,7 @@ from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import ConsumerLimits, Limits
 from pylog.metadata.image import Image, Topic
-from pylog.protocol import messages
+from pylog.protocol import codec, messages
 from tests.coordinator.world import Clock
 
 GROUP = "g"
@@ -28,6 +29,25 @@ SETTINGS = {"group.consumer.session.timeout.ms": SESSION_MS,
             "group.consumer.assignment.interval.ms": 5}
 LIMITS = Limits(1, 10**6, 100, 20, 4096, 10**12, ConsumerLimits(settings=SETTINGS))
 FENCED, UNKNOWN, UNRELEASED, FENCED_INSTANCE, NO_GROUP = 110, 25, 111, 82, 69
+
+
+class Repeat:
+    """An answer that may be given again; see _native.repeats."""
+
+    def __init__(self):
+        self.until_ms, self.last, self.answer = -1, -1, None
+
+    def offer(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+
+    def end(self) -> int:
+        self.until_ms = -1
+        return self.last
+
+    def last_ms(self, after_ms: int) -> int:
+        if self.last <= after_ms:
+            self.until_ms = -1
+        return self.last
 
 
 class Client:
@@ -53,6 +73,7 @@ class World:
         self.clock = Clock()
         self.events: list = []
         self.numbers = itertools.count()
+        self.repeated = 0
         self.loss = random.choice((0, 0.02, 0.1))
         self.twice = random.choice((0, 0.05))
         self.unquiet = True
@@ -89,6 +110,7 @@ class World:
             self.machine.replay(key, value)
         self.machine.loaded()
         self.held = []
+        self.repeats: dict = {}     # What reactors know: a request's bytes -> Repeat.
         self.settle()
 
     def disturb(self) -> None:
@@ -122,6 +144,7 @@ class World:
     def settle(self) -> None:
         """What a step left goes to the log; whatever is true of the group must be."""
         machine = self.machine
+        machine.repeats.void_changed(machine.records)
         self.log += machine.records
         machine.records = []
         due = machine.timers.next_ms()
@@ -165,8 +188,16 @@ class World:
         self.at(60, self.give_up, client, number)
 
     def deliver(self, client: Client, number: int, request) -> None:
+        key = codec.encode_request(68, 1, request)
+        known = self.repeats.get(key)
+        if known is not None and self.clock.ms < known.until_ms:
+            known.last = self.clock.ms
+            self.repeated += 1
+            self.send(client, number, known.answer, [], request.member_id)
+            return
+        repeat = Repeat()
         answer = consumer_groups.heartbeat(
-            self.machine, request, 1, consumer_groups.Client("c", "/h"))
+            self.machine, request, 1, consumer_groups.Client("c", "/h", repeat=repeat))
         member = self.group.members.get(request.member_id) if self.group else None
         told = [] if member is None or answer.assignment is None else [
             (topic_id, index, epoch) for topic_id, held in member.assigned.items()
@@ -177,6 +208,8 @@ class World:
             self.held.append(row)
         else:
             self.send(*row)
+            repeat.answer = answer
+            self.repeats[key] = repeat
 
     def send(self, client: Client, number: int, answer, told: list, member_id: str) -> None:
         for place in told:

@@ -8,6 +8,7 @@ import pytest
 
 from pylog.coordinator import reconciliation, targets
 from pylog.coordinator.consumer_group import ConsumerGroup
+from pylog.coordinator.repeats import GroupRepeats
 from tests.coordinator.consumer_world import World
 
 SEEDS = 120
@@ -21,7 +22,8 @@ def impatient(monkeypatch):
     monkeypatch.setattr(targets, "PAUSE_MS", PAUSE_MS)
 
 
-def run(seed: int) -> None:
+def run(seed: int) -> int:
+    """How many heartbeats were answered without the machine."""
     world = World(random.Random(seed))
     try:
         for _ in range(STEPS):
@@ -32,12 +34,13 @@ def run(seed: int) -> None:
     except BaseException:
         print(f"seed of the history: {seed}")
         raise
+    return world.repeated
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_groups_converge_whatever_is_lost(random_source, part):
-    for _ in range(SEEDS // 4):
-        run(random_source.randrange(1 << 40))
+    repeated = sum(run(random_source.randrange(1 << 40)) for _ in range(SEEDS // 4))
+    assert repeated > SEEDS, "reactors answer many of them"
 
 
 @pytest.mark.slow
@@ -69,4 +72,9 @@ def test_a_member_that_need_not_revoke_is_found(monkeypatch):
 
 def test_topics_that_nobody_looks_at_again_are_found(monkeypatch):
     monkeypatch.setattr(targets, "topics_changed", lambda groups, names: None)
+    assert finds("stale")
+
+
+def test_answers_that_are_given_again_after_a_change_are_found(monkeypatch):
+    monkeypatch.setattr(GroupRepeats, "void_changed", lambda self, records: None)
     assert finds("stale")

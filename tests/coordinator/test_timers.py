@@ -50,6 +50,15 @@ def test_a_deadline_that_was_brought_forward_is_due_once(timers):
     assert due(timers, 20) == []
 
 
+def test_a_deadline_is_prolonged_where_it_is_earlier_and_where_there_is_one(timers):
+    timers.set(A, 5)
+    timers.prolong(A, 10)
+    timers.prolong(A, 7)
+    timers.prolong(B, 3)
+    assert B not in timers and due(timers, 9) == []
+    assert due(timers, 10) == [A]
+
+
 def test_what_was_given_up_is_not_due_and_may_be_set_again(timers):
     timers.set(A, 5)
     timers.set(B, 6)

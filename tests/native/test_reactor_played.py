@@ -10,12 +10,12 @@ from tests.native.scenes import names, play
 
 PARTS = tuple(f"*/{name}.c" for name in (
     "connection", "control", "events", "frames", "guard", "handshake", "input", "listener",
-    "mailbox", "output", "peers", "quotas", "reactor", "receive", "reply", "requests", "slab",
-    "slices", "timers", "timing", "transport_plain"))
+    "mailbox", "output", "peers", "quotas", "reactor", "receive", "repeats", "reply", "requests",
+    "slab", "slices", "timers", "timing", "transport_plain"))
 PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
           "realloc", "recv", "send", "sendfile", "sendmsg")
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",
-            "reactor_ends", "reactor_guards", "reactor_quotas", "reactor_rounds",
+            "reactor_ends", "reactor_guards", "reactor_quotas", "reactor_repeats", "reactor_rounds",
             "reactor_sends", "reactor_starts")
 # What one of them plays besides.
 MORE = {"reactor_starts": ("bind", "epoll_create1", "eventfd", "getaddrinfo", "listen",

@@ -9,6 +9,7 @@ from pylog.config import Settings
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.turn import Turn
 from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog._native.repeats import Repeat, Repeats
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
 from pylog.metadata.image import Image, Topic
@@ -427,6 +428,21 @@ def test_requests_are_counted_with_their_queueing_and_their_error():
         reactors = Reactors(_request(1, 18, 0))
         asyncio.run(_drained(_dispatcher(reactors, _18=handler)))
         assert reactors.counted == [(18, 600, code)]
+
+
+@pytest.mark.parametrize("throttle_ms, error, kept", [(0, 0, 1), (5, 0, 0), (0, 35, 0)])
+def test_an_answer_that_is_offered_again_is_kept_unless_it_is_an_error_or_throttled(
+        throttle_ms, error, kept):
+    table = Repeats()
+
+    def handle(context, request):
+        context.repeat, context.throttle_ms = repeat, throttle_ms
+        return messages.ApiVersionsResponse(error_code=error)
+
+    repeat = Repeat(table)
+    repeat.offer(1 << 60)
+    asyncio.run(_drained(_dispatcher(Reactors(_request(1, 18, 0)), _18=handle)))
+    assert len(table) == kept
 
 
 def test_a_slow_request_is_a_line_of_the_request_log(caplog):

@@ -3,10 +3,12 @@
 import asyncio
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from pylog.config import Settings
+from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.log.partitions import Role
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
@@ -97,6 +99,25 @@ def test_a_topic_made_again_in_one_stretch_is_another_one():
     asyncio.run(broker.follow(
         messages.RemoveTopicRecord(topic_id=b"t".ljust(16, b"-")), *again))
     assert broker.logs.topics["t"][0] == b"u" * 16 and broker.followers.deleted == ["t"]
+
+
+def test_answers_that_are_given_again_end_with_the_rights_settings_and_features_behind_them():
+    broker, voided = Broker(), []
+    broker.publisher.repeats = SimpleNamespace(void=lambda: voided.append(len(voided)))
+    for record, count in (
+            (topic_records()[0], 0),
+            (messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name="t",
+                                   name="segment.ms", value="500000"), 0),
+            (messages.ConfigRecord(resource_type=GROUP_RESOURCE, resource_name="g",
+                                   name="consumer.heartbeat.interval.ms", value="6000"), 1),
+            (messages.ConfigRecord(resource_type=RESOURCE_BROKER, resource_name="1",
+                                   name="log.cleaner.threads", value="3"), 2),
+            (messages.FeatureLevelRecord(name="group.version", feature_level=1), 3),
+            (messages.AccessControlEntryRecord(
+                id=bytes(16), resource_type=3, resource_name="g", pattern_type=3,
+                principal="User:u", host="*", operation=3, permission_type=3), 4)):
+        asyncio.run(broker.follow(record))
+        assert len(voided) == count, record
 
 
 def test_a_change_of_the_isr_reaches_the_log_of_a_partition(tmp_path):

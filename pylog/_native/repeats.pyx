@@ -1,0 +1,93 @@
+"""Answers that reactors give again by themselves: those to heartbeats that change nothing.
+
+Owns: the native table, and its entries.
+Called by: api.consumer_groups (makes a Repeat for each heartbeat), coordinator.repeats (through
+  api.consumer_groups: offers and ends them), server.publisher (through broker: void);
+  _native.reactor, which adds what was answered.
+Invariants: (1) what is not offered, or not any more, is not in the table; (2) the table outlives
+  its entries and the reactors, which hold it.
+Source: csrc/serve/repeats.h.
+"""
+
+import os
+
+import cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from pylog._native cimport csrc
+
+
+# no_gc: it has no members.
+@cython.final
+@cython.no_gc
+cdef class Repeats:
+    """The table of one broker. Times are CLOCK_MONOTONIC in ms."""
+
+    def __cinit__(self):
+        self.ptr = csrc.repeats_new(int.from_bytes(os.urandom(4), "big"))
+        if self.ptr == NULL:
+            raise MemoryError("repeats")
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            csrc.repeats_free(self.ptr)
+
+    def void(self):
+        """None of those that there are is answered again: rights or settings have changed."""
+        csrc.repeats_void(self.ptr)
+
+    def __len__(self):
+        return csrc.repeats_count(self.ptr)
+
+
+# no_gc: it has a table, which has no members.
+@cython.final
+@cython.no_gc
+cdef class Repeat:
+    """One request, whose answer may be given again; nothing comes of it unless it is offered."""
+
+    def __cinit__(self, Repeats table not None):
+        self.table = table
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            csrc.repeats_end(self.table.ptr, self.ptr)
+
+    def offer(self, int64_t until_ms):
+        """The answer holds until then, unless end() comes first."""
+        self.until_ms = until_ms
+        self.is_offered = True
+
+    def end(self):
+        """It is not answered again. When it last was, in ms; -1: never. Keeps (1)."""
+        cdef int64_t last_ms = -1
+        self.is_offered = False
+        if self.ptr != NULL:
+            last_ms = csrc.repeats_end(self.table.ptr, self.ptr)
+            self.ptr = NULL
+        return last_ms
+
+    def last_ms(self, int64_t after_ms):
+        """When it was last answered, in ms; -1: never. Unless that is after `after_ms`, it is not
+        answered again."""
+        if self.ptr == NULL:
+            return -1
+        return csrc.repeats_last_ms(self.table.ptr, self.ptr, after_ms)
+
+    cdef int add(self, uint32_t principal, int api_key, int api_version, const uint8_t *address,
+                 str client_id, bytes body, bytes frame) except -1:
+        """It was answered with `frame`. Keeps (1)."""
+        cdef csrc.repeat_key key
+        cdef bytes encoded
+        if not self.is_offered or self.ptr != NULL:
+            return 0
+        key.principal, key.address = principal, address
+        key.api_key, key.api_version = api_key, api_version
+        key.client_id, key.client_id_len = NULL, -1
+        if client_id is not None:
+            encoded = client_id.encode()
+            key.client_id, key.client_id_len = <const uint8_t *>encoded, len(encoded)
+        key.body, key.body_len = <const uint8_t *>body, len(body)
+        self.ptr = csrc.repeats_add(self.table.ptr, &key, <const uint8_t *>frame, len(frame),
+                                    self.until_ms)
+        return 0

@@ -1,0 +1,75 @@
+"""Answers that are given again: the native table (repeats_units.c), and its entries in Python."""
+
+import subprocess
+
+import pytest
+
+from pylog._native.reactor import RequestContext
+from pylog._native.repeats import Repeat, Repeats
+from tests.native.programs import SANITIZED, built
+
+FRAME = bytes(12)
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_many_answers_and_threads_that_end_them(sanitizer):
+    program = built("repeats_units", sanitizer, ("serve/repeats.c",))
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+
+
+def _answered(repeat, body=b"body", **more):
+    """A request that was answered with FRAME."""
+    context = RequestContext(token=1, api_key=68, api_version=1, **more)
+    context.repeat = repeat
+    if body is not None:
+        context.take_body()
+        context.keep_body(body)
+        context.answer_again(FRAME)
+    return context
+
+
+@pytest.fixture
+def table():
+    return Repeats()
+
+
+def test_only_what_is_offered_is_in_the_table_and_until_it_ends(table):
+    one, other = Repeat(table), Repeat(table)
+    assert not one.is_offered and one.end() == one.last_ms(0) == -1
+    _answered(one)
+    assert len(table) == 0
+    one.offer(1000)
+    other.offer(1000)
+    _answered(one, client_id="me")
+    _answered(other, b"other")
+    assert len(table) == 2 and one.is_offered and one.last_ms(-2) == -1
+    assert one.end() == -1 and len(table) == 1 and not one.is_offered
+    _answered(one)
+    assert len(table) == 1, "an answer that comes after the end"
+
+
+def test_what_nobody_holds_any_more_is_gone_from_the_table(table):
+    one = Repeat(table)
+    one.offer(1000)
+    context = _answered(one)
+    assert len(table) == 1
+    del one, context
+    assert len(table) == 0
+
+
+def test_a_body_that_was_not_kept_or_is_too_long_is_not_in_the_table(table):
+    one = Repeat(table)
+    one.offer(1000)
+    context = _answered(one, None)
+    context.take_body()
+    context.answer_again(FRAME)
+    _answered(one, bytes(5000))
+    assert len(table) == 0
+
+
+def test_a_table_outlives_whoever_made_it(table):
+    one = Repeat(Repeats())
+    one.offer(1000)
+    _answered(one)
+    assert one.end() == -1
