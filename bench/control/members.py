@@ -82,7 +82,8 @@ class NewMember(Member):
         if joins:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names = [self.group]
-        answer = await self.heard(68, 1, request)
+        # As a JoinGroup, the request that joins is no heartbeat.
+        answer = await (self.connection.ask if joins else self.heard)(68, 1, request)
         if answer.error_code in RETRIABLE:
             return None
         if answer.error_code:
