@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pylog._native.intake import Delivery
 from pylog.client.durations import rounded
-from pylog.client.errors import KafkaTimeoutError
+from pylog.client.errors import KafkaError, KafkaTimeoutError
 
 _LOG = logging.getLogger("pylog.client")
 
@@ -38,8 +38,8 @@ class Pending:
     """One batch on its way: open, closed, under way, complete."""
 
     __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
-                 "callbacks", "count", "created_s", "done", "error", "number", "partition",
-                 "parts", "queue", "retry_at_s", "step", "topic", "waiters")
+                 "callbacks", "count", "created_s", "done", "error", "last_failure", "number",
+                 "partition", "parts", "queue", "retry_at_s", "step", "topic", "waiters")
 
     def __init__(self, topic: str, partition: int, queue: Any, number: float, size: int,
                  now_s: float):
@@ -48,6 +48,7 @@ class Pending:
         self.created_s = now_s
         self.count = 0
         self.attempts = 0
+        self.last_failure: KafkaError | None = None  # Of a try; `error` is what it ended with.
         self.retry_at_s = 0.0
         self.batch: Any = None
         self.callbacks: list[tuple[int, int, Callable[..., Any]]] | None = None

@@ -172,10 +172,10 @@ class Sender:
         while queue.ready and queue.ready[0].created_s + self.delivery_s <= now_s:
             with queue.lock:
                 pending = queue.ready.popleft()
+            why = "" if pending.last_failure is None else f"; the last: {pending.last_failure}"
             failure = KafkaTimeoutError(
                 f"{pending.topic}-{pending.partition}: not delivered within "
-                f"{rounded(self.delivery_s)} "
-                f"and {pending.attempts} tries")
+                f"{rounded(self.delivery_s)} and {pending.attempts} tries{why}")
             self._give_up(pending, failure)
 
     # Connections.
@@ -301,6 +301,9 @@ class Sender:
         pending.queue.in_flight.remove(pending)
         pending.queue.is_known = True
         pending.queue.acknowledged = max(pending.queue.acknowledged, pending.number)
+        if pending.last_failure is not None:
+            self.cluster.notices.over(("retried", pending.topic), "records for %s are delivered",
+                                      pending.topic)
         self.counts.batch(pending.topic, pending.count, pending.bytes)
         self.accumulator.complete(pending, base_offset, append_time)
 
@@ -322,6 +325,10 @@ class Sender:
         pauses = Backoff(self.settings.seconds("retry.backoff.ms"),
                          self.settings.seconds("retry.backoff.max.ms"))
         self.counts.retries += pending.count
+        pending.last_failure = failure
+        self.cluster.notices.warn_if_it_stays(
+            ("retried", pending.topic), "records for %s-%d are sent again: %s", pending.topic,
+            pending.partition, failure)
         pauses.failures = pending.attempts - 1
         pending.retry_at_s = time.monotonic() + pauses.next()
         queue.put_back(pending)

@@ -124,6 +124,7 @@ class Transactions(Identity):
         self.transactional_id: str = settings["transactional.id"]
         self.state = UNINITIALIZED
         self.failure: KafkaError | None = None
+        self._block_s = settings.seconds("max.block.ms")
         self.brokers_add = False  # KIP-890: Produce and TxnOffsetCommit add what is missing.
         self._known: set[tuple[str, int]] = set()
         self._wanted: set[tuple[str, int]] = set()
@@ -223,7 +224,7 @@ class Transactions(Identity):
                     self.cluster.forget_coordinator(TRANSACTION, self.transactional_id)
                 raise
 
-        await self.cluster.retry(meet)
+        await self.cluster.retry(meet, self._block_s)
         self.producer_id, self.epoch = given.producer_id, given.epoch
         self._touched = True
         self.state = OPEN
@@ -350,7 +351,7 @@ class Transactions(Identity):
                 raise
 
         try:
-            return await self.cluster.retry(attempt)
+            return await self.cluster.retry(attempt, self._block_s)
         except FatalError as failure:
             self.failure = failure
             raise

@@ -227,6 +227,13 @@ def test_a_topic_that_does_not_come_is_told_after_max_block():
             producer.send("t", b"x")
 
 
+def test_a_transaction_that_nobody_answers_to_is_told_after_max_block():
+    with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300,
+                  transactional_id="t") as producer:
+        with pytest.raises(errors.KafkaTimeoutError, match="not done within 0.3 s: .*127.0.0.1:1"):
+            producer.init_transactions()
+
+
 def test_a_closed_producer_sends_nothing(bootstrap):
     producer = Producer(bootstrap_servers=bootstrap)
     producer.close()

@@ -98,6 +98,14 @@ class World:
         self.requests[number][1].set_exception(KafkaConnectionError("lost"))
 
 
+async def until(is_so):
+    for _ in range(1000):
+        if is_so():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come to be so")
+
+
 def played(test):
     """The test on an event loop of its own; the sender must be alive at its end."""
     def run():
@@ -267,6 +275,38 @@ async def test_what_cannot_be_delivered_in_time_fails(world):
     await asyncio.sleep(0.4)
     assert isinstance(pending.error, KafkaTimeoutError) and world.refreshes > 1
     assert world.accumulator.bytes_used == 0
+
+
+@played
+async def test_what_is_not_delivered_in_time_says_what_its_last_try_failed_with(world):
+    pending = world.put(b"x" * 60)
+    await world.wait(1)
+    world.leader = -1
+    world.lose(0)
+    await until(lambda: pending.queue.ready)
+    pending.created_s -= world.sender.delivery_s
+    world.accumulator.notify()
+    await until(lambda: pending.done)
+    assert str(pending.error) == "t-0: not delivered within 120 s and 1 tries; the last: lost"
+
+
+@played
+async def test_a_partition_that_goes_on_failing_is_told_and_that_it_is_over(world):
+    told = []
+    world.notices.warn_if_it_stays = world.notices.over = (
+        lambda cause, text, *given: told.append((cause, text % given)))
+    pending = world.put(b"x" * 60)
+    await world.wait(1)
+    world.lose(0)
+    await world.wait(2)
+    world.answer(1, offset=5)
+    await until(lambda: pending.done)
+    after = world.put(b"x" * 60)
+    await world.wait(3)
+    world.answer(2, offset=6)
+    await until(lambda: after.done)
+    assert told == [(("retried", "t"), "records for t-0 are sent again: lost"),
+                    (("retried", "t"), "records for t are delivered")]
 
 
 @played
