@@ -27,7 +27,7 @@ from pylog.client.errors import (
 from pylog.client.measures import Metrics, Traffic, age_s, report
 from pylog.client.notices import Notices
 from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in, with_leader
-from pylog.client.settings import Settings, servers
+from pylog.client.settings import CONSUMER, Settings, servers
 from pylog.client.unreachable import how_far
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -37,6 +37,7 @@ MAIN, FETCH, COORDINATOR = "main", "fetch", "coordinator"
 ALL_TOPICS_VERSION = 4  # Before it a client cannot forbid that asking creates topics.
 COORDINATOR_KEYS_VERSION = 4
 JITTER = 0.2
+TOPIC_AGAIN_S = 1.0
 
 
 class Backoff:
@@ -87,6 +88,7 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = 0.0
+        self._lacks_topics = False   # Of `interest` at least one was not there.
         self._wanted: asyncio.Event = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -201,11 +203,14 @@ class Cluster:
                 connection.close()  # The others count it as gone: no answer will come.
 
     def _notice_topics(self) -> None:
+        self._lacks_topics = False
         for name in self.interest:
             topic = self.metadata.topics.get(name)
             if topic is None or topic.error_code:
                 code = topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                self.notices.warn_if_it_stays(("topic", name), "topic %s: %s", name, error(code))
+                failure = error(code)
+                self._lacks_topics = self._lacks_topics or failure.stale_metadata
+                self.notices.warn_if_it_stays(("topic", name), "topic %s: %s", name, failure)
             else:
                 self.notices.over(("topic", name), "topic %s is there", name)
 
@@ -224,7 +229,12 @@ class Cluster:
         age_s = max(self.settings.seconds("metadata.max.age.ms"), 0.1)
         pauses = self.backoff()
         while True:
-            left_s = self._refreshed_s + age_s - time.monotonic() if self._refreshed_s else age_s
+            # Whoever reads a topic that is still to come begins when it does. Not so who writes: to
+            # ask may be to make it anew.
+            soon = self._lacks_topics and self.settings.role == CONSUMER
+            again_s = min(age_s, TOPIC_AGAIN_S) if soon else age_s
+            left_s = self._refreshed_s + again_s - time.monotonic() if self._refreshed_s \
+                else again_s
             try:
                 async with asyncio.timeout(max(left_s, 0)):
                     await self._wanted.wait()

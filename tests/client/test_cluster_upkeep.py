@@ -69,6 +69,26 @@ def test_metadata_is_asked_for_anew_when_it_is_old(timed):
     assert world.asked_s == pytest.approx([10, 20, 30], abs=0.01)
 
 
+@pytest.mark.parametrize("role, code, asked_s", [
+    ("consumer", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [0, 1, 2, 3, 13]),
+    ("consumer", ErrorCode.TOPIC_AUTHORIZATION_FAILED, [0, 10]),
+    ("producer", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [0, 10])])
+def test_a_consumer_looks_again_soon_for_a_topic_that_is_still_to_come(timed, role, code, asked_s):
+    world = timed(**{"metadata.max.age.ms": 10_000})
+    world.cluster.settings.role = role
+    world.topics["t"] = (0, code)
+
+    async def work(cluster):
+        await cluster.start()
+        cluster.add_topics(["t"])
+        await asyncio.sleep(2.5)
+        world.topics["t"] = (1, 0)
+        await asyncio.sleep(12)
+
+    world.run(work)
+    assert world.asked_s == pytest.approx(asked_s, abs=0.02)
+
+
 def test_metadata_that_is_wanted_is_asked_for_at_once_but_not_time_and_again(timed):
     world = timed(**{"metadata.max.age.ms": 100_000, "retry.backoff.ms": 200,
                      "retry.backoff.max.ms": 1000})
