@@ -148,6 +148,8 @@ void log_wake_after_append(struct log *log) {
     /* Somebody waits for the disk: the group under way may have been collected before these bytes.
      */
     bool wanted = atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone);
+    /* Or nobody does, but its segment keeps a descriptor until it is flushed. */
+    wanted = wanted || atomic_load_explicit(&log->home->dir->crowded, memory_order_relaxed);
     if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 

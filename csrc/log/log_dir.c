@@ -169,7 +169,7 @@ int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
     assert(dir->clock != NULL);
     /* Others took what the process may have: what is at rest here makes room. */
-    segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT);
+    segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT, SEGMENTS_LOOKED_AT_WHEN_SHORT);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
 }
 
@@ -382,7 +382,9 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
     lock_acquire(&dir->files_lock);
     dir->open_max = open_max < 1 ? 1 : open_max;
-    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    if (dir->open_count > dir->open_max)
+        segment_evict(dir, dir->open_count - dir->open_max, UINT32_MAX);
+    segment_look_at_count(dir);
     lock_release(&dir->files_lock);
 }
 

@@ -204,7 +204,8 @@ int log_flush(struct log *log) {
     lock_release(&log->flush.lock);
     /* Unflushed bytes may have kept more files open than the limit allows. */
     lock_acquire(&dir->files_lock);
-    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    if (dir->open_count > dir->open_max)
+        segment_evict(dir, dir->open_count - dir->open_max, SEGMENTS_LOOKED_AT);
     lock_release(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;

@@ -26,6 +26,8 @@ enum {
     LOG_HINTS_LEFT = 4,
     LOG_WAIT_KINDS = 4,
     LOG_DELETE_SUFFIX_BYTES = 40,
+    SEGMENTS_LOOKED_AT = 64, /* by one who opens a segment when as many are open as may be */
+    SEGMENTS_LOOKED_AT_WHEN_SHORT = 1024,
     SEGMENTS_EVICTED_WHEN_SHORT = 64, /* descriptors are short: so many at rest are closed */
     LOG_DAMAGES_MAX = 1024
 };
@@ -61,6 +63,8 @@ struct log_dir {
     _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
     _Atomic bool short_of_space;
     _Atomic bool offline;
+    /* More segments are open than should be: those that are not on disk cannot be closed. */
+    _Atomic bool crowded;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
     _Atomic uint64_t shortages; /* met so far */
@@ -299,8 +303,13 @@ void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_dama
 enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
 
 /* segment.c */
-/* Closes up to `count` unpinned, flushed descriptors of the directory. */
-void segment_evict(struct log_dir *dir, uint32_t count) REQUIRES(dir->files_lock);
+/* Closes `count` unpinned, flushed segments, or as many as it meets in `looks_max` looks. */
+void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max)
+    REQUIRES(dir->files_lock);
+/* After open_count or open_max has changed. */
+static inline void segment_look_at_count(struct log_dir *dir) REQUIRES(dir->files_lock) {
+    atomic_store_explicit(&dir->crowded, dir->open_count > dir->open_max, memory_order_relaxed);
+}
 
 /* log_dir.c */
 static inline const struct disk *log_dir_disk(struct log_dir *dir) {

@@ -93,6 +93,7 @@ static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     s->clock_next = s->clock_prev = NULL;
     assert(dir->open_count > 0);
     dir->open_count--;
+    segment_look_at_count(dir);
     assert((dir->clock == NULL) == (dir->open_count == 0));
 }
 
@@ -136,10 +137,10 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
     lock_release(&s->home->dir->files_lock);
 }
 
-void segment_evict(struct log_dir *dir, uint32_t count) {
+void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
     /* Two rounds: the first takes away second chances. */
-    for (uint32_t seen = 0, all = dir->open_count * 2;
-         count > 0 && seen < all && dir->clock != NULL; seen++) {
+    uint32_t all = dir->open_count * 2 < looks_max ? dir->open_count * 2 : looks_max;
+    for (uint32_t seen = 0; count > 0 && seen < all && dir->clock != NULL; seen++) {
         struct segment *s = dir->clock;
         dir->clock = s->clock_next;
         int32_t idle = 0;
@@ -159,7 +160,8 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
     assert(s->fd < 0);
     assert(s->clock_next == NULL);
     if (s->removed) return -ENOENT;
-    if (dir->open_count >= dir->open_max) segment_evict(dir, dir->open_count - dir->open_max + 1);
+    if (dir->open_count >= dir->open_max)
+        segment_evict(dir, dir->open_count - dir->open_max + 1, SEGMENTS_LOOKED_AT);
     segment_path_locked(s, "log", path);
     /* What stood under the name may be a branch's too, and must not be emptied. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
@@ -175,6 +177,7 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
         s->clock_next->clock_prev = s;
     }
     dir->open_count++;
+    segment_look_at_count(dir);
     return 0;
 }
 

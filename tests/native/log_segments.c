@@ -78,6 +78,32 @@ static void keep_few_open(void) {
     log_dir_set_open_files(dir, 100);
 }
 
+/* Who opens one does not look through all that wait for the disk: the next goes on from there. */
+static void look_at_few(void) {
+    enum { MANY = 2 * SEGMENTS_LOOKED_AT + 1 };
+    struct segment *s[MANY + 3];
+    log_dir_set_open_files(dir, MANY);
+    for (int i = 0; i < MANY; i++) {
+        s[i] = make(i * 10);
+        segment_unpin(s[i]);
+        atomic_store(&s[i]->used, false);
+        atomic_store(&s[i]->dirty, i != MANY - 1);
+    }
+    CHECK(open_count() == MANY && dir->clock == s[0] && !atomic_load(&dir->crowded));
+    for (int i = MANY; i < MANY + 2; i++) {
+        s[i] = make(i * 10);
+        CHECK(open_count() == (uint32_t)i + 1 && atomic_load(&dir->crowded));
+    }
+    s[MANY + 2] = make((MANY + 2) * 10);
+    CHECK(open_count() == MANY + 2 && !is_open(s[MANY - 1]));
+    for (int i = 0; i < MANY; i++) atomic_store(&s[i]->dirty, false);
+    log_dir_set_open_files(dir, MANY); /* This one looks at all. */
+    CHECK(open_count() == MANY && !atomic_load(&dir->crowded));
+    for (int i = MANY; i < MANY + 3; i++) segment_unpin(s[i]);
+    for (int i = 0; i < MANY + 3; i++) segment_release(s[i]);
+    log_dir_set_open_files(dir, 100);
+}
+
 static void open_again(void) {
     struct segment *s = make(0);
     write_batches(s, 1, 10);
@@ -396,7 +422,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenes[] = {{"few", keep_few_open}, {"again", open_again}, {"ahead", take_ahead},
+    } scenes[] = {{"few", keep_few_open}, {"looks", look_at_few},
+                  {"again", open_again}, {"ahead", take_ahead},
                   {"none", take_none},    {"trim", trim},        {"cut", cut},
                   {"shared", cut_shared}, {"read", read_whole},  {"scan", scan},
                   {"ends", scan_ends}};

@@ -5,6 +5,7 @@ import pytest
 from tests.native.programs import play
 
 SCENES = {
+    "who_opens_a_segment_looks_at_few_that_wait_for_the_disk": "looks",
     "descriptors_at_rest_are_closed_in_the_order_of_their_use": "few",
     "a_segment_that_was_closed_is_opened_again_and_a_new_one_takes_its_name": "again",
     "room_is_taken_ahead_in_pieces_that_grow_with_the_segment": "ahead",

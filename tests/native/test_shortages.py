@@ -443,3 +443,16 @@ def test_retention_never_sees_the_early_timestamps_of_an_index_that_is_being_mad
     assert offsets(again.read(600))[0] == 600
     # Opened to be read first, then to be written, twice while the entries are made.
     assert len(seen) > 4 and set(seen) == {NOW + 699}
+
+
+def test_logs_that_nobody_waits_for_are_flushed_when_too_many_files_are_open(tmp_path):
+    """Else what was acknowledged from the page cache keeps its descriptors until there are none."""
+    directory = log.LogDir(tmp_path, 1, open_files_max=4)
+    logs = [opened(directory, partition=number) for number in range(40)]
+    for one in logs:
+        one.append(make(1), NOW)
+    end_s = time.monotonic() + 60
+    while directory.stats()["open_files"] > 8 and time.monotonic() < end_s:
+        logs[-1].append(make(1), NOW)   # What is flushed is closed at the next look.
+        time.sleep(0.01)
+    assert directory.stats()["open_files"] <= 8
