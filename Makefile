@@ -22,7 +22,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -112,6 +112,9 @@ bench-cluster: build $(VENV)/.tested
 
 bench-control: build $(VENV)/.tested
 	$(PY) -m bench.control $(ARGS)
+
+bench-growth: build $(VENV)/.tested
+	$(PY) -m bench.growth $(ARGS)
 
 bench-spark: build $(VENV)/.tested
 	$(PY) -m spark.comparison $(ARGS)

@@ -1,6 +1,6 @@
 """Many consumers of one topic's tail: `python -m bench.fanout`.
 
-Called by: a person.
+Called by: bench.growth, a person.
 Invariants: (1) the consumers are one native program (csrc/tails.c), so that what they cost does not
   grow with their number as it would with as many processes; (2) sides take turns; (3) what a
   consumer gets is checked: every offset, in order, or the load fails.
@@ -35,8 +35,9 @@ def _side(name: str, folder: Path) -> BrokerProcess:
     return PylogBroker(place, overrides={**RELAXED, **overrides})
 
 
-def _load(broker: BrokerProcess, consumers: int, rate: float, batch: int, seconds: float,
-          serial: int) -> dict[str, float]:
+def consume_tails(broker: BrokerProcess, consumers: int, rate: float, batch: int, seconds: float,
+                  serial: int) -> dict[str, float]:
+    """FIGURES of so many consumers while `rate` bytes/s are produced in batches of `batch`."""
     topic = f"tails-{serial}"
     loads.create_topic(broker, topic, PARTITIONS)
     before = broker.cpu_seconds()
@@ -89,7 +90,7 @@ def main(argv: list[str]) -> int:
             for turn in range(options.rounds):
                 for name in sides if turn % 2 == 0 else sides[::-1]:
                     serial += 1
-                    rows[name].append(_load(
+                    rows[name].append(consume_tails(
                         brokers[name], count, options.mb_s * 1e6, options.batch_records,
                         options.seconds, serial))
             print(_table({count: rows}, sides).splitlines()[-1], flush=True)

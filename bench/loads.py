@@ -58,7 +58,7 @@ def _run(command: list, broker: BrokerProcess | None = None, status_max: int = 0
 
 def _environment(broker: BrokerProcess | None) -> dict:
     own = broker.access.environment if broker and broker.access else {}
-    return {**os.environ, **own}
+    return {**os.environ, **({"BROKER_PID": str(broker.pid)} if broker else {}), **own}
 
 
 def native(name: str, broker: BrokerProcess, *args, nice: int = 0) -> dict:
@@ -238,18 +238,24 @@ def java_consume(broker: BrokerProcess, topic: str, size: int, count: int) -> di
 
 def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections: int,
                 in_flight: int, batch: int, size: int, seconds: float = 0,
-                requests: int = 0, idempotent: bool = False) -> dict:
-    """Our own producer; idempotent: one for each connection, of one partition.
+                requests: int = 0, idempotent: bool = False, topics: int = 0) -> dict:
+    """Our own producer; idempotent: one for each connection, of one partition. topics: if any, of
+    as many, named `topic` and four digits from 0000 on.
 
     cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s, p50_us to p999_us of the
-    answers, request_bytes."""
+    answers, request_bytes; connected_cpu_us (of a request, without what connecting costs),
+    connection_cpu_us (of a connection).
+    """
     before = broker.cpu_seconds()
+    more = ["idempotent"] if idempotent else [topics] if topics else []
     line = native("produce", broker, topic, partitions, connections, in_flight, batch, size, -1,
-                  seconds, requests, *["idempotent"] * idempotent)
+                  seconds, requests, *more)
     used = broker.cpu_seconds() - before
     return {
         **{key: line[key] for key in ("p50_us", "p99_us", "p999_us", "request_bytes")},
         "cpu_s_per_million_requests": used / (line["requests"] / 1e6),
+        "connected_cpu_us": line["broker_cpu_s"] / line["requests"] * 1e6,
+        "connection_cpu_us": (used - line["broker_cpu_s"]) / connections * 1e6,
         "cpu_s_per_gb": used / (line["record_bytes"] / GB),
         "wire_share": line["request_bytes"] * line["requests"] / line["record_bytes"],
         "requests_s": line["requests"] / line["seconds"],

@@ -58,11 +58,16 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Largest resident set of `pid` since its start, in bytes."""
+    """Largest resident set of `pid` since its start, or forget_peak_rss(), in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(pid)
+
+
+def forget_peak_rss(pid: int) -> None:
+    """From now on `peak_rss_bytes` is the largest since now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def die_with_parent() -> None:

@@ -1,7 +1,7 @@
 """The native programs of the bench: our C load clients, and librdkafka's rdkafka_performance.
 
 Owns: the folder `bench/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: bench.loads, bench.vs, bench.control, bench.native and other benches.
+Called by: bench.loads, bench.vs, bench.control, bench.native, bench.growth and other benches.
 Invariants: (1) nothing of librdkafka enters the checkout; (2) a program is rebuilt when its source
   is newer than it.
 Source: librdkafka comes inside the crate rdkafka-sys, fetched by cargo.
@@ -59,6 +59,22 @@ def load_client(name: str) -> str:
          program.parent / f"{name}.build")
     fresh.rename(program)
     return str(program)
+
+
+def preload_library(name: str) -> str:
+    """Path of the library built from bench/csrc/preload/`name`.c, for LD_PRELOAD."""
+    source, library = SOURCES / "preload" / f"{name}.c", cache_dir() / f"{name}.so"
+    if library.exists() and library.stat().st_mtime > source.stat().st_mtime:  # Keeps (2).
+        return str(library)
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise ProgramMissing("the libraries of the bench need gcc")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    fresh = library.with_suffix(f".{os.getpid()}")
+    _run([compiler, *CFLAGS, "-fPIC", "-shared", str(source), "-o", str(fresh), "-ldl"], SOURCES,
+         library.parent / f"{name}.build")
+    fresh.rename(library)
+    return str(library)
 
 
 def rdkafka_performance() -> str:

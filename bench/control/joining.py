@@ -1,7 +1,7 @@
 """Groups of both protocols that come together, and that one member leaves.
 
 Owns: its members while a load runs.
-Called by: bench.control.__main__.
+Called by: bench.control.__main__, bench.growth.curves.
 Invariants: (1) a group is stable when its members own every partition, each once, and about as many
   each; (2) members behave as bench.control.members says; (3) what heartbeats wait is measured at
   members that have a process of their own.
@@ -27,7 +27,8 @@ def joining(broker) -> dict:
     figures: dict = {}
     for kind in KINDS:
         for size in SIZES:
-            figures.update(run(_joining(broker, kind, size), LOAD_WAIT_S))
+            of_size = run(come_together(broker, kind, size), LOAD_WAIT_S)
+            figures.update({f"{kind}_{size}_{name}": of for name, of in of_size.items()})
     return figures
 
 
@@ -37,14 +38,17 @@ def made(kind: str, group: str, size: int, connection: Connection, number: int):
         ClassicMember(connection, group, number, size)
 
 
-async def _joining(broker, kind: str, size: int) -> dict:
+async def come_together(broker, kind: str, size: int) -> dict:
+    """s: until all is shared out; idle_s: a member without a partition, mean; left_s: after one
+    left; cpu_s: of the broker for both; p99_ms: of a heartbeat's answer. size: 2 at least."""
+    here = size - min(APART, size // 2)
     group = f"joined-{kind}-{size}-{time.monotonic_ns()}"   # Its topic has the same name.
     first = await Connection.open(broker.port)
     await create_topics(first, [group], size)
     await found(first, group)
     members = [made(kind, group, size, await Connection.open(broker.port), number)
-               for number in range(size - APART)]
-    apart = Apart(broker.port, made, (kind, group, size), range(size - APART, size))
+               for number in range(here)]
+    apart = Apart(broker.port, made, (kind, group, size), range(here, size))
     before = broker.cpu_seconds()
     begin_s = time.monotonic()
     tasks = [asyncio.create_task(member.run()) for member in members]
@@ -69,10 +73,9 @@ async def _joining(broker, kind: str, size: int) -> dict:
     for connection in (first, *(member.connection for member in (*members, gone))):
         connection.close()
     waits_s = sorted(wait for _, waits in told for wait in waits)    # Keeps (3).
-    figures = {"s": joined_s, "idle_s": (idle_s + sum(idle for idle, _ in told)) / size,
-               "left_s": left_s, "cpu_s": used,
-               "p99_ms": waits_s[len(waits_s) * 99 // 100] * 1000}
-    return {f"{kind}_{size}_{name}": value for name, value in figures.items()}
+    return {"s": joined_s, "idle_s": (idle_s + sum(idle for idle, _ in told)) / size,
+            "left_s": left_s, "cpu_s": used,
+            "p99_ms": waits_s[len(waits_s) * 99 // 100] * 1000}
 
 
 async def _stable(members: list, tasks: list, partitions: int) -> None:

@@ -2,13 +2,14 @@
 
 Owns: its connections, the files of prepared frames while a program runs.
 Called by: bench.control.groups, bench.control.offsets, bench.control.metadata,
-  bench.control.shares, bench.control.transactions.
+  bench.control.shares, bench.control.transactions, bench.growth.curves.
 Invariants: (1) every wait has an end: a broker that does not answer fails the load, not the run;
   (2) broker CPU is read around the program's run.
 """
 
 import asyncio
 import json
+import os
 import struct
 import subprocess
 import tempfile
@@ -73,10 +74,12 @@ def run(coroutine, seconds_max: float = TOPICS_WAIT_S):
 
 
 def program(broker, name: str, *args, seconds_max: float = PROGRAM_WAIT_S) -> dict:
-    """Runs bench/csrc/`name`.c against a broker: its JSON line, and `cpu_s` of the broker."""
+    """Runs bench/csrc/`name`.c against a broker: its JSON line, and `cpu_s` of the broker, what
+    connecting costs included."""
     before = broker.cpu_seconds()
     done = subprocess.run([load_client(name), *map(str, (broker.port, *args))],
-                          capture_output=True, text=True, timeout=seconds_max)
+                          capture_output=True, text=True, timeout=seconds_max,
+                          env={**os.environ, "BROKER_PID": str(broker.pid)})
     used = broker.cpu_seconds() - before  # Keeps (2).
     if done.returncode:
         raise LoadFailed(f"{name}: {(done.stderr + done.stdout).strip()[-400:]}")

@@ -1,11 +1,11 @@
 /* A reader of old records that costs the machine as little as one that is somewhere else.
  *
- * usage: cold PORT TOPIC PARTITIONS SECONDS FILE...
+ * usage: cold PORT TOPIC PARTITIONS SECONDS [FILE...]
  *        cold bare 0 0 SECONDS FILE...
  * Reads the partitions from their start with Fetch v10, again and again, and throws the records
  * away: batches are walked by their headers, the rest is dropped in the kernel (MSG_TRUNC) and
- * never copied. Before each pass FILEs (the topic's segments, on disk by then) are dropped from the
- * page cache. All of it at SCHED_IDLE: it stands for another machine with processors of its own.
+ * never copied. Before each pass FILEs (of the topic's segments, on disk by then) are dropped from
+ * the page cache. All of it at SCHED_IDLE: it stands for another machine with its own processors.
  * bare: in the broker's place stands a thread of the usual priority that reads 4 MiB of a FILE in,
  * forgets what was before it and sends it, 256 KiB a call: the floor, what a broker may cost.
  * Prints one line of JSON: bytes and seconds.
@@ -216,8 +216,8 @@ static int bare_listen(bare *side)
 
 int main(int argc, char **argv)
 {
-    if (argc < 6) {
-        wire_die("usage: cold PORT|bare TOPIC PARTITIONS SECONDS FILE...");
+    if (argc < 5) {
+        wire_die("usage: cold PORT|bare TOPIC PARTITIONS SECONDS [FILE...]");
     }
     static reader run;
     static bare side = {.run = &run};
@@ -226,8 +226,8 @@ int main(int argc, char **argv)
     run.partitions = atoi(argv[3]);
     run.files = argv + 5;
     run.file_count = argc - 5;
-    if (run.partitions > PARTITIONS_MAX) {
-        wire_die("more than %d partitions", PARTITIONS_MAX);
+    if (run.partitions > PARTITIONS_MAX || (is_bare && run.file_count == 0)) {
+        wire_die("more than %d partitions, or no file", PARTITIONS_MAX);
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int port = is_bare ? bare_listen(&side) : atoi(argv[1]);

@@ -1,11 +1,12 @@
 /* Produce requests of one shape over many connections from one thread.
  *
  * usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS RECORD_BYTES ACKS \
- *                SECONDS REQUESTS [idempotent]
+ *                SECONDS REQUESTS [idempotent | TOPICS]
  * Runs until SECONDS have passed or REQUESTS were answered (0: no such limit) and prints one line
  * of JSON. Every connection keeps IN_FLIGHT requests under way; requests go round the partitions.
  * The batch is built once, so that the client costs little beside the broker. idempotent: each
  * connection is a producer with an id of its own, which counts its batches; of one partition.
+ * TOPICS: of as many topics, whose names are TOPIC and four digits that count from 0000.
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -13,7 +14,8 @@
 
 #include "secure.h"
 
-enum { CONNECTIONS_MAX = 1024, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096 };
+enum { CONNECTIONS_MAX = 16384, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096, DIGITS = 4,
+       TOPICS_MAX = 10000 };
 
 typedef struct {
     int stream;
@@ -33,7 +35,9 @@ typedef struct {
     uint8_t *batch; /* idempotent: in the frame */
     size_t batch_length;
     size_t frame_length;
+    uint8_t *digits_at; /* of the topic's name; NULL: there is one topic */
     int partitions;
+    int topics;
     int records; /* of a batch */
     int in_flight_max;
     int64_t started;
@@ -64,6 +68,17 @@ static void number_batch(load *run, const connection *peer)
     wire_batch_seal(run->batch, run->batch_length);
 }
 
+static void aim(load *run, int64_t number)
+{
+    wire_put32(run->partition_at, number % run->partitions);
+    if (run->digits_at) {
+        int64_t topic = number / run->partitions % run->topics;
+        for (int digit = DIGITS - 1; digit >= 0; digit--, topic /= 10) {
+            run->digits_at[digit] = (uint8_t)('0' + topic % 10);
+        }
+    }
+}
+
 /* A frame that went out in part is always finished from the same bytes: the template is shared,
  * so what differs from frame to frame is written anew whenever a connection goes on sending. */
 static void push(load *run, int poller, connection *peer, int64_t number[])
@@ -80,7 +95,7 @@ static void push(load *run, int poller, connection *peer, int64_t number[])
             peer->sent_at_ns[slot] = wire_now_ns();
             peer->in_flight++;
         }
-        wire_put32(run->partition_at, *number % run->partitions);
+        aim(run, *number);
         if (run->batch) {
             number_batch(run, peer);
         }
@@ -171,9 +186,10 @@ static void drive(load *run, connection *peers, int count, double seconds)
 int main(int argc, char **argv)
 {
     bool idempotent = argc == 12 && !strcmp(argv[11], "idempotent") && atoi(argv[3]) == 1;
-    if (argc != 11 && !idempotent) {
+    bool numbered = argc == 12 && !idempotent;
+    if (argc != 11 && argc != 12) {
         wire_die("usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS "
-                 "RECORD_BYTES ACKS SECONDS REQUESTS [idempotent]");
+                 "RECORD_BYTES ACKS SECONDS REQUESTS [idempotent | TOPICS]");
     }
     int count = atoi(argv[4]);
     int records = atoi(argv[6]);
@@ -185,6 +201,12 @@ int main(int argc, char **argv)
     if (count < 1 || count > CONNECTIONS_MAX || run.in_flight_max > IN_FLIGHT_MAX) {
         wire_die("at most %d connections and %d in flight", CONNECTIONS_MAX, IN_FLIGHT_MAX);
     }
+    char topic[256];
+    run.topics = numbered ? atoi(argv[11]) : 1;
+    if (run.topics < 1 || run.topics > TOPICS_MAX || strlen(argv[2]) > sizeof topic - 8) {
+        wire_die("1 to %d topics, a name of at most %zu characters", TOPICS_MAX, sizeof topic - 8);
+    }
+    snprintf(topic, sizeof topic, "%s%s", argv[2], numbered ? "0000" : "");
     size_t room = (size_t)records * ((size_t)record_bytes + 32) + 4096;
     uint8_t *batch = malloc(room);
     run.frame = malloc(room + 4096);
@@ -195,7 +217,10 @@ int main(int argc, char **argv)
         wire_die("no memory");
     }
     size_t length = wire_batch(batch, records, record_bytes, NULL);
-    uint8_t *at = wire_produce(run.frame, atoi(argv[8]), argv[2], 0, length, &run.partition_at);
+    uint8_t *at = wire_produce(run.frame, atoi(argv[8]), topic, 0, length, &run.partition_at);
+    if (numbered) {
+        run.digits_at = run.partition_at - 4 - DIGITS; /* behind it the count of partitions */
+    }
     memcpy(at, batch, length);
     run.batch = idempotent ? at : NULL;
     run.batch_length = length;
@@ -205,12 +230,15 @@ int main(int argc, char **argv)
         peers[index].stream = secure_connect_plain(atoi(argv[1]));
     }
     int64_t begin_ns = wire_now_ns();
+    double cpu_s = wire_broker_cpu_s();
     drive(&run, peers, count, seconds);
+    cpu_s = wire_broker_cpu_s() - cpu_s;
     double took_s = (double)(wire_now_ns() - begin_ns) / 1e9;
     printf("{\"requests\": %lld, \"records\": %lld, \"record_bytes\": %lld, \"seconds\": %.3f, "
-           "\"request_bytes\": %zu, \"errors\": %lld, \"first_error\": %d, ",
+           "\"broker_cpu_s\": %.6f, \"request_bytes\": %zu, \"errors\": %lld, "
+           "\"first_error\": %d, ",
            (long long)run.answered, (long long)(run.answered * records),
-           (long long)(run.answered * records * record_bytes), took_s, run.frame_length,
+           (long long)(run.answered * records * record_bytes), took_s, cpu_s, run.frame_length,
            (long long)run.errors, run.first_error);
     size_t samples = (size_t)run.answered;
     wire_print_percentiles(run.samples_ns, samples < run.samples_max ? samples : run.samples_max);

@@ -17,7 +17,7 @@
 
 #include "wire.h"
 
-enum { CONNECTIONS_MAX = 4096, HEAD_BYTES = 64, TAIL_BYTES = 16, SAMPLES_MAX = 1 << 22,
+enum { CONNECTIONS_MAX = 16384, HEAD_BYTES = 64, TAIL_BYTES = 16, SAMPLES_MAX = 1 << 22,
        IN_FLIGHT_MAX = 64, SILENCE_MS_MAX = 30000, NO_CHECK = 1 << 20 };
 
 typedef struct {
@@ -231,6 +231,7 @@ int main(int argc, char **argv)
     }
     double rate = atof(argv[6]);
     int64_t begin_ns = wire_now_ns();
+    double cpu_s = wire_broker_cpu_s();
     l.end_ns = atof(argv[5]) > 0 ? begin_ns + (int64_t)(atof(argv[5]) * 1e9) : 0;
     if (rate > 0) {
         run_rate(&l, poller, rate);
@@ -238,9 +239,10 @@ int main(int argc, char **argv)
         run_closed(&l, poller);
     }
     double took_s = (double)(wire_now_ns() - begin_ns) / 1e9;
-    printf("{\"seconds\": %.6f, \"requests\": %lld, \"requests_s\": %.1f, \"late\": %lld, "
-           "\"bytes\": %lld, ", took_s, (long long)l.answered, (double)l.answered / took_s,
-           (long long)l.late, (long long)l.bytes);
+    cpu_s = wire_broker_cpu_s() - cpu_s;
+    printf("{\"seconds\": %.6f, \"broker_cpu_s\": %.6f, \"requests\": %lld, \"requests_s\": %.1f, "
+           "\"late\": %lld, \"bytes\": %lld, ", took_s, cpu_s, (long long)l.answered,
+           (double)l.answered / took_s, (long long)l.late, (long long)l.bytes);
     wire_print_percentiles(l.samples_ns, (size_t)(l.answered < SAMPLES_MAX ? l.answered
                                                                            : SAMPLES_MAX));
     printf("}\n");

@@ -43,6 +43,18 @@ static inline int64_t wire_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* CPU seconds of the process that BROKER_PID names; 0 when it names none. By it a client leaves out
+ * what connecting cost. */
+static inline double wire_broker_cpu_s(void)
+{
+    const char *pid = getenv("BROKER_PID");
+    struct timespec used;
+    if (!pid || clock_gettime((clockid_t)((~(unsigned)atoi(pid) << 3) | 2), &used)) {
+        return 0;
+    }
+    return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
+}
+
 static inline uint8_t *wire_put16(uint8_t *at, int value)
 {
     at[0] = (uint8_t)((unsigned)value >> 8);

@@ -21,6 +21,15 @@ def test_a_load_client_compiles_without_warnings(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in SOURCES.glob("preload/*.c")))
+def test_a_library_that_is_preloaded_compiles_without_warnings(name, tmp_path):
+    done = subprocess.run(
+        ["gcc", *CFLAGS, "-Werror", "-fPIC", "-shared", str(SOURCES / "preload" / name), "-o",
+         str(tmp_path / "library.so"), "-ldl"],
+        capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def _children_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

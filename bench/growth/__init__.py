@@ -1,0 +1,1 @@
+"""How cost grows with the number and the size of things, beside Apache Kafka."""

@@ -1,0 +1,216 @@
+"""Two reactors, one log, `python -m bench.growth.reactors`: locks, wake-ups, a model of 64 cores.
+
+Owns: one broker at a time, whose locks are counted.
+Called by: people.
+Invariants: (1) cases take turns, each with one reactor and with two; (2) broker and client share
+  this machine's processors: what is waited for has waits for a processor in it, what is held is
+  what the model takes.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench import loads, report
+from bench.brokers import RELAXED, PylogBroker, started
+from bench.growth import page
+from bench.growth.model import Work, ceiling, rate
+from bench.growth.waits import Counters, Place, per_request
+from bench.machine import commit_line, machine_line
+from bench.process import BrokerProcess
+from bench.programs import load_client
+
+SECTION = "Two reactors, one log"
+CONNECTIONS, RECORD_BYTES = 64, 100
+APPENDS = ("log_append_group", "log_append_checked")
+REACTORS = (1, 2, 4, 8, 16, 32, 64)
+LOGS = (1, 8, 64)
+HANDOVER_US = 5.0
+PLACES_MAX = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    text: str
+    partitions: int
+    settings: tuple[tuple[str, str], ...]
+
+
+CASES = {
+    "one": Case("one partition, from the page cache", 1, tuple(RELAXED.items())),
+    "many": Case("64 partitions, from the page cache", 64, tuple(RELAXED.items())),
+    "disk": Case("six partitions, from disk", 6, ()),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A round's figures. switches: of the broker's threads, because they waited."""
+
+    requests: int
+    cpu_us: float
+    requests_s: float
+    switches: float
+    places: dict[str, Place]
+
+
+def switches(pid: int) -> int:
+    """Voluntary context switches of the living threads of `pid`."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        text = (task / "status").read_text()
+        total += int(text.split("voluntary_ctxt_switches:", 1)[1].split()[0])
+    return total
+
+
+def measure(broker: BrokerProcess, counters: Counters, case: Case, requests: int,
+            serial: int) -> Found:
+    """64 connections with one-record requests; a quarter of them untimed first."""
+    topic = f"reactors-{serial}"
+    loads.create_topic(broker, topic, case.partitions)
+    loads.raw_produce(broker, topic, case.partitions, CONNECTIONS, 1, 1, RECORD_BYTES,
+                      requests=requests // 4)
+    before = switches(broker.pid)
+    counters.reset()
+    done = loads.raw_produce(broker, topic, case.partitions, CONNECTIONS, 1, 1, RECORD_BYTES,
+                             requests=requests)
+    places = counters.places(broker)
+    return Found(requests, done["connected_cpu_us"], done["requests_s"],
+                 (switches(broker.pid) - before) / requests, places)
+
+
+def work_of(found: Found) -> Work:
+    """A turn at the lock of a log, by the places that append."""
+    turns = sum(found.places[name].locked for name in APPENDS if name in found.places)
+    held_us = sum(per_request(found.places, name, found.requests)[0] for name in APPENDS)
+    if not turns:
+        raise loads.LoadFailed(f"no append among {sorted(found.places)}")
+    each = found.requests / turns
+    return Work(each, (found.cpu_us - held_us) * each, held_us * each)
+
+
+def locks(found: Found) -> str:
+    """Those that are held or waited for longest."""
+    by_time = sorted(found.places.items(), key=lambda item: -item[1].held_s - item[1].waited_s)
+    lines = ["| locked by | times a request | another had it | held, µs a request | "
+             "waited, µs a request | at most, requests/s |", "|---|--:|--:|--:|--:|--:|"]
+    for name, place in by_time[:PLACES_MAX]:
+        held_us, waited_us = per_request(found.places, name, found.requests)
+        lines.append(f"| `{name}` | {place.locked / found.requests:.3f} | "
+                     f"{place.contended / place.locked:.2%} | {held_us:.3f} | {waited_us:.3f} | "
+                     f"{ceiling(held_us):,.0f} |")
+    return "\n".join(lines)
+
+
+def modelled(work: Work) -> str:
+    lines = ["| reactors | " + " | ".join(
+        f"{logs} hot log{'s' * (logs > 1)}: requests/s, with hand-over" for logs in LOGS) + " |",
+        "|--:|" + "--:|" * len(LOGS)]
+    for count in REACTORS:
+        cells = [f"{rate(work, count, logs):,.0f} / {rate(work, count, logs, HANDOVER_US):,.0f}"
+                 for logs in LOGS]
+        lines.append(f"| {count} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _summary(found: dict[str, dict[int, list[Found]]]) -> str:
+    lines = ["| | reactors | CPU µs a request | requests/s | switches a request | requests a turn "
+             "at the log | held, µs a request |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, by_count in found.items():
+        for count, rounds in by_count.items():
+            works = [work_of(one) for one in rounds]
+            lines.append(
+                f"| {CASES[name].text} | {count} | {median(one.cpu_us for one in rounds):.2f} | "
+                f"{median(one.requests_s for one in rounds):,.0f} | "
+                f"{median(one.switches for one in rounds):.3f} | "
+                f"{median(work.requests for work in works):.2f} | "
+                f"{median(work.held_us / work.requests for work in works):.3f} |")
+    return "\n".join(lines)
+
+
+def text_of(found: dict[str, dict[int, list[Found]]], head: list[str]) -> str:
+    """The section of the page."""
+    middle = sorted(found["one"][2], key=lambda one: one.cpu_us)[len(found["one"][2]) // 2]
+    parts = [
+        "How long the locks of a broker are had and waited for while 64 connections send one-record"
+        " requests, counted by a library that is loaded before libc's (bench/csrc/preload/waits.c; "
+        "it costs two readings of the clock a lock). Broker and client share the processors.",
+        "\n".join(head), _summary(found)]
+    for name, by_count in found.items():
+        parts.append(f"The locks of {CASES[name].text}, two reactors, the last round:\n\n"
+                     f"{locks(by_count[2][-1])}")
+    parts.append(
+        "A model of more processors: each reactor has one, works without the log's lock and then "
+        "with it, and waits for it in a queue (mean value analysis; exponential times, which "
+        "overstate the wait). Taken from two reactors on one partition: "
+        f"{_work_text(work_of(middle))}. Beside it the same where getting a lock that another had "
+        f"costs {HANDOVER_US:g} µs more, a wake-up by the kernel. It assumes that requests come on "
+        "connections spread evenly, that as many of them share a turn at the lock as on two "
+        "reactors (more gather where one waits), and that neither memory nor the network is short; "
+        "it has only the lock of the log in it, whose place in the tables above is the longest.")
+    parts.append(modelled(work_of(middle)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _work_text(work: Work) -> str:
+    return (f"{work.requests:.2f} requests a turn, {work.outside_us:.1f} µs of CPU outside the "
+            f"lock and {work.held_us:.1f} µs with it")
+
+
+def main(argv: list[str]) -> int:
+    """Prints the section."""
+    parser = argparse.ArgumentParser(prog="python -m bench.growth.reactors")
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help="replace the section of the page")
+    options = parser.parse_args(argv)
+    load_client("produce")
+    head = [f"`{' '.join(['python -m bench.growth.reactors', *argv])}`, commit {commit_line()}.",
+            f"{machine_line()}."]
+    found: dict[str, dict[int, list[Found]]] = {name: {1: [], 2: []} for name in CASES}
+    serial = 0
+    for _ in range(options.rounds):
+        for name, case in CASES.items():   # Keeps (1).
+            for count in (1, 2):
+                serial += 1
+                found[name][count].append(_round(case, count, options.requests, serial))
+                one = found[name][count][-1]
+                print(f"  {name:6} {count} {one.cpu_us:8.2f} µs {one.requests_s:10,.0f}/s "
+                      f"{one.switches:.3f} switches", flush=True)
+    text = text_of(found, [*head, f"Load {os.getloadavg()[0]:.1f} at the end."])
+    report.save(text, {"head": head}, "-reactors")
+    if options.publish:
+        report.publish(SECTION, text, page.PAGE)
+    print(f"\n{text}")
+    return 0
+
+
+def _round(case: Case, count: int, requests: int, serial: int) -> Found:
+    kept: list[Counters] = []
+
+    def made(_: str, folder: Path) -> BrokerProcess:
+        kept.append(Counters(folder / "waits"))
+        return _Counted(folder / "pylog", kept[0], {
+            **dict(case.settings), "num.network.threads": str(count)})
+
+    with started("reactors", ["pylog"], made) as brokers:
+        return measure(brokers["pylog"], kept[0], case, requests, serial)
+
+
+class _Counted(PylogBroker):
+    """A broker whose locks are counted."""
+
+    def __init__(self, data_dir: Path, counters: Counters, overrides: dict):
+        super().__init__(data_dir, overrides=overrides)
+        self.counters = counters
+
+    def spawn_brokerd(self) -> None:
+        with self.counters.begun():
+            super().spawn_brokerd()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
