@@ -99,7 +99,8 @@ def _kafka_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
 
 class Cluster:
     """`nodes` by id. The interface of a broker that bench.loads needs is that of the whole, with
-    the port of node 1, which leads what the loads write. network: with a machine for each node."""
+    port and process of node 1, which leads what the loads write. network: with a machine for each.
+    """
 
     access = None       # Loads come in in plain text.
 
@@ -129,6 +130,10 @@ class Cluster:
     @property
     def port(self) -> int:
         return self.nodes[1].port
+
+    @property
+    def pid(self) -> int:
+        return self.nodes[1].pid
 
     @property
     def bootstrap(self) -> str:
