@@ -15,7 +15,7 @@
 #include "secure.h"
 
 enum { CONNECTIONS_MAX = 16384, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096, DIGITS = 4,
-       TOPICS_MAX = 10000 };
+       TOPICS_MAX = 10000, NAME_ROOM = 256 };
 
 typedef struct {
     int stream;
@@ -183,6 +183,17 @@ static void drive(load *run, connection *peers, int count, double seconds)
     close(poller);
 }
 
+/* The name of the first topic; `count`: of how many, or NULL. */
+static void name_topics(load *run, const char *name, const char *count, char topic[NAME_ROOM])
+{
+    run->topics = count ? atoi(count) : 1;
+    if (run->topics < 1 || run->topics > TOPICS_MAX || strlen(name) + DIGITS >= NAME_ROOM) {
+        wire_die("1 to %d topics, a name of at most %d characters", TOPICS_MAX,
+                 NAME_ROOM - DIGITS - 1);
+    }
+    snprintf(topic, NAME_ROOM, "%s%s", name, count ? "0000" : "");
+}
+
 int main(int argc, char **argv)
 {
     bool idempotent = argc == 12 && !strcmp(argv[11], "idempotent") && atoi(argv[3]) == 1;
@@ -201,12 +212,8 @@ int main(int argc, char **argv)
     if (count < 1 || count > CONNECTIONS_MAX || run.in_flight_max > IN_FLIGHT_MAX) {
         wire_die("at most %d connections and %d in flight", CONNECTIONS_MAX, IN_FLIGHT_MAX);
     }
-    char topic[256];
-    run.topics = numbered ? atoi(argv[11]) : 1;
-    if (run.topics < 1 || run.topics > TOPICS_MAX || strlen(argv[2]) > sizeof topic - 8) {
-        wire_die("1 to %d topics, a name of at most %zu characters", TOPICS_MAX, sizeof topic - 8);
-    }
-    snprintf(topic, sizeof topic, "%s%s", argv[2], numbered ? "0000" : "");
+    char topic[NAME_ROOM];
+    name_topics(&run, argv[2], numbered ? argv[11] : NULL, topic);
     size_t room = (size_t)records * ((size_t)record_bytes + 32) + 4096;
     uint8_t *batch = malloc(room);
     run.frame = malloc(room + 4096);
