@@ -18,8 +18,7 @@ SOURCES = {
     "sessions_units": ["sessions"],
     "reactor_server": [*PARTS, "reactor", "handshake", "control", "listener", "connection",
                        "guard", "requests", "receive", "output", "transport_plain", "frames",
-                       "reply", "iopool",
-                       "timing"],
+                       "repeats", "reply", "iopool", "timing"],
 }
 
 
