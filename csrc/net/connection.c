@@ -128,6 +128,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     c->listener = a->listener;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
+    c->mark_bytes = 1;
     learn_local_address(c);
     STAT_ADD(r, connections, 1);
     STAT_ADD(r, connections_accepted, 1);
@@ -218,6 +219,9 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     }
     if (c->blocked) {
         STAT_ADD(r, connections_stalled, 1);
+    } else if (receive_unmark(c)) {
+        timers_set(&r->timers, &c->timer, r->now_ms + RELIEF_MS);
+        return;
     } else if (c->in_end == c->in_start) {
         STAT_ADD(r, connections_idle, 1);
     } else if (frame_deadline(c) <= r->now_ms) {
@@ -304,6 +308,7 @@ void connection_run(struct reactor *r, struct connection *c) {
         break;
     }
     receive_trim(r, c, false);
+    if (!c->readable) receive_mark(r, c);
     arm(r, c);
 }
 
@@ -350,7 +355,19 @@ static bool is_stalled(const struct reactor *r, const struct connection *c) REQU
            (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
 }
 
+/* Of those that seem to be stalled more may have come than was read: it is reported now. False: of
+ * none. */
+static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
+    bool heard = false;
+    for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
+        struct connection *c = slab_at(&r->connections, at);
+        if (c != NULL && is_stalled(r, c) && receive_unmark(c)) heard = true;
+    }
+    return heard;
+}
+
 void connection_evict_stalled(struct reactor *r) {
+    if (input_is_tight(&r->input) && hears_stalled(r)) return; /* soon again, if need be */
     for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
         struct connection *slowest = NULL;
         for (uint32_t at = 0; at < slab_room(&r->connections); at++) {

@@ -27,6 +27,10 @@ enum {
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
     READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
+    RECEIVE_MARK_BYTES_MAX = 128 << 10, /* of a large frame the kernel gathers so much */
+    RECEIVE_MARK_BYTES_MIN = 32 << 10,
+    RECEIVE_MARK_MS_MAX = 1000,         /* if it began so recently: later its progress counts */
+    RECEIVE_HELD_BYTES_MAX = 20 << 10,  /* received by a session of TLS and not yet handed out */
     OUTPUT_TURN_BYTES = 256 << 10,      /* sent from files to one connection, likewise */
     HANDSHAKE_TURN_NS = 500000 /* of a round, for handshakes: one more begins before that */
 };
@@ -154,6 +158,7 @@ struct connection {
     size_t in_start, in_end; /* pending bytes */
     size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
     size_t earned;      /* bytes of the frames that came before */
+    int mark_bytes;     /* that must have arrived before epoll reports any (SO_RCVLOWAT) */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
     int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
     int64_t session_until_ms; /* it must authenticate again from then on; 0: never, or a stranger */
@@ -302,6 +307,10 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
 /* After a turn: gives back or shrinks the buffer. */
 void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
+/* Nothing more is there: what a large frame lacks wakes us in large pieces. */
+void receive_mark(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* Reports what is there, for who is to be judged by it. False: it did so already. */
+bool receive_unmark(struct connection *c);
 bool receive_wants_shrink(const struct connection *c);
 /* Room is wanted and there is none. */
 void receive_wait(struct reactor *r, struct connection *c) REQUIRES(r->role);

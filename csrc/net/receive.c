@@ -2,7 +2,10 @@
  *
  * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no
  * partial frame is moved; small ones are read many at a time. What a connection may take at once is
- * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it.
+ * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it. The
+ * kernel gathers what a large frame lacks while it arrives fast, so that not each segment, and not
+ * each record of TLS, is a turn; no more than must still come, or the last of it would wait for
+ * ever.
  *
  * While buffers are short, frames begin in tiny ones, so that small requests get through beside
  * whatever large ones do. Of those that wait for more, the one that lacks least of its frame may
@@ -11,6 +14,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "format/assertion.h"
 
@@ -145,6 +149,25 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     *bytes = (size_t)n;
     STAT_ADD(r, bytes_in, n);
     return RECEIVE_SOME;
+}
+
+static void mark(struct connection *c, int bytes) {
+    if (bytes == c->mark_bytes) return;
+    if (setsockopt(c->transport.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+        c->mark_bytes = bytes;
+}
+
+void receive_mark(struct reactor *r, struct connection *c) {
+    size_t held = c->transport.session == NULL ? 0 : RECEIVE_HELD_BYTES_MAX, wanted = lacks(c);
+    bool gathers = c->in != NULL && wanted >= RECEIVE_MARK_BYTES_MIN + held &&
+                   r->now_ms - c->frame_ms < RECEIVE_MARK_MS_MAX && !input_is_tight(&r->input);
+    mark(c, gathers ? (int)smaller(wanted - held, RECEIVE_MARK_BYTES_MAX) : 1);
+}
+
+bool receive_unmark(struct connection *c) {
+    bool marked = c->mark_bytes > 1;
+    mark(c, 1);
+    return marked && c->mark_bytes == 1;
 }
 
 bool receive_wants_shrink(const struct connection *c) {

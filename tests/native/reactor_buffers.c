@@ -218,6 +218,90 @@ SCENE(a_frame_that_has_room_behind_others_stays_where_it_is) {
     end();
 }
 
+/* ---- what the kernel gathers */
+
+/* The same, by as much as a socket takes. */
+static void send_much(const struct client *c, size_t len, size_t from, size_t to) {
+    for (size_t at = from; at < to; at += 50000)
+        send_part(c, len, at, at + 50000 < to ? at + 50000 : to);
+}
+
+/* So many bytes must be there before its reactor hears of them. */
+static int mark_of(const struct client *c) {
+    int bytes = 0;
+    socklen_t len = sizeof bytes;
+    CHECK(getsockopt(connection_of(c)->transport.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, &len) == 0);
+    return bytes;
+}
+
+SCENE(what_a_large_frame_lacks_is_gathered_by_the_kernel) {
+    begin();
+    struct client c = connect_one();
+    enum { LEN = 400000 };
+    CHECK(mark_of(&c) == 1);
+    send_part(&c, LEN, 0, 2);
+    CHECK(mark_of(&c) == 1); /* its length is not known */
+    send_part(&c, LEN, 2, 1000);
+    CHECK(mark_of(&c) == 128 * KIB);
+    send_much(&c, LEN, 1000, LEN - 100000);
+    CHECK(mark_of(&c) == 100000);
+    send_much(&c, LEN, LEN - 100000, LEN - 32 * KIB);
+    CHECK(mark_of(&c) == 32 * KIB);
+    send_part(&c, LEN, LEN - 32 * KIB, LEN - 32 * KIB + 1);
+    CHECK(mark_of(&c) == 1);
+    send_part(&c, LEN, LEN - 32 * KIB + 1, LEN);
+    CHECK(answered(&c) == 1 && mark_of(&c) == 1);
+    /* The last bytes of one frame come with the first of the next. */
+    send_much(&c, LEN, 0, LEN - 50000);
+    CHECK(mark_of(&c) == 50000);
+    send_part(&c, LEN, LEN - 50000, LEN);
+    CHECK(answered(&c) == 1 && mark_of(&c) == 1);
+    end();
+}
+
+SCENE(what_a_session_of_tls_may_hold_is_not_waited_for) {
+    begin();
+    struct client c = connect_one();
+    struct transport *t = &connection_of(&c)->transport;
+    enum { LEN = 400000 };
+    t->session = &c; /* the calls are still the plain ones */
+    send_much(&c, LEN, 0, LEN - 100000);
+    CHECK(mark_of(&c) == 100000 - 20 * KIB);
+    send_part(&c, LEN, LEN - 100000, LEN - 52 * KIB);
+    CHECK(mark_of(&c) == 32 * KIB);
+    send_part(&c, LEN, LEN - 52 * KIB, LEN - 52 * KIB + 1);
+    CHECK(mark_of(&c) == 1);
+    t->session = NULL;
+    end();
+}
+
+SCENE(a_frame_that_arrives_slowly_is_heard_byte_by_byte) {
+    begin();
+    struct client c = connect_one();
+    enum { LEN = 400000 };
+    send_part(&c, LEN, 0, 1000);
+    pass_ms(999);
+    send_part(&c, LEN, 1000, 2000);
+    CHECK(mark_of(&c) == 128 * KIB);
+    pass_ms(1);
+    send_part(&c, LEN, 2000, 3000);
+    CHECK(mark_of(&c) == 1);
+    end();
+}
+
+SCENE(before_a_frame_is_late_its_client_is_heard) {
+    begin();
+    struct client c = connect_one();
+    enum { LEN = 400000 };
+    send_much(&c, LEN, 0, 300000);
+    CHECK(mark_of(&c) == 100000);
+    after_ms(FRAME_MS_MAX + 300000 / FRAME_BYTES_PER_MS + 1);
+    CHECK(is_open(&c) && mark_of(&c) == 1);
+    after_ms(RELIEF_MS + 1);
+    CHECK(!is_open(&c) && STAT(frames_late) == 1);
+    end();
+}
+
 /* ---- little room */
 
 static void begin_small(uint64_t bytes_max) {
@@ -248,6 +332,25 @@ SCENE(while_it_is_tight_frames_begin_in_tiny_buffers) {
     CHECK(room_of(&small) == TINY - sizeof(struct input_buffer));
     send_part(&small, 3000, 100, 3000);
     CHECK(answered(&small) == 1);
+    end();
+}
+
+SCENE(while_it_is_tight_nothing_is_gathered_and_who_stops_is_heard_before_it_goes) {
+    begin_small(4 * 64 * KIB);
+    struct client first = connect_one(), held[2], waits[2];
+    send_part(&first, 60000, 0, 10000);
+    CHECK(mark_of(&first) == 50000);
+    fill(held, 2, 60000);
+    CHECK(input_is_tight(&reactor->input) && mark_of(&held[1]) == 1);
+    for (int i = 0; i < 2; i++) {
+        waits[i] = connect_one();
+        send_part(&waits[i], 200000, 0, 60000);
+        CHECK(connection_of(&waits[i])->list == &reactor->input_waiting);
+    }
+    after_ms(EVICT_MS);
+    CHECK(is_open(&first) && mark_of(&first) == 1 && STAT(frames_late) == 0);
+    for (int i = 0; i < 20 && is_open(&first); i++) after_ms(RELIEF_MS);
+    CHECK(!is_open(&first) && STAT(frames_late) >= 1);
     end();
 }
 

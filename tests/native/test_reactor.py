@@ -153,6 +153,23 @@ def test_bodies_of_any_size_arrive_whole(server, length):
         assert len(sums) == 4
 
 
+def test_a_large_body_arrives_whole_in_small_pieces(server):
+    body = FILE[:1000] * 400
+    with server.connect() as c:
+        for _ in range(3):
+            frame = request(PRODUCE, 1, "A", 0, body)
+            for at in range(0, len(frame), 3001):
+                c.send(frame[at:at + 3001])
+            assert c.take(1) == b"A\0\0\0\0" + body
+            assert c.ask(PRODUCE, "A", 0, b"small") == b"A\0\0\0\0small"
+
+
+def test_a_client_that_leaves_amid_a_large_body_is_let_go(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "A", 0, FILE[:1000] * 400)[:300_000])
+    eventually(lambda: server.stats()["connections"] == 1, 10)   # Not only when the frame is late.
+
+
 def test_a_body_stays_in_place_while_later_bytes_arrive(server):
     with server.connect() as c:
         second = request(PRODUCE, 2, "A", 0, b"x" * 100)

@@ -1,7 +1,9 @@
-"""In how many TLS records an answer comes, and that ranges of files come whole in any."""
+"""In how many TLS records an answer comes, and that ranges of files come whole in any, and requests
+in whatever pieces they arrive."""
 
 import socket
 import ssl
+import time
 
 import pytest
 
@@ -130,3 +132,30 @@ def test_answers_to_requests_sent_at_once_come_in_order(broker, connection):
     connection.send(50 * asked)
     for _ in range(50):
         assert kept in connection.answer(raw.FETCH, 11, 9)
+
+
+@pytest.mark.parametrize("bytes_", [33_000, 53_000, 54_000, 75_000, 200_000, 900_000])
+def test_a_large_request_is_whole_in_whatever_pieces_it_arrives(
+        broker, connection, bytes_, random_source):
+    name = f"pieces-{bytes_}"
+    broker.create_topic(name)
+    ends = connection.socket
+
+    def send(data: bytes) -> None:
+        while data:
+            taken = random_source.choice((1000, 1 << 14, 40_000))
+            ends.tls.write(data[:taken])
+            data = data[taken:]
+        encrypted = ends.outgoing.read()
+        while encrypted:
+            taken = random_source.choice((3, 5000, 20_000, 150_000))
+            ends.plain.sendall(encrypted[:taken])
+            encrypted = encrypted[taken:]
+            time.sleep(random_source.choice((0, 0.001)))
+
+    ends.sendall = send
+    for _ in range(3):
+        value = random_source.randbytes(bytes_)
+        assert produce(connection, name, raw.batch([raw.record(value=value)]))["error_code"] == 0
+        assert produce(connection, name, raw.batch([raw.record(value=b"v")]))["error_code"] == 0
+    assert value in fetch(connection, name)["records"]
