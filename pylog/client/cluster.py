@@ -141,6 +141,12 @@ class Cluster:
             self.request_refresh()
         return bool(new)
 
+    def keep_topics(self, names: Iterable[str]) -> bool:
+        """As add_topics, and those only: others are not asked for, and not made by asking."""
+        names = set(names)
+        self.interest &= names
+        return self.add_topics(names)
+
     def request_refresh(self) -> None:
         """Have the metadata asked for anew soon, without waiting for it."""
         self._wanted.set()

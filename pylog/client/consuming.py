@@ -282,9 +282,8 @@ class Consuming:
         subscription = self.subscription
         subscription.subscribe(topics, pattern, listener)
         self.cluster.wants_all_topics = subscription.pattern is not None
-        if subscription.pattern is None:
-            self.cluster.add_topics(subscription.topics)
-        else:
+        self.cluster.keep_topics(subscription.topics if subscription.pattern is None else ())
+        if subscription.pattern is not None:
             subscription.match(self.cluster.metadata)
             self.cluster.request_refresh()
         if self.membership is None:
@@ -298,7 +297,7 @@ class Consuming:
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         self._check_open()
         self.subscription.assign(partitions)
-        self.cluster.add_topics(tp.topic for tp in self.subscription.states)
+        self.cluster.keep_topics(tp.topic for tp in self.subscription.states)
         self._auto_committed = {}
         self.dirty = True
         self.fetcher.poke()
@@ -312,6 +311,7 @@ class Consuming:
             self.membership = None
         self.subscription.unsubscribe()
         self.cluster.wants_all_topics = False
+        self.cluster.keep_topics(())
         self.fetcher.poke()
 
     async def _settle(self) -> None:

@@ -284,7 +284,7 @@ class ClassicMembership(Membership):
         assignor = self.assignors[answer.protocol_name]
         members = {row.member_id: _member(row, assignor) for row in answer.members}
         topics = {topic for member in members.values() for topic in member.topics}
-        if self.cluster.add_topics(topics):
+        if self.cluster.keep_topics(topics):
             await self.cluster.refresh()
         counts = self.counted = self._counts(topics)
         shares = assignor.assign({topic: n for topic, n in counts.items() if n}, members)

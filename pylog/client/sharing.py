@@ -104,7 +104,7 @@ class Sharing:
         if any(name.startswith("^") for name in names):
             raise ValueError("share groups subscribe to topics by name")
         self.subscription.subscribe(names, None, None)
-        self.cluster.add_topics(self.subscription.topics)
+        self.cluster.keep_topics(self.subscription.topics)
         if self.membership is None:
             self.membership = ShareMembership(self, self.group)
         else:

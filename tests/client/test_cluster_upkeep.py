@@ -89,6 +89,22 @@ def test_a_consumer_looks_again_soon_for_a_topic_that_is_still_to_come(timed, ro
     assert world.asked_s == pytest.approx(asked_s, abs=0.02)
 
 
+def test_a_topic_that_is_not_kept_any_more_is_not_looked_for(timed):
+    world = timed(**{"metadata.max.age.ms": 10_000})
+    world.cluster.settings.role = "consumer"
+    world.topics |= {"t": (1, 0), "gone": (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
+
+    async def work(cluster):
+        await cluster.start()
+        assert cluster.add_topics(["gone"]) and cluster.add_topics(["t"])
+        await asyncio.sleep(1.5)
+        assert not cluster.keep_topics(["t"]) and cluster.interest == {"t"}
+        await asyncio.sleep(12)
+
+    world.run(work)
+    assert world.asked_s == pytest.approx([0, 1, 2, 12], abs=0.02)
+
+
 def test_metadata_that_is_wanted_is_asked_for_at_once_but_not_time_and_again(timed):
     world = timed(**{"metadata.max.age.ms": 100_000, "retry.backoff.ms": 200,
                      "retry.backoff.max.ms": 1000})
