@@ -61,7 +61,9 @@ log = logging.getLogger("pylog.dispatch")
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
 PROMPT = frozenset((api.JOIN_GROUP, api.SYNC_GROUP, api.HEARTBEAT, api.LEAVE_GROUP,
-                    api.OFFSET_COMMIT, api.OFFSET_FETCH, api.FIND_COORDINATOR))
+                    api.CONSUMER_GROUP_HEARTBEAT, api.SHARE_GROUP_HEARTBEAT,
+                    api.STREAMS_GROUP_HEARTBEAT, api.OFFSET_COMMIT, api.OFFSET_FETCH,
+                    api.FIND_COORDINATOR))
 PATIENT_MAX = 1024       # Requests taken and not begun.
 SLICE_NS = 5_000_000
 QUEUED_REPLIES_MAX = 64  # Before they are flushed.

@@ -291,31 +291,39 @@ def test_cached_answers_take_bounded_memory():
     assert cache.find(image, (100, b"k")) is None
 
 
-def test_a_groups_requests_do_not_wait_for_large_questions():
+@pytest.mark.parametrize("key, version, beat, answer", [
+    (12, 3, messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m"),
+     messages.HeartbeatResponse()),
+    (68, 1, messages.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1),
+     messages.ConsumerGroupHeartbeatResponse()),
+    (76, 1, messages.ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1),
+     messages.ShareGroupHeartbeatResponse()),
+    (88, 0, messages.StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1),
+     messages.StreamsGroupHeartbeatResponse())])
+def test_a_groups_requests_do_not_wait_for_large_questions(key, version, beat, answer):
     order = []
     clock = iter(range(0, 10**12, SLICE_NS // 3))
 
     def note(context, request):
         order.append(context.api_key)
-        return messages.HeartbeatResponse() if context.api_key == api.HEARTBEAT \
-            else messages.MetadataResponse()
+        return answer if context.api_key == key else messages.MetadataResponse()
 
-    beat = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-    body = codec.encode_request(12, 3, beat)
-    reactors = Reactors(*[_metadata(token) for token in range(1, 9)], _request(9, 12, 3, body))
+    body = codec.encode_request(key, version, beat)
+    reactors = Reactors(
+        *[_metadata(token) for token in range(1, 9)], _request(9, key, version, body))
     broker = Broker()
     broker.quotas.clock_ns = lambda: next(clock)
 
     async def scenario():
-        dispatcher = _dispatcher(reactors, broker, _3=note, _12=note)
+        dispatcher = _dispatcher(reactors, broker, **{"_3": note, f"_{key}": note})
         dispatcher.drain()
-        assert order[0] == 12 and len(order) < 9
-        reactors.events = [_request(10, 12, 3, body)]
+        assert order[0] == key and len(order) < 9
+        reactors.events = [_request(10, key, version, body)]
         await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
     assert len(reactors.replies) == 10 and not reactors.unflushed
-    assert order.count(3) == 8 and order.index(12, 1) < 8
+    assert order.count(3) == 8 and order.index(key, 1) < 8
 
 
 # ---- quotas -------------------------------------------------------------------------------------
