@@ -184,7 +184,7 @@ static void open_again(void) {
     CHECK(log_flush(one) == 0);
     for (int i = 0; i < 2; i++) {
         lock_acquire(&dir->files_lock);
-        segment_evict(dir, 9);
+        segment_evict(dir, 9, UINT32_MAX);
         lock_release(&dir->files_lock);
         CHECK(dir->open_count == 0);
         if (i == 0) played_fail(OPENAT, ".log", EMFILE, 1);

@@ -8,6 +8,8 @@ from tests.wire import raw
 from tests.wire.messages import ask, decode
 from tests.wire.raw import Connection
 
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
+GROUP_CONFIG = 32
 _SERIAL = itertools.count()
 
 
@@ -39,6 +41,23 @@ def create_topic(port: int, name: str, partitions: int = 1, **configs) -> str:
                   allow_auto_topic_creation=False)["topics"][0]
         assert row["error_code"] == 0 and len(row["partitions"]) == partitions, row
         return row["topic_id"]
+
+
+def configure_group(connection: Connection, group: str, name: str, value) -> None:
+    """Sets it, and waits until it is so: Kafka's coordinator hears of it after the answer."""
+    resource = {"resource_type": GROUP_CONFIG, "resource_name": group}
+    answer = ask(connection, INCREMENTAL_ALTER_CONFIGS, 1, resources=[{
+        **resource, "configs": [{"name": name, "config_operation": 0, "value": str(value)}]}])
+    assert answer["responses"][0]["error_code"] == 0, answer
+    end_s = time.monotonic() + 30
+    while True:
+        answer = ask(connection, DESCRIBE_CONFIGS, 1, include_synonyms=False, resources=[{
+            **resource, "configuration_keys": [name]}])
+        if answer["results"][0]["configs"][0]["value"] == str(value):
+            break
+        assert time.monotonic() < end_s, answer
+        time.sleep(0.02)
+    time.sleep(0.1)   # Its metadata has it first, and then its groups.
 
 
 def produce(connection: Connection, topic: str, records: bytes | None, *, partition: int = 0,

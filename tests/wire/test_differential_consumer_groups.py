@@ -15,12 +15,12 @@ import pytest
 from pylog.protocol import codec, messages
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
-from tests.wire.talk import unique
+from tests.wire.talk import configure_group, unique
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 BEAT, DESCRIBE, LIST, COMMIT, FETCH, FORGET, DELETE = 68, 69, 16, 8, 9, 47, 42
-FIND, CONFIGURE, JOIN, SYNC, HEARTBEAT, LEAVE, DESCRIBE_CLASSIC = 10, 44, 11, 14, 12, 13, 15
-GROUP, GROUP_CONFIG = 0, 32
+FIND, JOIN, SYNC, HEARTBEAT, LEAVE, DESCRIBE_CLASSIC = 10, 11, 14, 12, 13, 15
+GROUP = 0
 LOADING, NOT_COORDINATOR, NOT_AVAILABLE = 14, 16, 15
 STEPS = 150
 WAIT_S = 20
@@ -40,10 +40,7 @@ class Talk:
                    coordinator_keys=[self.group], key_type=GROUP)
         self.until(DESCRIBE, 1, lambda answer: answer["groups"][0]["error_code"],
                    group_ids=[self.group], include_authorized_operations=False)
-        answer = ask(side.connection, CONFIGURE, 1, resources=[{
-            "resource_type": GROUP_CONFIG, "resource_name": self.group, "configs": [
-                {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "0"}]}])
-        assert answer["responses"][0]["error_code"] == 0, answer
+        configure_group(side.connection, self.group, "consumer.assignment.interval.ms", 0)
 
     def until(self, key, version, error_of, **fields):
         """Asked again while the coordinator is not there yet."""

@@ -13,13 +13,13 @@ import pytest
 
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
-from tests.wire.talk import create_topic, unique
+from tests.wire.talk import configure_group, create_topic, unique
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 BEAT, DESCRIBE, LIST, COMMIT, FETCH, FORGET, DELETE = 88, 89, 16, 8, 9, 47, 42
-FIND, CONFIGURE, JOIN, SYNC, HEARTBEAT, LEAVE, DESCRIBE_CLASSIC = 10, 44, 11, 14, 12, 13, 15
+FIND, JOIN, SYNC, HEARTBEAT, LEAVE, DESCRIBE_CLASSIC = 10, 11, 14, 12, 13, 15
 METADATA, VERSIONS, CONSUMER_BEAT = 3, 18, 68
-GROUP, GROUP_CONFIG = 0, 32
+GROUP = 0
 LOADING, NOT_COORDINATOR, NOT_AVAILABLE = 14, 16, 15
 TASKS = 12
 STEPS = 120
@@ -53,14 +53,8 @@ class Talk:
                    coordinator_keys=[self.group], key_type=GROUP)
         self.until(DESCRIBE, 0, lambda answer: answer["groups"][0]["error_code"],
                    group_ids=[self.group], include_authorized_operations=False)
-        self.configure("streams.assignment.interval.ms", 0)
-        self.configure("streams.initial.rebalance.delay.ms", delay_ms)
-
-    def configure(self, name: str, value) -> None:
-        answer = ask(self.side.connection, CONFIGURE, 1, resources=[{
-            "resource_type": GROUP_CONFIG, "resource_name": self.group, "configs": [
-                {"name": name, "config_operation": 0, "value": str(value)}]}])
-        assert answer["responses"][0]["error_code"] == 0, answer
+        configure_group(side.connection, self.group, "streams.assignment.interval.ms", 0)
+        configure_group(side.connection, self.group, "streams.initial.rebalance.delay.ms", delay_ms)
 
     def until(self, key, version, error_of, **fields):
         """Asked again while the coordinator is not there yet."""
@@ -397,7 +391,7 @@ def standbys(side: Side) -> None:
     parts = subtopology("0", [source], (), (), [(copy, 0)])
     talk.join("first", "a", parts)
     second = talk.join("second", "b", parts)
-    talk.configure("streams.num.standby.replicas", 1)
+    configure_group(side.connection, talk.group, "streams.num.standby.replicas", 1)
     end_s = time.monotonic() + WAIT_S
     answer = talk.sent("b", second["member_epoch"])
     while answer["member_epoch"] == second["member_epoch"]:
