@@ -60,10 +60,10 @@ log = logging.getLogger("pylog.dispatch")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
-PROMPT = frozenset((api.JOIN_GROUP, api.SYNC_GROUP, api.HEARTBEAT, api.LEAVE_GROUP,
-                    api.CONSUMER_GROUP_HEARTBEAT, api.SHARE_GROUP_HEARTBEAT,
-                    api.STREAMS_GROUP_HEARTBEAT, api.OFFSET_COMMIT, api.OFFSET_FETCH,
-                    api.FIND_COORDINATOR))
+PROMPT = frozenset((
+    api.JOIN_GROUP, api.SYNC_GROUP, api.LEAVE_GROUP, api.OFFSET_COMMIT, api.OFFSET_FETCH,
+    api.FIND_COORDINATOR, api.HEARTBEAT, api.CONSUMER_GROUP_HEARTBEAT, api.SHARE_GROUP_HEARTBEAT,
+    api.STREAMS_GROUP_HEARTBEAT))
 PATIENT_MAX = 1024       # Requests taken and not begun.
 SLICE_NS = 5_000_000
 QUEUED_REPLIES_MAX = 64  # Before they are flushed.
@@ -86,18 +86,17 @@ class Dispatcher:
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool], verification: Verification,
-                 turn: Turn,
-                 guard: Callable[[], Guard] | None = None, access: Access | None = None,
+                 turn: Turn, guard: Callable[[], Guard] | None = None,
+                 access: Access | None = None,
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
                  closed: Callable[[Closed], None] | None = None,
                  may_join: Callable[[bytes, int, int], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
         access: None, everything is allowed. verification: of what is produced in transactions.
-        turn: ends with each drain().
-        forwarding: to a controller elsewhere, None where it is here. control: the controller
-        listeners, if there are any. closed: is told of connections that ended, if somebody asked
-        for that. may_join: hears of followers that have caught up.
+        turn: ends with each drain(). forwarding: to a controller elsewhere, None where it is here.
+        control: the controller listeners, if there are any. closed: is told of connections that
+        ended, if somebody asked for that. may_join: hears of followers that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
