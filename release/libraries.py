@@ -62,9 +62,6 @@ def _taken(debian: Debian, made: Path, target: Target) -> None:
         for name in archives:
             shutil.copy(files / "usr/lib" / target.gnu / name, made / "lib")
     shutil.copytree(files / "usr/include", made / "include", dirs_exist_ok=True)
-    own = made / "include" / target.gnu
-    shutil.copytree(own, made / "include", dirs_exist_ok=True)
-    shutil.rmtree(own)
 
 
 def _copied(source: Path, made: Path) -> Path:
