@@ -286,6 +286,18 @@ class Classic:
         self.owned: list[tuple[str, list[int]]] = []
 
     def join(self, label: str, version: int = 7, name: str = "range") -> dict:
+        answer = self._joined(version, name)
+        answer["members"] = [row["member_id"] for row in answer["members"]]
+        self.side.note(f"{label}: join of {self.name}", answer)
+        return answer
+
+    def come_before(self, other: "Classic") -> None:
+        """Has the broker draw ids until one sorts before the other's: who gets what hangs on it."""
+        while self.id > other.id:
+            self.id = ""
+            self._joined(7, "range")
+
+    def _joined(self, version: int, name: str) -> dict:
         answer = ask(self.side.connection, JOIN, version, group_id=self.talk.group,
                      session_timeout=30_000, rebalance_timeout=30_000, member_id=self.id,
                      group_instance_id=self.instance, protocol_type="consumer", protocols=[
@@ -296,8 +308,6 @@ class Classic:
             self.id = answer["member_id"]
         if answer["error_code"] == 0:
             self.generation = answer["generation_id"]
-        answer["members"] = [row["member_id"] for row in answer["members"]]
-        self.side.note(f"{label}: join of {self.name}", answer)
         return answer
 
     def sync(self, label: str, version: int = 5, rows=()) -> dict:
@@ -357,6 +367,7 @@ def up_and_down(side: Side) -> None:
     second.join("g", name="other")
     second.id = ""
     second.join("g")
+    second.come_before(first)
     second.join("g again")
     second.sync("g")
     talk.describe("g")
