@@ -45,36 +45,30 @@ def _run(command: list[str], folder: Path, log: Path, **extra) -> None:
 
 def load_client(name: str) -> str:
     """Path of the program built from bench/csrc/`name`.c."""
-    source = SOURCES / f"{name}.c"
-    program = cache_dir() / name
     newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
-    if program.exists() and program.stat().st_mtime > newest:  # Keeps (2).
-        return str(program)
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        raise ProgramMissing("the load clients need gcc")
-    program.parent.mkdir(parents=True, exist_ok=True)
-    fresh = program.with_suffix(f".{os.getpid()}")
-    _run([compiler, *CFLAGS, str(source), "-o", str(fresh), *LIBRARIES], SOURCES,
-         program.parent / f"{name}.build")
-    fresh.rename(program)
-    return str(program)
+    return _built(SOURCES / f"{name}.c", cache_dir() / name, newest, [], LIBRARIES)
 
 
 def preload_library(name: str) -> str:
     """Path of the library built from bench/csrc/preload/`name`.c, for LD_PRELOAD."""
-    source, library = SOURCES / "preload" / f"{name}.c", cache_dir() / f"{name}.so"
-    if library.exists() and library.stat().st_mtime > source.stat().st_mtime:  # Keeps (2).
-        return str(library)
+    source = SOURCES / "preload" / f"{name}.c"
+    return _built(source, cache_dir() / f"{name}.so", source.stat().st_mtime,
+                  ["-fPIC", "-shared"], ["-ldl"])
+
+
+def _built(source: Path, made: Path, newest: float, flags: list[str], libraries: list[str]) -> str:
+    """Its path, compiled anew unless it is younger than `newest`. Keeps (2)."""
+    if made.exists() and made.stat().st_mtime > newest:
+        return str(made)
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise ProgramMissing("the libraries of the bench need gcc")
-    library.parent.mkdir(parents=True, exist_ok=True)
-    fresh = library.with_suffix(f".{os.getpid()}")
-    _run([compiler, *CFLAGS, "-fPIC", "-shared", str(source), "-o", str(fresh), "-ldl"], SOURCES,
-         library.parent / f"{name}.build")
-    fresh.rename(library)
-    return str(library)
+        raise ProgramMissing("the programs of the bench need gcc")
+    made.parent.mkdir(parents=True, exist_ok=True)
+    fresh = made.with_suffix(f".{os.getpid()}")
+    _run([compiler, *CFLAGS, *flags, str(source), "-o", str(fresh), *libraries], SOURCES,
+         made.parent / f"{source.stem}.build")
+    fresh.rename(made)
+    return str(made)
 
 
 def rdkafka_performance() -> str:

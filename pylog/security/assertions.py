@@ -14,6 +14,7 @@ import json
 import uuid
 
 from pylog.security.errors import AuthenticationFailed
+from pylog.security.issued import text_of
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ KEY = "sasl.oauthbearer.assertion.private.key.file"
 ISSUER = "sasl.oauthbearer.assertion.claim.iss"
 CLAIMS = {"aud": "sasl.oauthbearer.assertion.claim.aud", "iss": ISSUER,
           "sub": "sasl.oauthbearer.assertion.claim.sub"}
-BYTES_MAX = 1 << 20
 MISSING = "assertions need joserfc: pip install 'pylog-broker[oauth]'"
 
 
@@ -33,7 +33,7 @@ def made(get: Callable[[str], Any], clock: Callable[[], float]) -> str:
     """A new assertion, or the one in a file. get: a setting. clock: seconds since 1970. Raises
     AuthenticationFailed."""
     if get(FILE):
-        return _text(get(FILE), "assertion")
+        return text_of(get(FILE), "assertion")
     header, claims = _layers(get, int(clock()))
     return _signed(header, claims, get)
 
@@ -55,7 +55,7 @@ def _layers(get: Callable[[str], Any], now_s: int) -> tuple[dict, dict]:
 def _template(path: str | None) -> tuple[dict, dict]:
     if not path:
         return {}, {}
-    text = _text(path, "template of assertions")
+    text = text_of(path, "template of assertions")
     try:
         found = json.loads(text)
         header, claims = (found.get(name, {}) for name in ("header", "payload"))
@@ -75,7 +75,7 @@ def _signed(header: dict, claims: dict, get: Callable[[str], Any]) -> str:
 
     path, algorithm = get(KEY), header["alg"]
     passphrase = get("sasl.oauthbearer.assertion.private.key.passphrase")
-    text, kind = _text(path, "private key"), jwk.RSAKey if algorithm[0] == "R" else jwk.ECKey
+    text, kind = text_of(path, "private key"), jwk.RSAKey if algorithm[0] == "R" else jwk.ECKey
     if not text.startswith("-----"):
         # As Java's clients have it: what stands between the lines of a PEM text.
         text = f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"
@@ -93,14 +93,3 @@ def _signed(header: dict, claims: dict, get: Callable[[str], Any]) -> str:
     except (ValueError, TypeError, errors.JoseError) as error:
         raise AuthenticationFailed(
             f"the private key in {path} signs no assertion: {type(error).__name__}") from None
-
-
-def _text(path: str, what: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(BYTES_MAX).strip()
-    except (OSError, ValueError) as failure:
-        raise AuthenticationFailed(f"no {what} in {path}: {type(failure).__name__}") from None
-    if not text:
-        raise AuthenticationFailed(f"no {what} in {path}: it is empty")
-    return text

@@ -142,14 +142,19 @@ def _reason(failure: urllib.error.HTTPError) -> str:
 def read(path: str) -> Issued:
     """The token in a file. It is read for each login, so that what renews it needs to tell nobody.
     Raises AuthenticationFailed."""
+    return Issued(text_of(path, "token", "ascii"), 0.0)
+
+
+def text_of(path: str, what: str, encoding: str = "utf-8") -> str:
+    """What is in a file, which must be something; nothing of it stands in an error."""
     try:
-        with open(path, encoding="ascii") as file:
-            token = file.read(BYTES_MAX).strip()
+        with open(path, encoding=encoding) as file:
+            found = file.read(BYTES_MAX).strip()
     except (OSError, ValueError) as failure:
-        raise AuthenticationFailed(f"no token in {path}: {type(failure).__name__}") from None
-    if not token:
-        raise AuthenticationFailed(f"no token in {path}: it is empty")
-    return Issued(token, 0.0)
+        raise AuthenticationFailed(f"no {what} in {path}: {type(failure).__name__}") from None
+    if not found:
+        raise AuthenticationFailed(f"no {what} in {path}: it is empty")
+    return found
 
 
 def end_of(token: str) -> float:
