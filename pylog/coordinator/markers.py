@@ -6,7 +6,8 @@ Called by: broker (start, close), api.transactions and coordinator.transaction_s
   the event loop.
 Invariants: (1) a marker is appended once for a call, after its epochs were compared with what the
   log knows of the producer; (2) the answer comes after the marker is durable; (3) a slot of the
-  waiters waits for one log, its markers in the order of their offsets.
+  waiters waits for one log, its markers in the order of their offsets; (4) after close nothing is
+  appended any more: connections are served a while longer.
 Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
   (one that is repeated is taken again).
 """
@@ -74,7 +75,9 @@ class Markers:
     def _write(self, marker: Marker, data: bytes, now_ms: int, topic: str, index: int) -> Pending:
         pending = Pending(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
-        if partition_log is None:
+        if self._waits is None:
+            pending.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)    # Keeps (4).
+        elif partition_log is None:
             pending.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif topic == OFFSETS_TOPIC:
             self._offsets.end_transaction(index, marker, pending)
@@ -95,7 +98,7 @@ class Markers:
         """As write(), of a batch that is no marker."""
         pending: Pending = Pending(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
-        if partition_log is None:
+        if partition_log is None or self._waits is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
             _, last = partition_log.append(data, self._node.now_ms())

@@ -193,6 +193,17 @@ def test_a_batch_that_is_no_marker_is_checked_and_answered_when_it_is_durable(ru
     run(scenario)
 
 
+def test_after_a_close_nothing_is_appended_whatever_connections_still_ask_for(run):
+    async def scenario(world):
+        log, = world.add("t")
+        world.markers.close()
+        assert await world.markers.write(MARKER, [("t", 0), ("t", 1)]) == {
+            ("t", 0): MOVED, ("t", 1): MOVED}
+        assert await world.markers.append("t", 0, b"data") == MOVED
+        assert log.appended == []
+    run(scenario)
+
+
 # Waiting.
 
 def test_markers_of_one_log_take_one_slot_and_are_answered_in_their_order(run):
