@@ -41,7 +41,7 @@ def test_a_broken_rule_is_found(path, text, words):
     ("pylog/log/x.py", HEAD + "import time\nt = time.gmtime(0)\n"),
     ("pylog/log/__init__.py", '"""Logs."""\n'),
     ("pylog/_native/x.pyx", HEAD + "cdef int f() except -1 nogil:\n    return 0\n"),
-    ("pylog/config/catalogue.py", HEAD + "a = 1\n" * 900),
+    ("pylog/config/kafka_settings.py", HEAD + "a = 1\n" * 900),
     ("csrc/log/x.c", "/* X. */\nint g(void);\nstruct x {\n" + "    int a;\n" * 90 + "};\n"),
     ("tests/x.py", "import time\ntime.sleep(1)\n"),
 ])

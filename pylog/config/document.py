@@ -12,7 +12,7 @@ from . import catalogue, groups, values
 _INTRODUCTION = """\
 # Settings
 
-Generated from `pylog/config/catalogue.py` by `make docs`; do not edit.
+Generated from the tables of `pylog/config` by `make docs`; do not edit.
 
 brokerd takes a Kafka `server.properties` with Kafka's names and units, and `--override key=value`
 on top of it. It needs neither. `brokerd config explain KEY` describes one setting and its value,

@@ -9,7 +9,8 @@ PACKAGE = Path(catalogue.__file__).resolve().parents[1]
 QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
 
 TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "config/groups.py",
-          "config/relations.py", "security/outgoing.py"}
+          "config/kafka_settings.py", "config/own_settings.py", "config/relations.py",
+          "security/outgoing.py"}
 # A client's settings have names of their own, some of which are the broker's too.
 OTHERS = {"client", "testing", "tools"}
 
