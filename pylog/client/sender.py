@@ -36,6 +36,8 @@ IDLE_S = 3600.0
 IN_FLIGHT_PER_PARTITION_MAX = 5  # What a broker remembers of an idempotent producer.
 TOPIC_ID_VERSION = 13
 REQUEST_OVERHEAD_BYTES = 512
+REFUSAL = ("broker %d refused records for %s-%d, which are sent again under a new epoch and may be "
+           "there twice: %s")
 _NEW_EPOCH = {int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), int(ErrorCode.UNKNOWN_PRODUCER_ID),
               int(ErrorCode.INVALID_PRODUCER_EPOCH)}
 
@@ -235,7 +237,7 @@ class Sender:
             future = self._request(node_id, topics)
         except KafkaError as failure:
             for pending in pendings:
-                self._failed(pending, failure)
+                self._failed(node_id, pending, failure)
             return
         if future is None:
             for pending in pendings:
@@ -271,22 +273,23 @@ class Sender:
         self.in_flight[node_id] -= 1
         failure = None if done.cancelled() else done.exception()
         if failure is None and not done.cancelled():
-            self._outcomes(pendings, done.result())
+            self._outcomes(node_id, pendings, done.result())
         else:
             known = failure if isinstance(failure, KafkaError) else error(
                 ErrorCode.NETWORK_EXCEPTION, str(failure))
             for pending in pendings:
-                self._failed(pending, known)
+                self._failed(node_id, pending, known)
         self.accumulator.notify()
 
-    def _outcomes(self, pendings: list[Pending], answer: Any) -> None:
+    def _outcomes(self, node_id: int, pendings: list[Pending], answer: Any) -> None:
         metadata = self.cluster.metadata
         rows = {(topic.name or metadata.ids.get(topic.topic_id), row.index): row
                 for topic in answer.responses for row in topic.partition_responses}
         for pending in pendings:
             row = rows.get((pending.topic, pending.partition))
             if row is None:
-                self._failed(pending, error(ErrorCode.NETWORK_EXCEPTION, "no answer for it"))
+                self._failed(node_id, pending,
+                             error(ErrorCode.NETWORK_EXCEPTION, "no answer for it"))
             elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER \
                     and pending.number < pending.queue.acknowledged:
                 # The next ones are in, which no leader takes before it: its own answer was lost.
@@ -294,7 +297,7 @@ class Sender:
             elif row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(pending, row.base_offset, row.log_append_time_ms)
             else:
-                self._failed(pending, error(
+                self._failed(node_id, pending, error(
                     row.error_code, row.error_message, f"{pending.topic}-{pending.partition}"))
 
     def _acknowledged(self, pending: Pending, base_offset: int, append_time: int) -> None:
@@ -309,7 +312,7 @@ class Sender:
 
     # Failures.
 
-    def _failed(self, pending: Pending, failure: KafkaError) -> None:
+    def _failed(self, node_id: int, pending: Pending, failure: KafkaError) -> None:
         queue = pending.queue
         first = not any(other.number < pending.number for other in queue.in_flight)
         queue.in_flight.remove(pending)
@@ -319,7 +322,7 @@ class Sender:
                 self.failure is None):
             self.accumulator.split(pending)
             return
-        if not self._may_retry(pending, failure, first):
+        if not self._may_retry(node_id, pending, failure, first):
             self._give_up(pending, failure)
             return
         pauses = Backoff(self.settings.seconds("retry.backoff.ms"),
@@ -333,7 +336,7 @@ class Sender:
         pending.retry_at_s = time.monotonic() + pauses.next()
         queue.put_back(pending)
 
-    def _may_retry(self, pending: Pending, failure: KafkaError, first: bool) -> bool:
+    def _may_retry(self, node_id: int, pending: Pending, failure: KafkaError, first: bool) -> bool:
         """Whether it is tried again. `first`: nothing sent before it is still without answer."""
         if self.failure is not None or pending.attempts > self.retries:
             return False
@@ -350,6 +353,10 @@ class Sender:
             if self.identity.transactional_id is not None:
                 return False
             queue.needs_new_epoch = True
+            # It may have been taken under the old epoch: what is sent again would be there twice.
+            self.cluster.notices.warn(
+                ("refused", pending.topic, pending.partition, queue.epoch),
+                REFUSAL, node_id, pending.topic, pending.partition, failure)
             return True
         return failure.retriable
 

@@ -1,8 +1,12 @@
-"""What librdkafka tells of its requests says which of them were answered."""
+"""What clients tell of their requests says which of them were answered, and who refused one."""
 
 import os
 import sys
 
+import pytest
+
+from pylog.client.notices import Notices
+from pylog.client.sender import REFUSAL
 from tests.chaos.traces import Refusal, kept, refusals_of, trace_of
 
 SENT = ("%7|{at}.5|SEND|{name}#consumer-4| [thrd:{broker}]: {broker}: "
@@ -70,6 +74,18 @@ def test_who_refused_a_producer_for_good_is_told():
         line(REFUSED, 905, what="Unknown Producer Id", broker="broker:9092/23"), "%5|what?\n"],
         "group/0") == [Refusal(901.5, 1, f"Broker: {out_of_order}"),
                        Refusal(905.5, 23, "Broker: Unknown Producer Id")]
+
+
+def test_what_pylogs_own_producer_warns_of_names_who_refused_it(tmp_path, caplog):
+    with kept(tmp_path / "told") as traces:
+        for who in ("own", "own-moved"):
+            Notices(f"producer {who}").warn("refused", REFUSAL, 2, "moved", 1, "out of order")
+        Notices("producer own").warn("retried", "records for moved-1 are sent again: not now")
+        while len(traces.refusals("own-moved")) < 1:
+            os.sched_yield()
+        assert [refusal[1:] for refusal in traces.refusals("own")] == [(2, "out of order")]
+    at_s = traces.refusals("own-moved")[0].at_s
+    assert [record.created for record in caplog.records][1] == pytest.approx(at_s, abs=1e-5)
 
 
 def test_what_was_asked_and_answered_last_is_told():

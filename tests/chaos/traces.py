@@ -1,10 +1,12 @@
-"""What librdkafka tells of its requests: kept in a file, and read back for one client.
+"""What clients tell of their requests: kept in a file, and read back for one of them.
 
 Owns: the process's descriptor 2 while it is kept.
 Called by: tests.chaos.__main__, tests.chaos.watch, tests.chaos.causes.
 Invariants: (1) what is told is read, never asked for: a client that hangs tells nothing more.
+librdkafka's clients tell of each request, pylog's of what they warn of.
 """
 
+import logging
 import os
 import re
 import subprocess
@@ -26,6 +28,10 @@ _RECEIVED = re.compile(r"Received (\w+)Response \(.*CorrId (\d+),")
 # After which a producer begins anew, with another epoch.
 _REFUSED = re.compile(r".*/(\d+): ProduceRequest failed: (.*sequence number|.*producer.*): "
                       r".*\bPermanent\b", re.IGNORECASE)
+_OWN_REFUSED = re.compile(r"(?P<at>[\d.]+)\|producer (?P<name>.*?): broker (?P<broker>\d+) refused "
+                          r"records for \S+-\d+, which are sent again under a new epoch and may be "
+                          r"there twice: (?P<error>.*)")
+_CLIENTS = logging.getLogger("pylog.client")
 # Told a thousand times a second by a broker handle that nobody lets go of.
 NOISE = "|TERMINATE|"
 FIRST = "ApiVersion"      # On each connection.
@@ -97,9 +103,11 @@ class Refusal(NamedTuple):
 
 
 def refusals_of(lines: Iterable[str], name: str) -> list[Refusal]:
-    """Of a producer of librdkafka's."""
+    """Of a producer, librdkafka's or pylog's."""
     found, mark = [], f"|{name}#"
     for line in lines:
+        if (own := _OWN_REFUSED.match(line)) and own["name"] == name:
+            found.append(Refusal(float(own["at"]), int(own["broker"]), own["error"]))
         if mark not in line or (match := _LINE.match(line)) is None or match["what"] != "REQERR":
             continue
         if refused := _REFUSED.match(match["text"]):
@@ -126,8 +134,8 @@ class Kept:
 
 @contextmanager
 def kept(path: Path):
-    """What libraries write to stderr goes to a file meanwhile, but for NOISE; what Python writes,
-    where it went."""
+    """What libraries write to stderr goes to a file meanwhile, but for NOISE, and so does what
+    pylog's clients warn of; what Python writes, where it went."""
     terminal = os.dup(2)
     with open(path, "wb") as file, open(os.dup(2), "w", buffering=1) as stderr:
         with subprocess.Popen(
@@ -136,9 +144,13 @@ def kept(path: Path):
             assert sieve.stdin is not None
             python, sys.stderr = sys.stderr, stderr
             os.dup2(sieve.stdin.fileno(), 2)
+            warnings = logging.StreamHandler(open(sieve.stdin.fileno(), "w", closefd=False))
+            warnings.setFormatter(logging.Formatter("%(created)f|%(message)s"))
+            _CLIENTS.addHandler(warnings)
             try:
                 yield Kept(path)
             finally:
+                _CLIENTS.removeHandler(warnings)
                 sys.stderr = python
                 os.dup2(terminal, 2)
                 os.close(terminal)

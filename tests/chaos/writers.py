@@ -140,7 +140,8 @@ class OwnSender(Sender):
     """With pylog's client."""
 
     def work(self) -> None:
-        with Producer({"delivery.timeout.ms": DELIVERY_MS, **self.settings}) as producer:
+        with Producer({"delivery.timeout.ms": DELIVERY_MS, "client.id": self.name,
+                       **self.settings}) as producer:
             for value, place in self.values():
                 producer.send(place.topic, told(value), partition=place.partition) \
                     .add_done_callback(lambda done, value=value: self._done(value, done))

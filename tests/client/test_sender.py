@@ -211,6 +211,22 @@ async def test_a_forgotten_producer_begins_a_new_epoch_at_zero(world):
     assert world.sent(3) == (1, 1, b"\2")
 
 
+def test_who_refused_a_producer_so_that_it_begins_a_new_epoch_is_said_each_time(caplog):
+    @played
+    async def play(world):
+        for i in range(3):
+            world.put(bytes([i]) * 60)
+            await world.wait(2 * i + 1)
+            world.answer(2 * i, ErrorCode.UNKNOWN_PRODUCER_ID)
+            await world.wait(2 * i + 2)
+            world.answer(2 * i + 1)
+
+    play()
+    assert caplog.messages == [
+        "producer test: broker 1 refused records for t-0, which are sent again under a new epoch "
+        "and may be there twice: t-0: Nothing is known about the producer id any more."] * 3
+
+
 @played
 async def test_a_batch_refused_for_good_leaves_no_gap_behind(world):
     pendings = [world.put(bytes([i]) * 60) for i in range(3)]
