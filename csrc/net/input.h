@@ -14,7 +14,7 @@
 
 enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 16 };
 enum {
-    INPUT_SPARE_BYTES_MAX = 32 << 20, /* free buffers kept by a pool */
+    INPUT_SPARE_BYTES_MAX = 64 << 20, /* free buffers kept by a pool */
     /* One part in so many of the limit is kept for buffers of this size: small requests get through
      * beside large ones that do not get on. */
     INPUT_RESERVED_PART = 8,

@@ -24,7 +24,8 @@ enum {
     INPUT_BYTES_MAX = 256 << 20,     /* input buffers of a reactor */
     RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
-    RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
+    /* What an earlier frame lets a connection take at once is at most this part of the limit. */
+    RECEIVE_EARNED_PART = 16,
     READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
     RECEIVE_MARK_BYTES_MAX = 128 << 10, /* of a large frame the kernel gathers so much */
@@ -306,6 +307,8 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     REQUIRES(r->role);
 /* After a turn: gives back or shrinks the buffer. */
 void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
+/* What the next frame of a connection may take at once after one of so many bytes; not 0. */
+size_t receive_earned(const struct reactor *r, size_t frame_bytes) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
 /* Nothing more is there: what a large frame lacks wakes us in large pieces. */
 void receive_mark(struct reactor *r, struct connection *c) REQUIRES(r->role);

@@ -100,6 +100,12 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
     return true;
 }
 
+size_t receive_earned(const struct reactor *r, size_t frame_bytes) {
+    /* The largest buffer of which the limit has RECEIVE_EARNED_PART. */
+    size_t part = larger(r->input.held_bytes_max / RECEIVE_EARNED_PART, RECEIVE_BYTES);
+    return smaller(frame_bytes, part - sizeof(struct input_buffer));
+}
+
 /* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
  * justifies it. */
 static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {

@@ -441,8 +441,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         assert_slow(pending >= c->frame_bytes);
         started++;
         c->in_start += c->frame_bytes;
-        c->earned =
-            c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes : RECEIVE_EARNED_BYTES_MAX;
+        c->earned = receive_earned(r, c->frame_bytes);
         c->frame_bytes = 0;
         /* It was for this frame: the next one waits as others do. */
         if (r->privileged == c) r->privileged = NULL;

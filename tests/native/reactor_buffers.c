@@ -48,6 +48,53 @@ SCENE(a_frame_is_read_by_four_times_what_has_arrived_and_then_exactly) {
     end();
 }
 
+/* Of a frame of 7 MB that each of the clients sends at the same time. */
+static void send_of_each(const struct client *clients, int count, size_t from, size_t to) {
+    for (size_t at = from; at < to; at += 100000)
+        for (int i = 0; i < count; i++) send_part(&clients[i], 7000000, at, at + 100000);
+}
+
+SCENE(large_frames_after_large_ones_are_received_into_the_buffers_of_those) {
+    begin();
+    enum { CLIENTS = 4, LEN = 7000000 };
+    struct client clients[CLIENTS];
+    for (int i = 0; i < CLIENTS; i++) clients[i] = connect_one();
+    send_of_each(clients, CLIENTS, 0, LEN);
+    settle();
+    for (int i = 0; i < CLIENTS; i++) CHECK(answered(&clients[i]) == 1);
+    /* Four buffers of 8 MiB are kept, and each next frame has one from its first byte on. */
+    uint64_t kept = reactor->input.spare_bytes;
+    CHECK(kept >= (uint64_t)CLIENTS << 23);
+    played_recv = note_room;
+    send_of_each(clients, CLIENTS, 0, 100000);
+    for (int i = 0; i < CLIENTS; i++) CHECK(room_of(&clients[i]) == input_room_for(LEN));
+    CHECK(rooms[0] == LEN && reactor->input.spare_bytes == kept - ((uint64_t)CLIENTS << 23));
+    send_of_each(clients, CLIENTS, 100000, LEN);
+    settle();
+    CHECK(reactor->input.spare_bytes == kept);
+    for (int i = 0; i < CLIENTS; i++) CHECK(answered(&clients[i]) == 1);
+    end();
+}
+
+static size_t earned_with_limit(uint64_t bytes_max) {
+    struct reactors_config config = usual_config();
+    config.input_bytes_max = bytes_max;
+    begin_with(&config, 0, NULL);
+    struct client c = connect_one();
+    for (size_t at = 0; at < 2000000; at += 100000) send_part(&c, 2000000, at, at + 100000);
+    settle();
+    CHECK(answered(&c) == 1);
+    size_t earned = connection_of(&c)->earned;
+    end();
+    return earned;
+}
+
+SCENE(a_frame_lets_the_next_one_take_a_sixteenth_of_the_limit_at_once) {
+    CHECK(earned_with_limit(64 << 20) == 2000000);
+    size_t earned = earned_with_limit(16 << 20);
+    CHECK(earned < 2000000 && input_room_for(earned) + sizeof(struct input_buffer) == 1 << 20);
+}
+
 SCENE(what_a_frame_lacks_is_read_alone_from_16_kib_on) {
     begin();
     struct client c = connect_one();
