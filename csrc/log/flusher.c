@@ -77,6 +77,11 @@ void flusher_ask_some_time(struct log *log) {
     lock_release(&dir->flush_lock);
 }
 
+void flusher_relieve(struct log_dir *dir) {
+    if (atomic_exchange(&dir->flusher.relief_wanted, true)) return;
+    flusher_wake(dir);
+}
+
 void flusher_wake(struct log_dir *dir) {
     lock_acquire(&dir->flush_lock);
     lock_condition_broadcast(&dir->flusher.more);
@@ -281,6 +286,20 @@ static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         lock_condition_broadcast(&f->more);
 }
 
+/* By one sync of the file system where that may be: of a log that is new, each file and name would
+ * be synced by itself, which does not keep up with those that write to one after the other. */
+static void flusher_run_relief(struct log_dir *dir) REQUIRES(dir->flush_lock) {
+    struct flusher *f = &dir->flusher;
+    assert(!f->relief_busy);
+    f->relief_busy = true;
+    atomic_store(&f->relief_wanted, false);
+    lock_release(&dir->flush_lock);
+    log_dir_flush(dir); /* What it could not do is asked for again. */
+    segment_evict_spare(dir);
+    lock_acquire(&dir->flush_lock);
+    f->relief_busy = false;
+}
+
 /* ---- the threads ---- */
 
 static void flusher_fail_all(struct log_dir *dir) REQUIRES(dir->flush_lock) {
@@ -342,6 +361,8 @@ static void *flusher_work(void *argument) {
         if (log_dir_offline(dir) && !f->reported) {
             f->reported = true;
             flusher_fail_all(dir);
+        } else if (atomic_load(&f->relief_wanted) && !f->relief_busy) {
+            flusher_run_relief(dir);
         } else if (f->asked.first != NULL) {
             flusher_stage(dir);
         } else if (f->ready.first != NULL) {

@@ -26,7 +26,8 @@ struct flusher {
     struct flusher_queue later; /* something was short: they ask again at later_ms */
     int64_t later_ms;           /* CLOCK_MONOTONIC */
     struct log *slow_first, **slow_last;
-    bool slow_busy, syncfs_busy, closing, reported;
+    bool slow_busy, syncfs_busy, relief_busy, closing, reported;
+    _Atomic bool relief_wanted;
     _Atomic uint32_t syncfs_skips;
     _Atomic uint64_t groups, files;
     int thread_count;
@@ -41,6 +42,8 @@ void flusher_stop(struct log_dir *dir);
 void flusher_ask(struct log *log);
 /* The same when nobody waits for it: one such flush at a time. */
 void flusher_ask_some_time(struct log *log);
+/* Everything is flushed and what is too many is closed: more segments are open than should be. */
+void flusher_relieve(struct log_dir *dir);
 /* The directory failed, or a removal was queued. */
 void flusher_wake(struct log_dir *dir);
 

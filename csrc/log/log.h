@@ -217,6 +217,9 @@ int32_t log_in_sync_count(const struct log *log);
 /* Fewer are in the ISR than min.insync.replicas asks for, of as many replicas as there are. With
  * `maximal` those on their way into it count, too. */
 bool log_lacks_replicas(const struct log *log, bool maximal);
+/* An append would open a file while too many are open that cannot be closed before they are
+ * flushed, which is asked for. */
+bool log_lacks_files(struct log *log);
 /* How often it has ceased to lead: what was appended under another number may be gone. */
 uint32_t log_resignations(const struct log *log);
 /* Its high watermark has reached what this leader began with: until then a reader may have seen a

@@ -148,8 +148,9 @@ void log_wake_after_append(struct log *log) {
     /* Somebody waits for the disk: the group under way may have been collected before these bytes.
      */
     bool wanted = atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone);
-    /* Or nobody does, but its segment keeps a descriptor until it is flushed. */
-    wanted = wanted || atomic_load_explicit(&log->home->dir->crowded, memory_order_relaxed);
+    /* Or nobody does, but segments keep their descriptors until they are flushed. */
+    struct log_dir *dir = log->home->dir;
+    if (atomic_load_explicit(&dir->crowded, memory_order_relaxed)) flusher_relieve(dir);
     if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 

@@ -174,6 +174,18 @@ static int log_flush_epochs(struct log *log, int64_t flushed, bool *held)
     return log_flush_held(log, result, flushed, held);
 }
 
+bool log_lacks_files(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    if (!atomic_load_explicit(&dir->full, memory_order_relaxed) || log_dir_offline(dir))
+        return false;
+    log_view_lock(log);
+    uint32_t count = log->view.segment_count;
+    bool open = count > 0 && atomic_load(&log->view.segments[count - 1]->pins) >= 0;
+    log_view_unlock(log);
+    if (!open) flusher_relieve(dir);
+    return !open;
+}
+
 int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;

@@ -63,8 +63,9 @@ struct log_dir {
     _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
     _Atomic bool short_of_space;
     _Atomic bool offline;
-    /* More segments are open than should be: those that are not on disk cannot be closed. */
-    _Atomic bool crowded;
+    /* More segments are open than should be: those that are not on disk cannot be closed. Half as
+     * many again: the rest of the descriptors is for others. */
+    _Atomic bool crowded, full;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
     _Atomic uint64_t shortages; /* met so far */
@@ -306,9 +307,13 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
 /* Closes `count` unpinned, flushed segments, or as many as it meets in `looks_max` looks. */
 void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max)
     REQUIRES(dir->files_lock);
+/* Closes as many as are too many, a few at a time. */
+void segment_evict_spare(struct log_dir *dir);
 /* After open_count or open_max has changed. */
 static inline void segment_look_at_count(struct log_dir *dir) REQUIRES(dir->files_lock) {
-    atomic_store_explicit(&dir->crowded, dir->open_count > dir->open_max, memory_order_relaxed);
+    uint32_t too_many = dir->open_count > dir->open_max ? dir->open_count - dir->open_max : 0;
+    atomic_store_explicit(&dir->crowded, too_many != 0, memory_order_relaxed);
+    atomic_store_explicit(&dir->full, too_many > dir->open_max / 2, memory_order_relaxed);
 }
 
 /* log_dir.c */

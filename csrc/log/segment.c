@@ -154,6 +154,20 @@ void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
     }
 }
 
+void segment_evict_spare(struct log_dir *dir) {
+    uint32_t looked = 0, all = 0;
+    do {
+        lock_acquire(&dir->files_lock);
+        if (looked == 0) all = 2 * dir->open_count;
+        if (dir->open_count > dir->open_max)
+            segment_evict(dir, dir->open_count - dir->open_max, SEGMENTS_LOOKED_AT);
+        else
+            all = 0;
+        lock_release(&dir->files_lock);
+        looked += SEGMENTS_LOOKED_AT;
+    } while (looked < all);
+}
+
 static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home->dir->files_lock) {
     struct log_dir *dir = s->home->dir;
     char path[SEGMENT_PATH_BYTES];

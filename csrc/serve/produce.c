@@ -383,6 +383,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         return produce_append(r, q, serve_wall_ms(s));
     }
     if (q->job_running) return SERVE_WAIT;
+    if (q->lacks_files) return produce_append(r, q, serve_wall_ms(s));
     return produce_look_again(r, q, reason == SERVE_TIMEOUT);
 }
 

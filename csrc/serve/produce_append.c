@@ -3,6 +3,11 @@
 
 #include "format/assertion.h"
 
+enum {
+    FILES_PAUSE_MS = 20, /* before it is looked again whether files may be opened */
+    FILES_WAIT_MS_MAX = 10000
+};
+
 void produce_appended(struct produce_part *p, int error, const struct log_appended *done) {
     if (error != 0) {
         p->error = log_error_code(error);
@@ -87,7 +92,26 @@ enum serve_status produce_acknowledge(struct serve_request *r, struct produce *q
     return SERVE_WAIT;
 }
 
+/* Too many files are open: it waits until some are flushed and closed, and is tried all the same
+ * when that takes too long. Nothing of it is appended yet, and nothing behind it on its connection
+ * begins. */
+static bool lacks_files(const struct serve_request *r, const struct produce *q) {
+    int64_t wait_ms = q->timeout_ms < FILES_WAIT_MS_MAX ? q->timeout_ms : FILES_WAIT_MS_MAX;
+    if (r->now_ms - r->received_ms >= wait_ms) return false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        const struct produce_part *p = &q->parts[i];
+        if (p->error == 0 && log_is_leader(p->log) && log_lacks_files(p->log)) return true;
+    }
+    return false;
+}
+
 enum serve_status produce_append(struct serve_request *r, struct produce *q, int64_t now_ms) {
+    q->lacks_files = lacks_files(r, q);
+    if (q->lacks_files) {
+        assert(r->exclusive && r->body_needed);
+        r->deadline_ms = r->now_ms + FILES_PAUSE_MS;
+        return SERVE_WAIT;
+    }
     if (produce_group_take(q->serve, r, q)) return SERVE_QUEUED;
     produce_group_append(q->serve); /* what came before it */
     for (uint32_t i = 0; i < q->part_count; i++) {

@@ -43,6 +43,7 @@ struct produce {
     int32_t timeout_ms;
     int16_t acks, version;
     bool flexible, by_id, transactional, job_running, verifying;
+    bool lacks_files;      /* it waits until files may be opened */
     bool queued, appended; /* to be appended with others; it was, and its status is due */
     struct serve_request *request; /* while one of these is set */
     struct produce *next;          /* among spares, or those whose status is due */

@@ -378,6 +378,29 @@ static void flush_large_groups(void) {
     let_go_many(34);
 }
 
+/* Files, names and epochs of new logs by one sync, and what is too many is closed. */
+static void relieve(void) {
+    dir->syncfs_silent = NULL;
+    open_many(34, config_of(1 << 20));
+    log_dir_set_open_files(dir, 20);
+    for (int i = 0; i < 30; i++) append_to(i, 1);
+    CHECK(dir->open_count == 30 && atomic_load(&dir->crowded) && !atomic_load(&dir->full));
+    CHECK(!log_lacks_files(logs[33]));
+    append_to(30, 1);
+    CHECK(atomic_load(&dir->full) && !log_lacks_files(logs[30]) && log_lacks_files(logs[33]));
+    CHECK(atomic_load(&logs[30]->references) == 1); /* nobody waits for it in the flusher's queue */
+    run_flusher();
+    CHECK(whole_syncs == 1 && data_syncs == 0 && !atomic_load(&dir->flusher.relief_wanted));
+    for (int i = 0; i < 31; i++) {
+        CHECK(log_flushed_offset(logs[i]) == 1);
+        CHECK(!log_marked(&logs[i]->flush.files_marks));
+        CHECK(!log_marked(&logs[i]->flush.epochs_marks));
+    }
+    CHECK(dir->open_count == 20 && !atomic_load(&dir->crowded) && !log_lacks_files(logs[33]));
+    let_go_many(34);
+    log_dir_set_open_files(dir, 100);
+}
+
 /* A directory that failed: all who wait are told, nothing is synced. */
 static void fail_all(void) {
     struct mailbox *m = mailbox_new(64);
@@ -469,7 +492,7 @@ int main(int argc, char **argv) {
         {"each", flush_each},             {"settle", settle},
         {"asked", flush_what_was_asked},  {"large", flush_large_groups},
         {"failed", fail_all},             {"due", remove_what_is_due},
-        {"soon", flush_soon}};
+        {"soon", flush_soon},             {"crowd", relieve}};
     bool still = argc == 3 && strcmp(argv[2], "soon") != 0;
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, still);
 }

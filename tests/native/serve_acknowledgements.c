@@ -1,5 +1,8 @@
 /* What a Produce waits for: its transaction's coordinator, replicas, the disk. Usage:
  * serve_acknowledgements DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+#include <unistd.h>
+
+#include "log/log_state.h"
 #include "serve_produce_scenes.h"
 #include "watched.h"
 
@@ -272,6 +275,66 @@ static void flushed(void) {
     delete_topic(&a);
 }
 
+/* The flusher has done what was asked of it. */
+static void wait_for_relief(void) {
+    for (bool busy = true; busy;) {
+        lock_acquire(&directory->flush_lock);
+        busy = directory->flusher.relief_busy || atomic_load(&directory->flusher.relief_wanted);
+        lock_release(&directory->flush_lock);
+        if (busy) usleep(500);
+    }
+}
+
+/* Closes a's first partition while more are open than should be. */
+static void crowd(void) {
+    log_dir_set_open_files(directory, 100);
+    wait_for_relief();
+    CHECK(log_flush(a.logs[0]) == 0);
+    log_dir_set_open_files(directory, 1);
+    CHECK(atomic_load(&directory->full));
+    CHECK(atomic_load(&a.logs[0]->view.segments[0]->pins) == -1);
+}
+
+/* It would open a file while too many are: it waits, before it is appended, and not for ever. */
+static void files(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    struct held_topic b;
+    open_a(&config, true);
+    open_topic(&b, "b", &config, true);
+    append(a.logs[1], -1, -1, 0);
+    append(b.logs[0], -1, -1, 0);
+    struct segment *busy[] = {a.logs[1]->view.segments[0], b.logs[0]->view.segments[0]};
+    for (int i = 0; i < 2; i++) CHECK(segment_pin(busy[i], false) == 0);
+    crowd();
+    size_t len = make_batch(batch, -1, -1, 0);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT && r.exclusive && r.body_needed);
+    CHECK(r.deadline_ms > r.now_ms && r.deadline_ms < r.now_ms + 1000);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT && log_end_offset(a.logs[0]) == 1);
+    /* What is open is written. */
+    struct serve_request other;
+    struct body its;
+    const struct written row = {"a", 1, batch, len};
+    CHECK(start_produce(&other, &its, &PRODUCING(VERSION, &row, 1, .acks = 1)) == SERVE_ANSWER);
+    CHECK_WROTE(&other, VERSION, &WROTE("a", 1, 1), 1);
+    log_dir_set_open_files(directory, 100);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    crowd();
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
+    r.now_ms = r.received_ms + 10000;
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    /* Its client is gone meanwhile. */
+    crowd();
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
+    CHECK(serve_abandon(serve, &r) && log_end_offset(a.logs[0]) == 3);
+    for (int i = 0; i < 2; i++) segment_unpin(busy[i]);
+    log_dir_set_open_files(directory, 100);
+    wait_for_relief();
+    delete_topic(&a);
+    delete_topic(&b);
+}
+
 /* Its topic is deleted, or its disk fails, while it waits for replicas. */
 static void failed(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -300,6 +363,7 @@ int main(int argc, char **argv) {
                   {"replicas", replicas},
                   {"resigned", resigned},
                   {"flushed", flushed},
+                  {"files", files},
                   {"failed", failed}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

@@ -19,6 +19,7 @@ SCENES = {
     "a_stop_closes_all_logs": "settle",
     "the_flusher_takes_each_log_that_asked_once": "asked",
     "the_flusher_syncs_large_groups_at_once": "large",
+    "where_too_many_files_are_open_all_is_synced_at_once_and_they_are_closed": "crowd",
     "all_who_wait_are_told_of_a_directory_that_failed": "failed",
     "what_is_asked_is_flushed_soon_and_what_was_refused_later": "soon",
     "removals_go_when_they_are_due_or_room_is_short": "due",

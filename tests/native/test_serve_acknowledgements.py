@@ -13,6 +13,7 @@ SCENES = {
     "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",
     "a_leader_that_was_another_meanwhile_acknowledges_nothing": "resigned",
     "a_leader_that_is_alone_acknowledges_what_is_on_its_disk": "flushed",
+    "what_would_open_a_file_waits_while_too_many_are_open": "files",
     "what_waits_for_a_partition_that_fails_is_told_so": "failed",
 }
 
