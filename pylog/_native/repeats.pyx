@@ -33,7 +33,9 @@ cdef class Repeats:
             csrc.repeats_free(self.ptr)
 
     def void(self):
-        """None of those that there are is answered again: rights or settings have changed."""
+        """None of those that there are is answered again, nor what is being answered: rights or
+        settings have changed."""
+        self.voids += 1
         csrc.repeats_void(self.ptr)
 
     def __len__(self):
@@ -48,6 +50,7 @@ cdef class Repeat:
 
     def __cinit__(self, Repeats table not None):
         self.table = table
+        self.voids = table.voids
 
     def __dealloc__(self):
         if self.ptr != NULL:
@@ -79,7 +82,8 @@ cdef class Repeat:
         """It was answered with `frame`. Keeps (1)."""
         cdef csrc.repeat_key key
         cdef bytes encoded
-        if not self.is_offered or self.ptr != NULL:
+        # An answer that waited for the disk may be from before rights or settings changed.
+        if not self.is_offered or self.ptr != NULL or self.voids != self.table.voids:
             return 0
         key.principal, key.address = principal, address
         key.api_key, key.api_version = api_key, api_version

@@ -49,6 +49,18 @@ def test_only_what_is_offered_is_in_the_table_and_until_it_ends(table):
     assert len(table) == 1, "an answer that comes after the end"
 
 
+def test_an_answer_that_was_on_its_way_when_rights_changed_is_not_given_again(table):
+    before = Repeat(table)
+    before.offer(1000)
+    table.void()
+    _answered(before)
+    assert len(table) == 0
+    after = Repeat(table)
+    after.offer(1000)
+    _answered(after)
+    assert len(table) == 1
+
+
 def test_what_nobody_holds_any_more_is_gone_from_the_table(table):
     one = Repeat(table)
     one.offer(1000)
