@@ -5,8 +5,8 @@ Called by: broker, which calls Dispatcher.drain whenever the reactors' descripto
 Invariants: (1) every request is answered, once, or its connection is closed; (2) a miss is
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
   where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
-  a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
-  to do besides; (5) whatever a handler returns, its answer passes _reply(); (6) what a request
+  a group's requests go before others, and neither keep the loop longer than SLICE_NS from what it
+  has to do besides; (5) whatever a handler returns, its answer passes _reply(); (6) what a request
   names twice is answered once, a long request or answer is worked on in slices, and no answer
   grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or another
   decision, holds up no long ones of another kind: groups', Metadata, the rest.
@@ -64,7 +64,7 @@ PROMPT = frozenset((
     api.JOIN_GROUP, api.SYNC_GROUP, api.LEAVE_GROUP, api.OFFSET_COMMIT, api.OFFSET_FETCH,
     api.FIND_COORDINATOR, api.HEARTBEAT, api.CONSUMER_GROUP_HEARTBEAT, api.SHARE_GROUP_HEARTBEAT,
     api.STREAMS_GROUP_HEARTBEAT))
-PATIENT_MAX = 1024       # Requests taken and not begun.
+QUEUED_MAX = 1024        # Requests taken and not begun, of groups and of others; and a poll's.
 SLICE_NS = 5_000_000
 QUEUED_REPLIES_MAX = 64  # Before they are flushed.
 CACHED = frozenset((api.METADATA,))
@@ -122,16 +122,17 @@ class Dispatcher:
             for _ in range(3))
         self._tasks: set[asyncio.Task[object]] = set()
         self._cache = AnswerCache()
-        self._patient: deque[RequestContext] = deque()   # May wait, oldest first.
+        self._prompt: deque[RequestContext] = deque()    # Not begun, oldest first: groups',
+        self._patient: deque[RequestContext] = deque()   # and what may wait.
         self._queued = 0                 # Replies since the last flush.
         self._flush_is_due = False       # Somebody will flush at the end of this turn.
         self._resuming = False
 
     def drain(self) -> None:
-        """Takes every event that is there, and does of the patient ones what a slice allows.
+        """Takes events that are there, and does of their requests what a slice allows.
 
-        What comes meanwhile is taken too, for as long as a slice: what it leaves for the end of
-        this turn of the loop, records to append and answers to send, goes in larger batches.
+        What comes meanwhile is taken too: what all leave for the end of this turn of the loop,
+        records to append and answers to send, goes in larger batches.
         """
         self._flush_is_due = True
         self._turn.begin()
@@ -144,30 +145,29 @@ class Dispatcher:
 
     def _drain(self) -> None:
         until_ns = self._quotas.clock_ns() + SLICE_NS
-        while len(self._patient) < PATIENT_MAX:
-            events = self._reactors.poll()
-            for event in events:
-                if type(event) is not RequestContext:
-                    self._take(event)
-                elif event.api_key in PROMPT:
-                    self._serve(event)
-                else:
-                    self._patient.append(event)
-            if not events or self._quotas.clock_ns() >= until_ns:
-                break
-        if self._patient:
-            self._slice()
-
-    def _slice(self) -> None:
-        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while (self._poll() or self._prompt) and self._quotas.clock_ns() < until_ns:
+            while self._prompt and self._quotas.clock_ns() < until_ns:
+                self._serve(self._prompt.popleft())
+        until_ns = self._quotas.clock_ns() + (SLICE_NS // 5 if self._prompt else SLICE_NS)
         while self._patient:
             self._serve(self._patient.popleft())
-            if self._patient and self._quotas.clock_ns() >= until_ns:
-                # Keeps (4).
-                if not self._resuming:
-                    self._resuming = True
-                    asyncio.get_running_loop().call_soon(self._resume)
-                return
+            if self._quotas.clock_ns() >= until_ns:
+                break
+        if (self._prompt or self._patient) and not self._resuming:
+            self._resuming = True   # Keeps (4).
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _poll(self) -> bool:
+        """Takes events: whether there were any."""
+        if max(len(self._prompt), len(self._patient)) >= QUEUED_MAX:
+            return False
+        events = self._reactors.poll()
+        for event in events:
+            if type(event) is not RequestContext:
+                self._take(event)
+            else:
+                (self._prompt if event.api_key in PROMPT else self._patient).append(event)
+        return bool(events)
 
     def _resume(self) -> None:
         self._resuming = False

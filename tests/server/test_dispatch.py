@@ -326,6 +326,40 @@ def test_a_groups_requests_do_not_wait_for_large_questions(key, version, beat, a
     assert order.count(3) == 8 and order.index(key, 1) < 8
 
 
+def test_groups_requests_are_answered_a_slices_worth_at_a_time():
+    """However many came at once: the first do not wait for the last, nor does the loop."""
+    clock = iter(range(0, 10**12, SLICE_NS // 4))
+    order = []
+
+    def note(context, request):
+        order.append(context.token)
+        return messages.HeartbeatResponse() if context.api_key == 12 \
+            else messages.MetadataResponse()
+
+    beats = range(1, 41)
+    reactors = Reactors(
+        *[_request(token, 12, 3, HEARTBEAT + b"\xff\xff") for token in beats],
+        _metadata(41), _metadata(42), Miss(5, 0, [(b"known", None)]))
+    broker = Broker()
+    broker.quotas.clock_ns = lambda: next(clock)
+
+    async def scenario():
+        _dispatcher(reactors, broker, _12=note, _3=note).drain()
+        served, answered = list(order), sorted(reactors.replies)
+        others = []
+        asyncio.get_running_loop().call_soon(lambda: others.append(len(order)))
+        await asyncio.sleep(0.05)
+        return served, answered, others
+
+    served, answered, others = asyncio.run(scenario())
+    # A few of the first, and one of those that may wait.
+    assert sorted(served) == answered and 41 in served and 42 not in served
+    assert served[:-1] == list(beats)[:len(served) - 1] and len(served) < 8
+    assert reactors.resumed == {5: [0]} and others[0] < 40
+    assert [token for token in order if token < 41] == list(beats)
+    assert sorted(reactors.replies) == [*beats, 41, 42] and not reactors.unflushed
+
+
 # ---- quotas -------------------------------------------------------------------------------------
 
 
