@@ -23,12 +23,16 @@ class Kind:
         self._prefix = prefix
         self._make_member = make_member
         self._nothing = nothing
+        self._keys: dict[str, Any] = {}     # The classes of keys, by their names without prefix.
 
     # ---- keys -----------------------------------------------------------------------------------
 
     def key(self, name: str, **fields: str) -> bytes:
         """name: of the schema, without the kind's words."""
-        return records.encode_key(getattr(messages, f"{self._prefix}{name}Key")(**fields))
+        new = self._keys.get(name)
+        if new is None:
+            new = self._keys[name] = getattr(messages, f"{self._prefix}{name}Key")
+        return records.encode_key(new(**fields))
 
     def group_key(self, group_id: str) -> bytes:
         return self.key("Metadata", group_id=group_id)

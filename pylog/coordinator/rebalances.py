@@ -31,10 +31,11 @@ SUBSCRIBED, TOPICS, TOO_MANY, DOWNGRADED, SETTINGS = (
 
 
 class Rebalance:
-    """One that goes on. waits: ids of members that are not yet where the group is."""
+    """One that goes on. waits: ids of members that are not yet where the group is; None: of all
+    that `whom` gives."""
 
     __slots__ = ("began_ms", "causes", "causes_left_out", "clients", "idle_since_ms", "kind",
-                 "stopped_ms", "waits", "wall_ms")
+                 "stopped_ms", "waits", "wall_ms", "whom")
 
     def __init__(self, kind: str, now_ms: int, wall_ms: int):
         self.kind = kind
@@ -45,7 +46,8 @@ class Rebalance:
         self.clients: dict[str, tuple[str, str]] = {}
         self.idle_since_ms: dict[str, int] = {}
         self.stopped_ms: dict[str, int] = {}
-        self.waits: set[str] = set()
+        self.waits: set[str] | None = set()
+        self.whom: Callable[[], Iterable[str]] = tuple
 
 
 class Rebalances:
@@ -94,22 +96,23 @@ class Rebalances:
             entry.stopped_ms[member_id] = \
                 entry.stopped_ms.get(member_id, 0) + self._clock.now_ms() - since_ms
 
-    def waits_for(self, group: Any, member_ids: Iterable[str]) -> None:
-        """The group has moved on: over when these are where it is, or gone."""
+    def waits_for(self, group: Any, whom: Callable[[], Iterable[str]]) -> None:
+        """The group has moved on: over when the members whose ids `whom` gives are where it is, or
+        gone. They are looked through when the first of them is: a thousand may join before."""
         entry = self._open.get(group.id)
         if entry is not None:
-            entry.waits = set(member_ids)
-            self._end_if_whole(group, entry)
+            entry.waits, entry.whom = None, whom
+            if not any(True for _ in whom()):
+                self.ends(group)
 
     def arrived(self, group: Any, member_id: str) -> None:
         entry = self._open.get(group.id)
         if entry is not None:
+            if entry.waits is None:
+                entry.waits = set(entry.whom())
             entry.waits.discard(member_id)
-            self._end_if_whole(group, entry)
-
-    def _end_if_whole(self, group: Any, entry: Rebalance) -> None:
-        if not entry.waits:
-            self.ends(group)
+            if not entry.waits:
+                self.ends(group)
 
     # ---- the end --------------------------------------------------------------------------------
 

@@ -354,7 +354,7 @@ def _next_epoch(groups: Any, group: StreamsGroup) -> None:
     groups.events["rebalance"] += 1
     groups.records.append(streams_records.group_record(group))
     groups.changed.add((group.id, None))
-    groups.rebalances.waits_for(group, list(group.members))
+    groups.rebalances.waits_for(group, lambda: group.members)
 
 
 def _assign_if_due(groups: Any, group: StreamsGroup) -> str | None:

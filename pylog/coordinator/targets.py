@@ -103,8 +103,8 @@ def _move_to_epoch(groups: Any, group: ConsumerGroup, hash_: int) -> None:
     groups.records.append(consumer_records.group_record(group))
     groups.changed.add((group.id, None))
     # An instance that is away for a while does not move.
-    groups.rebalances.waits_for(group, [
-        member.id for member in group.members.values() if member.epoch != LEAVE_STATIC])
+    groups.rebalances.waits_for(group, lambda: (
+        member.id for member in group.members.values() if member.epoch != LEAVE_STATIC))
 
 
 def topics_changed(groups: Any, names: set[str]) -> None:

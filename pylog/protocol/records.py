@@ -49,21 +49,38 @@ def decode_record(value: Bytes) -> tuple[int, Any]:
 
 def encode_key(key: Struct) -> bytes:
     """A coordinator record's key, e.g. an `OffsetCommitKey`: its number, then its fields."""
-    name = type(key).__name__
-    number = tables.message(name).id
-    assert number is not None, name
-    return codec.program(name, 0).encode(key, number.to_bytes(2, "big"))
+    cls = type(key)
+    return (_key_writers.get(cls) or _key_writer(cls))(key)
 
 
 def encode_value(version: int, value: Struct) -> bytes:
     """A coordinator record's value, e.g. an `OffsetCommitValue`: its version, then its fields."""
-    return value_writer(type(value).__name__, version)(value)
+    cls = type(value)
+    return (_value_writers.get((cls, version)) or _value_writer(cls, version))(value)
 
 
 def value_writer(name: str, version: int) -> Callable[[Struct], bytes]:
     """encode_value() for the values called `name` in one version."""
     encode, prefix = codec.program(name, version).encode, version.to_bytes(2, "big")
     return lambda value: encode(value, prefix)
+
+
+# As many as there are schemas. A target for a thousand members writes a thousand records.
+_key_writers: dict[type, Callable[[Struct], bytes]] = {}
+_value_writers: dict[tuple[type, int], Callable[[Struct], bytes]] = {}
+
+
+def _key_writer(cls: type) -> Callable[[Struct], bytes]:
+    number = tables.message(cls.__name__).id
+    assert number is not None, cls
+    encode, prefix = codec.program(cls.__name__, 0).encode, number.to_bytes(2, "big")
+    writer = _key_writers[cls] = lambda key: encode(key, prefix)
+    return writer
+
+
+def _value_writer(cls: type, version: int) -> Callable[[Struct], bytes]:
+    writer = _value_writers[cls, version] = value_writer(cls.__name__, version)
+    return writer
 
 
 def decode_key(stem: str, key: Bytes) -> Any:

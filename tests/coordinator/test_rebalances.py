@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,6 +179,26 @@ def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
     assert (told["took_ms"], told["generation"], told["members"]) == (75, 3, 2)
     # Whoever keeps some of its partitions goes on.
     assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [("b", 75)]
+
+
+def test_members_are_not_looked_through_whenever_others_join():
+    looked, told = [], []
+    group = SimpleNamespace(id="g", kind="consumer", generation=1, members=range(1000))
+
+    def whom():
+        for number in group.members:
+            looked.append(number)
+            yield f"m{number}"
+
+    kept = rebalances.Rebalances(Clock(), told.append)
+    kept.because(group, rebalances.JOINED)
+    for _ in range(50):
+        kept.waits_for(group, whom)
+    assert len(looked) == 50
+    for number in group.members:
+        assert told == []
+        kept.arrived(group, f"m{number}")
+    assert len(told) == 1 and len(looked) == 1050
 
 
 def test_sessions_subscriptions_and_topics_are_told_apart():

@@ -279,7 +279,7 @@ def test_an_instance_that_is_away_is_not_waited_for(machine):
     machine.beat("a", -2, instance_id="i")
     assert len(machine.group.members) == 2
     waited = []
-    machine.groups.rebalances.waits_for = lambda group, ids: waited.append(list(ids))
+    machine.groups.rebalances.waits_for = lambda group, whom: waited.append(list(whom()))
     targets.next_epoch(machine.groups, machine.group)
     assert waited == [["b"]]
 
