@@ -3,9 +3,10 @@
 Owns: nothing; a member runs on the connection that it is given.
 Called by: bench.control.joining, bench.control.apart (through joining).
 Invariants: (1) a member of the new protocol says at once that it owns what it was given, or gave up
-  what it was not, and heartbeats as the broker bade it otherwise; (2) one of the classic protocol
-  gives up all that it owns before it joins again, and heartbeats as often as Java's client does;
-  (3) an answer with an error that clients do not expect ends the load.
+  what it was not, and heartbeats as the broker bade it otherwise; after an error it says all, so
+  that it is told all; (2) one of the classic protocol gives up all that it owns before it joins
+  again, and heartbeats as often as Java's client does; (3) an answer with an error that clients do
+  not expect ends the load.
 """
 
 import asyncio
@@ -57,13 +58,14 @@ class NewMember(Member):
 
     async def run(self) -> None:
         """Keeps (1), until it is cancelled."""
-        self.began_s, joins = time.monotonic(), True
+        self.began_s, tells_all = time.monotonic(), True
         while True:
-            answer = await self._heartbeat(joins)
+            answer = await self._heartbeat(tells_all)
+            tells_all = answer is None   # What it was given may have been in the answer.
             if answer is None:
                 await asyncio.sleep(0.01)
                 continue
-            joins, self.epoch = False, answer.member_epoch
+            self.epoch = answer.member_epoch
             if answer.assignment is not None:
                 wanted = sorted(part for row in answer.assignment.topic_partitions
                                 for part in row.partitions)
@@ -74,16 +76,16 @@ class NewMember(Member):
                     continue
             await asyncio.sleep(answer.heartbeat_interval_ms / 1000)
 
-    async def _heartbeat(self, joins: bool):
+    async def _heartbeat(self, tells_all: bool):
         """The answer; None when it has to be tried again. Keeps (3)."""
         request = _NEW(group_id=self.group, member_id=self.name, member_epoch=self.epoch,
                        topic_partitions=[_NEW.TopicPartitions(
                            topic_id=self.topic_id, partitions=self.owned)] if self.owned else [])
-        if joins:
+        if tells_all:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names = [self.group]
         # As a JoinGroup, the request that joins is no heartbeat.
-        answer = await (self.connection.ask if joins else self.heard)(68, 1, request)
+        answer = await (self.heard if self.epoch else self.connection.ask)(68, 1, request)
         if answer.error_code in RETRIABLE:
             return None
         if answer.error_code:
