@@ -6,7 +6,9 @@ Called by: coordinator.transaction_service, api.transactions and coordinator.ver
 Invariants: (1) an epoch is answered to one producer only: whoever comes later has a higher one;
   (2) a transaction that is prepared ends as it was prepared, whatever happens meanwhile; (3) its
   markers are asked for after its record is durable: Ending goes out as a reply; (4) what ends it
-  without its client (a timeout, a newer producer) fences that client.
+  without its client (a timeout, a newer producer) fences that client; (5) where an epoch does not
+  tell transactions apart, that something is so already is answered after it was written again: a
+  coordinator that was replaced and does not know it yet would tell of an older transaction.
 Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), KIP-939 (two phases,
   as far as Kafka 4.3 serves it), KIP-664, KIP-1152 (filters of a list).
 """
@@ -196,17 +198,14 @@ class Transactions:
         found, error = self._of_producer(id_, producer_id, epoch)
         if found is None:
             return error
-        more = found.partitions.union(partitions)
-        if found.state == ONGOING and len(more) == len(found.partitions):
-            return ErrorCode.NONE
         begins = found.state != ONGOING
         found.move(ONGOING, self.clock.wall_ms())
-        found.partitions = more
+        found.partitions = found.partitions.union(partitions)
         found.version = version
         if begins:
             found.start_ms = found.update_ms
             self._expect_end(found)
-        self._record(found)
+        self._record(found)                  # Keeps (5), where all are there already.
         return ErrorCode.NONE
 
     def verify(self, id_: str, producer_id: int, epoch: int,
@@ -256,7 +255,10 @@ class Transactions:
         if found.state == ONGOING:
             self._prepare(found, committed, 0)
             return messages.EndTxnResponse()
-        return _not_ended(_repeated(found, committed))
+        error = _repeated(found, committed)
+        if error == ErrorCode.NONE:
+            self._record(found)              # Keeps (5).
+        return _not_ended(error)
 
     def _end_and_bump(self, found: Transaction, producer_id: int, epoch: int, committed: bool,
                       version: int, new_id: int) -> Any:

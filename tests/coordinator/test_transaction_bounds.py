@@ -116,12 +116,14 @@ def test_what_is_prepared_is_not_taken_over(producer):
 
 # ---- partitions ---------------------------------------------------------------------------------
 
-def test_a_partition_that_is_in_already_writes_nothing_and_one_more_keeps_the_start():
+def test_a_partition_that_is_in_already_is_written_again_and_one_more_keeps_the_start():
     side, producer = begun()
-    written, side.ms = list(side.log), 1_400
+    written, side.ms = len(side.log), 1_200
     assert side.add(producer, AT) == 0
-    assert side.log == written
-    assert side.machine.transactions[ID].update_ms == 1_000
+    found = last(side)
+    assert len(side.log) == written + 1
+    assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_200, {AT})
+    side.ms = 1_400
     assert side.add(producer, AT, MORE) == 0
     found = last(side)
     assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_400, {AT, MORE})
@@ -129,6 +131,16 @@ def test_a_partition_that_is_in_already_writes_nothing_and_one_more_keeps_the_st
     assert side.state == "Ongoing"
     side.wait(1)
     assert side.state == "PrepareAbort"
+
+
+@pytest.mark.parametrize("version, again", [(V1, 1), (2, 0)])
+def test_an_end_that_no_epoch_names_is_written_again_before_it_is_told_again(version, again):
+    side, producer = begun(Side(version), version)
+    assert side.end(producer, version=version) == ((-1, -1) if version == V1 else (7, 1))
+    side.complete()
+    written = len(side.log)
+    side.end(producer, version=version)
+    assert len(side.log) == written + again and last(side).state == "CompleteCommit"
 
 
 def test_each_transaction_has_a_time_of_its_own():

@@ -23,6 +23,7 @@ def test_committed_records_are_seen_once_and_aborted_ones_never(random_source):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_ten_thousand_histories(random_source):
     for _ in range(10_000):
         seed = random_source.randrange(1 << 30)

@@ -20,7 +20,9 @@ PARTITIONS = 3
 RETRY_MS, FLUSH_MS = 40, 5
 LIMITS = Limits(10**6, 10**12, False)
 NONE, BUSY, ELSEWHERE, STATE, EPOCH, SEQUENCE = 0, 51, 16, 48, 47, 45
-LOST = object()
+LOST = object()                # A producer waits a little, and goes on.
+OVERSLEPT = object()           # It waits for longer than its transaction may last.
+GIVEN_UP = object()            # What it is told of a write that it does not wait for any more.
 
 
 class Partition:
@@ -195,6 +197,9 @@ class World:
             self.end(term, ending, left)
 
     def mark(self, term, marker, at, ending, left):
+        # As for clients (Producer.arrive): it may come twice, but not after what came after it.
+        if marker.version < 2 and at not in left:
+            return
         error = self.partitions[at[1]].mark(marker)
         if error in (NONE, EPOCH):
             self.send(self.marked, term, at, ending, left)
@@ -279,12 +284,20 @@ class Producer:
         """Sent again until it is answered."""
         if not self.alive or turn != self.turn:
             return
-        if request is LOST:
-            self.world.later(self.world.random.randrange(1, 20), self.take, turn, None)
+        if request in (LOST, OVERSLEPT):
+            wait_ms = 600 if request is OVERSLEPT else self.world.random.randrange(1, 20)
+            self.world.later(wait_ms, self.take, turn, None)
             return
         call, *arguments = request
-        self.world.send(call, *arguments, lambda answer: self.take(turn, answer))
+        self.world.send(self.arrive, turn, call,
+                        (*arguments, lambda answer: self.take(turn, answer)))
         self.world.later(4 * RETRY_MS, self.try_, turn, request)
+
+    def arrive(self, turn, call, arguments):
+        """Without an epoch for each transaction nobody can tell whose a late request is: a client
+        has to close the connection of one that it does not wait for any more."""
+        if self.adds or not self.alive or turn == self.turn:
+            call(*arguments)
 
     def take(self, turn, answer):
         if self.alive and turn == self.turn:
@@ -318,15 +331,21 @@ class Producer:
             world.values[name].append((at[1], value))
             sequence = sequences.get((producer, at), 0)
             while True:
+                if random.random() < 0.05:
+                    world.later(random.randrange(10, 100), self.take, self.turn + 1, GIVEN_UP)
                 error = yield (world.produce, self.id, producer, sequence, at, value, self.adds)
                 if error not in (BUSY, ELSEWHERE):
                     break
                 yield LOST
+            if error is GIVEN_UP:
+                following = yield from self.ended(name, producer, False)
+                # Without a new epoch nobody knows which sequence is next.
+                return following if self.adds else None
             if error:
                 return None
             sequences[producer, at] = sequence + 1
             if random.random() < 0.03:
-                world.later(600, self.take, self.turn + 1, None)
+                yield OVERSLEPT
         committed = random.random() < 0.7
         return (yield from self.ended(name, producer, committed))
 
