@@ -9,7 +9,8 @@ Invariants: (1) slots are gapless: a batch is put and the end is moved in one tr
   condition is the end and the epoch that its writer knows; (2) nothing is appended under an epoch
   after a newer one began: leases tell who is alive, only the epoch's key tells who may write;
   (3) an append whose outcome is unknown is not given up before its slot was read; (4) an epoch is
-  had by one start of one node; (5) a slot is dropped after a snapshot that covers it is whole.
+  had by one start of one node; (5) a slot is dropped after a snapshot that covers it is whole, and
+  no older one takes that one's place, however late an attempt arrives.
 Source: transactions of metadata.keys in place of KIP-595's votes; KIP-630 (snapshots).
 """
 
@@ -297,7 +298,23 @@ class Quorum:
         chunks = _chunks(data)
         for number, chunk in enumerate(chunks):
             self._change([self._in_term(term)], [Put(self._chunk(end, number), chunk)])
-        self._change([self._in_term(term)], [self._put_snapshot(end, epoch, len(chunks))])
+        newest, name = self._put_snapshot(end, epoch, len(chunks)), self._key("at/snapshot")
+
+        def attempt() -> None:
+            there = self.keys.get(name)
+            if there is not None and there.value == newest.value:
+                return
+            # Keeps (5): this attempt may arrive after the next snapshot.
+            is_before = Absent(name) if there is None else Is(*there)
+            done = self.keys.transact(
+                [self._in_term(term), is_before], [newest], [Get(self._key("at/epoch"))])
+            if done.succeeded:
+                return
+            if done.rows[0] and done.rows[0][0].value == term.text:
+                raise Unknown("an attempt of before came first")
+            raise Conflict("a newer epoch has begun")
+
+        self._tried(attempt)
 
     def _put_snapshot(self, end: int, epoch: int, chunk_count: int) -> Put:
         return Put(self._key("at/snapshot"), json.dumps([end, epoch, chunk_count]).encode())

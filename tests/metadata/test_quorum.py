@@ -33,12 +33,14 @@ def quorum(servers, prefix):
 
 
 class Cut:
-    """Keys that lose the answers of the next `cuts` changes; `applied`: whether they are made."""
+    """Keys that lose the answers of the next `cuts` changes; `applied`: whether they are made at
+    once, else arrive() makes them."""
 
     def __init__(self, keys, applied=True):
         self._keys = keys
         self.applied = applied
         self.cuts = 0
+        self._on_their_way = []
 
     def __getattr__(self, name):
         return getattr(self._keys, name)
@@ -49,7 +51,13 @@ class Cut:
         self.cuts -= 1
         if self.applied:
             self._keys.transact(*arguments)
+        else:
+            self._on_their_way.append(arguments)
         raise Unknown("cut")
+
+    def arrive(self):
+        for arguments in self._on_their_way:
+            self._keys.transact(*arguments)
 
 
 def in_office(quorum, node_id=1):
@@ -210,6 +218,21 @@ def test_a_snapshot_takes_the_place_of_what_it_covers(quorum):
     with pytest.raises(Trimmed):
         quorum.read(9)
     assert quorum.read(10) == []
+
+
+def test_an_older_snapshot_whose_attempt_arrives_late_does_not_come_back(servers, prefix):
+    client = Cut(servers.keys(TTL_S), applied=False)
+    quorum = Quorum(client, prefix, 5.0, time.monotonic)
+    term = in_office(quorum)
+    for base in range(8):
+        quorum.append(term, base, 1, b"x")
+    for end in (4, 8):
+        client.cuts = 2 if end == 4 else 0
+        quorum.save_snapshot(term, end, term.epoch, b"")
+        quorum.trim(term, end)
+    client.arrive()
+    assert quorum.load_snapshot(0) == (8, term.epoch, b"")
+    quorum.close()
 
 
 def test_who_resigns_leaves_an_empty_office(quorum):
