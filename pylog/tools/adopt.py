@@ -265,7 +265,7 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     if others:
         found.append(Finding(
             "metadata", "", WARN, f"brokers {', '.join(map(str, others))} are registered too",
-            "unregister those that are gone: kafka-cluster.sh unregister"))
+            "once brokerd runs: pylog cluster forget, for those that are gone"))
     return image, found
 
 

@@ -24,6 +24,7 @@ from pylog.tools.command import TOPIC, Look, Tools, shared, watch_option, watche
 from pylog.tools.elections import elect
 from pylog.tools.printer import size
 from pylog.tools.reassignments import cancel, moves, reassign
+from pylog.tools.registrations import forget
 from pylog.tools.session import Session, ToolError
 
 BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
@@ -68,7 +69,7 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
                              f"{_shown(members)}"]:
             session.out.line(line)
     if told:
-        raise ToolError(f"{len(told)} of these need somebody")
+        raise ToolError(f"{len(told)} of these need{'s' if len(told) == 1 else ''} somebody")
 
 
 @cluster.command()
@@ -121,13 +122,16 @@ def _troubles(found: dict[str, Any]) -> list[str]:
     """Keeps (2)."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
     told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
-    told += [f"broker {number} is not there: it has replicas of {count} partitions"
-             for number, count in found["missing_brokers"].items()]
-    for key, text in (("offline", "have no leader"), ("under_replicated", "are under-replicated")):
+    told += [f"broker {number} is not there: it has replicas of {count} partitions" if count else
+             f"broker {number} is not there; it has no replicas (pylog cluster forget {number}, "
+             "when it is gone for good)" for number, count in found["missing_brokers"].items()]
+    for key, is_so, are_so in (("offline", "has no leader", "have no leader"),
+                               ("under_replicated", "is under-replicated", "are under-replicated")):
         names = found[key]
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            told.append(f"{len(names)} partitions {text}: {', '.join(names[:3])}{more} "
+            text = f"partition {is_so}" if len(names) == 1 else f"partitions {are_so}"
+            told.append(f"{len(names)} {text}: {', '.join(names[:3])}{more} "
                         "(pylog cluster explain says why)")
     quorum = found["quorum"]
     if quorum is not None and quorum["leader"] < 0:
@@ -153,7 +157,7 @@ async def _quorum(asked: Cluster) -> dict[str, Any] | None:
             "observers": [other.replica_id for other in row.observers]}
 
 
-for command in (move, drain, grow, shrink, moves, cancel, reassign, elect):
+for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget):
     cluster.add_command(command)
 
 
@@ -174,15 +178,13 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
              "partitions": len(row["partitions"]), "bytes": sum(row["partitions"].values()),
              "usable_bytes": row["usable_bytes"], "total_bytes": row["total_bytes"],
              "error": row["error"]} for row in await inquiry.log_dirs(asked)]
-    placed = [node for part in parts for node in part.replicas]
     offline = [part for part in parts if part.leader < 0]
     behind = [part for part in parts if len(part.isr) < len(part.replicas)]
     return {"cluster_id": metadata.cluster_id, "controller": metadata.controller,
             "topics": len(metadata.topics), "partitions": len(parts),
             "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
             "offline": _names(offline), "under_replicated": _names(behind),
-            "missing_brokers": {node: placed.count(node) for node in sorted(set(placed))
-                                if node not in metadata.nodes},
+            "missing_brokers": await inquiry.absent_brokers(asked, metadata),
             "quorum": await _quorum(asked), "brokers": brokers, "log_dirs": dirs}
 
 

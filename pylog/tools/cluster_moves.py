@@ -51,8 +51,9 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
         if set(part.replicas) <= allowed and len(part.replicas) == count:
             continue
         if count > len(allowed):
+            there = "is only 1 broker" if len(allowed) == 1 else f"are only {len(allowed)} brokers"
             raise ToolError(f"{part.topic}-{part.partition} is to have {count} replicas, "
-                            f"and there are only {len(allowed)} brokers for them")
+                            f"and there {there} for them")
         found[TopicPartition(part.topic, part.partition)] = _replaced(
             metadata, part, allowed, loads, count)
     return found
@@ -121,7 +122,7 @@ def move(session: Session, pattern: str, to: str, **how: bool) -> None:
 @click.pass_obj
 def drain(session: Session, broker: int, **how: bool) -> None:
     """Move every partition away from BROKER, so that it can be taken away."""
-    _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, **how)
+    _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker, **how)
 
 
 @click.command(cls=Tool)
@@ -158,11 +159,15 @@ def _numbers(to: str) -> set[int]:
 
 
 def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
-               **how: bool) -> None:
+               leaving: int | None = None, **how: bool) -> None:
+    """leaving: a broker that has to be known, if only as one that is not there."""
     async def look(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await inquiry.all_topics(admin.cluster)
         allowed = allowed_of(metadata)
-        missing = allowed - set(metadata.nodes)
+        known = set(metadata.nodes)
+        if leaving is not None and leaving not in known:
+            known |= (await inquiry.absent_brokers(admin.cluster, metadata)).keys()
+        missing = (allowed if leaving is None else {*allowed, leaving}) - known
         if missing:
             raise ToolError(f"there is no broker {min(missing)}")
         parts = [part for name, topic in sorted(metadata.topics.items())

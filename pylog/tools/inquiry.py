@@ -26,6 +26,7 @@ from pylog.tools.session import ToolError
 MAX_TIMESTAMP = -3
 FIRST_BATCH_BYTES = 65_536
 FETCH_VERSION_MAX = 12  # Later ones name topics by id: no use for a request by itself.
+FENCED_BROKERS_VERSION = 2  # Of DescribeCluster (KIP-1073).
 GROUPS_VERSION_MAX = 9  # Of OffsetFetch and OffsetCommit, likewise.
 
 
@@ -50,6 +51,27 @@ async def all_topics(cluster: Cluster) -> Metadata:
     """The newest metadata of every topic."""
     cluster.wants_all_topics = True
     return await cluster.refresh()
+
+
+async def fenced_brokers(cluster: Cluster) -> set[int]:
+    """The brokers that are registered and not there; none where nobody tells of them."""
+    request = messages.DescribeClusterRequest
+    try:
+        connection = await cluster.any_connection()
+        if connection.version(request) < FENCED_BROKERS_VERSION:
+            return set()
+        answer = await connection.send(request(include_fenced_brokers=True))
+    except KafkaError:
+        return set()
+    return {row.broker_id for row in answer.brokers if row.is_fenced}
+
+
+async def absent_brokers(cluster: Cluster, metadata: Metadata) -> dict[int, int]:
+    """The brokers that are not there: the number of partitions that have replicas on each."""
+    placed = [node for topic in metadata.topics.values() for part in topic.partitions.values()
+              for node in part.replicas]
+    absent = ({*placed} | await fenced_brokers(cluster)) - metadata.nodes.keys()
+    return {node: placed.count(node) for node in sorted(absent)}
 
 
 async def topic_names(cluster: Cluster) -> list[str]:

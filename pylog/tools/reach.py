@@ -42,7 +42,8 @@ async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
     found += [_controller(metadata), *_quorum(await endpoint.quorum(cluster))]
-    found += [*_missing(metadata), *_partitions(metadata), *await _explained(cluster, metadata)]
+    found += [*await _missing(cluster, metadata), *_partitions(metadata),
+              *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
     return [*found, *dirs], local
 
@@ -155,14 +156,15 @@ def _quorum(members: list[dict[str, Any]] | None) -> list[Finding]:
             for row in members]
 
 
-def _missing(metadata: Any) -> list[Finding]:
-    """Brokers that have replicas and are not there."""
-    placed = [node for topic in metadata.topics.values() for part in topic.partitions.values()
-              for node in part.replicas]
-    return [Finding("broker", str(node), FAIL,
-                    f"it is not there, and has replicas of {placed.count(node)} partitions",
-                    "start it, or give its replicas to others: pylog cluster drain "
-                    f"{node}") for node in sorted({*placed} - metadata.nodes.keys())]
+async def _missing(cluster: Any, metadata: Any) -> list[Finding]:
+    """Brokers that are not there."""
+    absent = await inquiry.absent_brokers(cluster, metadata)
+    return [Finding("broker", str(node), FAIL, f"it is not there, and has replicas of {count} "
+                    "partitions", "start it, or give its replicas to others: pylog cluster drain "
+                    f"{node}") if count else
+            Finding("broker", str(node), WARN, "it is not there; it has no replicas",
+                    f"start it, or, when it is gone for good, pylog cluster forget {node}")
+            for node, count in absent.items()]
 
 
 async def _explained(cluster: Any, metadata: Any) -> list[Finding]:

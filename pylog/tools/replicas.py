@@ -55,8 +55,9 @@ def sentences(facts: Facts) -> list[str]:
     missing = [replica for replica in facts.replicas if replica not in facts.isr]
     found = []
     if not missing:
-        found.append(f"{facts.name} is well: led by broker {facts.leader}, all "
-                     f"{len(facts.replicas)} replicas in sync.")
+        count = len(facts.replicas)
+        found.append(f"{facts.name} is well: led by broker {facts.leader}, "
+                     + (f"all {count} replicas in sync." if count > 1 else "its only replica."))
     else:
         found.append(f"{facts.name} is under-replicated: led by broker {facts.leader}, "
                      f"{_brokers(missing)} not in sync.")

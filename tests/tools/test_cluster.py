@@ -17,7 +17,7 @@ def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
     assert "is well: 1 brokers" in run("cluster", "status", broker=target).out
     assert run("cluster", "status", "--json", broker=target).json["troubles"] == []
     assert run("cluster", "explain", f"{topic}-0", broker=target).out == (
-        f"{topic}-0 is well: led by broker 1, all 1 replicas in sync.\n")
+        f"{topic}-0 is well: led by broker 1, its only replica.\n")
     told = run("cluster", "explain", f"{topic}-0", "--json", broker=target).json
     assert told["in_sync_min"] == 1 and told["lags"] == {"1": 0}
 
@@ -30,6 +30,8 @@ def test_what_does_not_exist_is_not_explained(target):
         "cluster", "explain", "x", broker=target, fails=True).err
     assert "there is no broker 77" in run(
         "cluster", "move", topic, "--to", "77", "--yes", broker=target, fails=True).err
+    assert "there is no broker 77" in run(
+        "cluster", "drain", "77", "--yes", broker=target, fails=True).err
     assert "only 0 brokers" in run(
         "cluster", "drain", "1", "--yes", broker=target, fails=True).err
 
@@ -111,5 +113,5 @@ def test_partitions_shrink_onto_the_brokers_that_are_left():
 
 def test_too_few_brokers_are_told():
     metadata = cluster_of({1: None, 2: None}, (1, 2))
-    with pytest.raises(ToolError, match="only 1 brokers"):
+    with pytest.raises(ToolError, match="is only 1 broker for"):
         planned(metadata, metadata.topics["t"].partitions.values(), {2})

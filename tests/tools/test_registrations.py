@@ -1,0 +1,49 @@
+"""A broker that is gone for good is told of until it is forgotten: three brokers of a process."""
+
+import pytest
+
+from pylog.testing import Cluster
+from tests.clusters import until
+from tests.tools.support import run
+
+
+@pytest.fixture
+def cluster():
+    """Its third broker has stopped."""
+    with Cluster(3) as found:
+        found.create_topic("everywhere", replicas=3)
+        found.create_topic("elsewhere", replicas=1)
+        found.wait_in_sync("everywhere")
+        found[3].stop()
+        yield found[1]
+
+
+def missing(broker) -> dict[str, int]:
+    """Brokers that are not there, with the number of their replicas."""
+    return run("cluster", "--json", broker=broker).json["missing_brokers"]
+
+
+def test_a_broker_that_is_gone_is_forgotten_once_it_has_no_replicas(cluster):
+    until(lambda: missing(cluster) in ({"3": 1}, {"3": 2}))
+    refused = run("cluster", "forget", "3", "--yes", broker=cluster, fails=True).err
+    assert "broker 3 has replicas of" in refused and "pylog cluster drain 3" in refused
+    run("topics", "delete", "everywhere", "elsewhere", "--yes", broker=cluster)
+    until(lambda: missing(cluster) == {"3": 0})
+    assert "broker 3 is not there; it has no replicas" in run(
+        "cluster", "status", broker=cluster, fails=True).out
+    found = run("doctor", "--json", broker=cluster).json["findings"]
+    assert [(row["status"], row["advice"]) for row in found if row["check"] == "broker"] == [
+        ("warn", "start it, or, when it is gone for good, pylog cluster forget 3")]
+    assert "everything is where it shall be" in run(
+        "cluster", "drain", "3", "--yes", broker=cluster).out
+    assert run("cluster", "forget", "3", "--yes", broker=cluster).out == "broker 3 is forgotten\n"
+    until(lambda: missing(cluster) == {})
+    assert "there is no broker 3" in run(
+        "cluster", "forget", "3", "--yes", broker=cluster, fails=True).err
+
+
+def test_a_broker_that_is_there_is_not_forgotten(brokerd):
+    assert "broker 1 is there" in run(
+        "cluster", "forget", "1", "--yes", broker=brokerd, fails=True).err
+    assert "there is no broker 77" in run(
+        "cluster", "forget", "77", "--yes", broker=brokerd, fails=True).err
