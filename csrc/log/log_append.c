@@ -101,7 +101,8 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
     assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
-        ssize_t n = disk->pwrite(s->fd, bytes, len, at);
+        size_t some = len < LOG_WRITE_BYTES_MAX ? len : LOG_WRITE_BYTES_MAX;
+        ssize_t n = disk->pwrite(s->fd, bytes, some, at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             int error = n < 0 ? errno : ENOSPC;

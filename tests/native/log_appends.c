@@ -147,6 +147,34 @@ static ssize_t tearing_pwrite(int fd, const void *bytes, size_t len, off_t at) {
 }
 
 /* A write that was torn is cut off again. */
+static size_t largest_write, writes;
+static ssize_t noting_pwrite(int fd, const void *from, size_t bytes, off_t at) {
+    writes += bytes > 4096; /* not those of indexes */
+    largest_write = bytes > largest_write ? bytes : largest_write;
+    return pwrite(fd, from, bytes, at);
+}
+
+static void write_in_pieces(void) {
+    enum { RECORD_BYTES = 5 << 19 };
+    static uint8_t record[RECORD_BYTES], large[RECORD_BYTES + 100], read[RECORD_BYTES + 100];
+    static struct disk disk;
+    open_one(config_of(1 << 20)); /* which leaves nothing to allocate ahead */
+    fill(1, 1);
+    disk = *log_dir_disk(dir);
+    disk.pwrite = noting_pwrite;
+    log_dir_set_disk(dir, &disk);
+    for (size_t i = 0; i < RECORD_BYTES; i++) record[i] = (uint8_t)(i >> 7);
+    struct batch_summary summary = {0};
+    size_t len = scene_batch(large, record, RECORD_BYTES, 2, -1, -1);
+    CHECK(batch_parse(large, len, &summary.header) == 0);
+    CHECK(log_append(one, large, len, &summary, -1, NOW, &appended) == 0);
+    CHECK(writes == 3 && largest_write == 1 << 20 && ends_are(0, 2, 2, 2));
+    int fd = openat(dir->fd, file_of(1, "log"), O_RDONLY);
+    CHECK(fd >= 0 && pread(fd, read, len, 0) == (ssize_t)len && memcmp(read, large, len) == 0);
+    close(fd);
+    let_go();
+}
+
 static void take_back(void) {
     open_one(config_of(1 << 20));
     fill(2, 1);
@@ -392,6 +420,7 @@ int main(int argc, char **argv) {
         {"index", roll_by_indexes}, {"made", roll_within_the_settings},
         {"write", write_whole},     {"back", take_back},    {"fail", fail_to_write},
         {"answer", answer},         {"again", answer_again}, {"verify", verify},
-        {"wake", wake},             {"ask", ask_for_flushes}, {"open", open_again}};
+        {"wake", wake},             {"ask", ask_for_flushes}, {"open", open_again},
+        {"pieces", write_in_pieces}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

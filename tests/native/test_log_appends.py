@@ -11,6 +11,7 @@ SCENES = {
     "a_segment_ends_before_its_indexes_are_full": "index",
     "a_segment_that_cannot_be_followed_stays_the_last": "made",
     "a_batch_is_written_whole_over_several_calls": "write",
+    "a_long_batch_is_written_in_pieces": "pieces",
     "a_torn_write_is_cut_off_again": "back",
     "a_disk_that_fails_a_write_is_offline": "fail",
     "a_file_that_was_closed_meanwhile_is_opened_again": "open",
