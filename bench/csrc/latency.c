@@ -1,13 +1,15 @@
 /* End-to-end latency at a fixed rate: from before a record's send to after its receipt.
  *
- * usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS
+ * usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS [TIMES]
  * One thread sends single-record requests on schedule and never waits for an answer, so a stall of
  * the broker shows as latency of every record behind it; another long-polls partition 0. The first
- * second is left out. Prints one line of JSON. TOPIC must be fresh. secure.h says how it gets TLS
+ * second is left out. Prints one line of JSON. TOPIC must be fresh. The file TIMES gets two int64 a
+ * record, ns of CLOCK_MONOTONIC: before its send, after its receipt. secure.h says how it gets TLS
  * and a login.
  */
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "secure.h"
 
@@ -19,7 +21,9 @@ typedef struct {
     int64_t wanted;
     int64_t skipped;
     int64_t seen;
+    pid_t thread;
     int64_t *samples_ns;
+    int64_t *times_ns; /* two a sample */
 } poll_side;
 
 /* A batch of ours carries its send time in the first value: header, then record head of known
@@ -69,7 +73,10 @@ static void take(poll_side *side, const uint8_t *batch, int64_t length, int64_t 
         }
         *offset = wire_get64(batch) + wire_get32(batch + 23) + 1;
         if (side->seen >= side->skipped && side->seen < side->wanted) {
-            side->samples_ns[side->seen - side->skipped] = now_ns - sent_at_ns(batch);
+            int64_t at = side->seen - side->skipped;
+            side->times_ns[2 * at] = sent_at_ns(batch);
+            side->times_ns[2 * at + 1] = now_ns;
+            side->samples_ns[at] = now_ns - side->times_ns[2 * at];
         }
         side->seen++;
         batch += whole;
@@ -80,6 +87,7 @@ static void take(poll_side *side, const uint8_t *batch, int64_t length, int64_t 
 static void *receive(void *argument)
 {
     poll_side *side = argument;
+    side->thread = gettid();
     uint8_t frame[1024];
     uint8_t *reply = malloc(REPLY_ROOM);
     secure_stream stream = secure_connect(side->port);
@@ -113,19 +121,29 @@ static void *receive(void *argument)
     return NULL;
 }
 
+static void write_times(const poll_side *side, const char *path)
+{
+    FILE *out = fopen(path, "wb");
+    size_t count = 2 * (size_t)(side->wanted - side->skipped);
+    if (!out || fwrite(side->times_ns, sizeof(int64_t), count, out) != count || fclose(out)) {
+        wire_die("cannot write %s", path);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    if (argc != 7) {
-        wire_die("usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS");
+    if (argc != 7 && argc != 8) {
+        wire_die("usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS [TIMES]");
     }
     int rate = atoi(argv[3]);
     int record_bytes = atoi(argv[5]);
     poll_side side = {.port = atoi(argv[1]), .topic = argv[2], .skipped = rate};
     side.wanted = (int64_t)(rate * atof(argv[4])) + rate;
     side.samples_ns = calloc((size_t)side.wanted, sizeof *side.samples_ns);
+    side.times_ns = calloc(2 * (size_t)side.wanted, sizeof *side.times_ns);
     uint8_t *batch = malloc((size_t)record_bytes + 4096);
     uint8_t *frame = malloc((size_t)record_bytes + 8192);
-    if (!batch || !frame || !side.samples_ns || record_bytes < 8) {
+    if (!batch || !frame || !side.samples_ns || !side.times_ns || record_bytes < 8) {
         wire_die("no memory, or records below 8 bytes");
     }
     prctl(PR_SET_TIMERSLACK, 1000);
@@ -150,7 +168,11 @@ int main(int argc, char **argv)
         secure_drain(&stream);
     }
     pthread_join(receiver, NULL);
-    printf("{\"requests\": %lld, ", (long long)side.wanted);
+    if (argc == 8) {
+        write_times(&side, argv[7]);
+    }
+    printf("{\"requests\": %lld, \"sender\": %d, \"receiver\": %d, ", (long long)side.wanted,
+           gettid(), side.thread);
     wire_print_percentiles(side.samples_ns, (size_t)(side.wanted - side.skipped));
     printf("}\n");
     return 0;

@@ -1,12 +1,15 @@
 /* Sending short ranges of a cached file: read into the answer's bytes, each by a sendfile of its
- * own, or from memory where they were read once for many readers?
+ * own, or from memory where they were read once for many readers: copied to the socket (share), by
+ * reference, each head between them written to the pipe (splice), or as one sendfile of a whole
+ * answer that many readers get alike (memfd)?
  *
- * usage: reply copy|sendfile|share RANGE_BYTES RANGES ANSWERS FILE
+ * usage: reply copy|sendfile|share|splice|memfd RANGE_BYTES RANGES ANSWERS FILE
  * An answer is RANGES times 40 bytes of head and one range. The other end, a second process, asks
  * for each answer with one byte and reads it whole. Prints the sender's CPU per answer, as JSON.
  */
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
@@ -14,7 +17,7 @@
 
 #include "wire.h"
 
-enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26, PIECES_MAX = 32 };
+enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26, PIECES_MAX = 32, PIPE_BYTES = 1 << 20 };
 
 static double cpu_s(void)
 {
@@ -104,6 +107,55 @@ static void answer_shared(int stream, size_t range_bytes, int ranges)
     free(head);
 }
 
+static uint8_t *mapped(size_t bytes)
+{
+    uint8_t *made = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED) {
+        wire_die("mmap: %s", strerror(errno));
+    }
+    memset(made, 7, bytes);
+    return made;
+}
+
+static void answer_spliced(int stream, size_t range_bytes, int ranges)
+{
+    static uint8_t *shared;
+    static int ends[2];
+    if (!shared) {
+        shared = mapped(range_bytes * (size_t)ranges);
+        if (pipe(ends) || fcntl(ends[1], F_SETPIPE_SZ, PIPE_BYTES) < 0) {
+            wire_die("pipe: %s", strerror(errno));
+        }
+    }
+    uint8_t head[HEAD_BYTES];
+    for (int i = 0; i < ranges; i++) {
+        memset(head, i, HEAD_BYTES);
+        whole(write(ends[1], head, HEAD_BYTES), HEAD_BYTES, "write");
+        struct iovec range = {shared + (size_t)i * range_bytes, range_bytes};
+        whole(vmsplice(ends[1], &range, 1, 0), range_bytes, "vmsplice");
+    }
+    size_t left = (size_t)ranges * (HEAD_BYTES + range_bytes);
+    while (left > 0) {
+        ssize_t sent = splice(ends[0], NULL, stream, NULL, left, 0);
+        if (sent <= 0) {
+            wire_die("splice: %s", strerror(errno));
+        }
+        left -= (size_t)sent;
+    }
+}
+
+static void answer_from_memory_file(int stream, size_t range_bytes, int ranges)
+{
+    static int file = -1;
+    size_t bytes = (size_t)ranges * (HEAD_BYTES + range_bytes);
+    if (file < 0) {
+        file = memfd_create("reply", 0);
+        uint8_t *answer = mapped(bytes);
+        whole(pwrite(file, answer, bytes, 0), bytes, "pwrite");
+    }
+    send_file(stream, file, 0, bytes);
+}
+
 static int cached_file(const char *path)
 {
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -141,7 +193,7 @@ static void connected(int ends[2])
 int main(int argc, char **argv)
 {
     if (argc != 6) {
-        wire_die("usage: reply copy|sendfile|share RANGE_BYTES RANGES ANSWERS FILE");
+        wire_die("usage: reply copy|sendfile|share|splice|memfd RANGE_BYTES RANGES ANSWERS FILE");
     }
     size_t range_bytes = (size_t)atol(argv[2]);
     int ranges = atoi(argv[3]);
@@ -163,6 +215,10 @@ int main(int argc, char **argv)
         whole(recv(ends[1], &question, 1, 0), 1, "recv");
         if (!strcmp(argv[1], "share")) {
             answer_shared(ends[1], range_bytes, ranges);
+        } else if (!strcmp(argv[1], "splice")) {
+            answer_spliced(ends[1], range_bytes, ranges);
+        } else if (!strcmp(argv[1], "memfd")) {
+            answer_from_memory_file(ends[1], range_bytes, ranges);
         } else if (!strcmp(argv[1], "copy")) {
             answer_copied(ends[1], file, at, range_bytes, ranges);
         } else {

@@ -17,7 +17,7 @@ ANSWERS = 2000
 
 @pytest.mark.parametrize("ranges", [1, 6])
 @pytest.mark.parametrize("range_bytes", [4096, 16384, 32768, 65536, 131072])
-@pytest.mark.parametrize("way", ["copy", "sendfile"])
+@pytest.mark.parametrize("way", ["copy", "sendfile", "share", "splice", "memfd"])
 def test_send_ranges(benchmark, tmp_path, way, range_bytes, ranges):
     benchmark.group = f"answer of {ranges} x {range_bytes} B"
     command = [load_client("reply"), way, str(range_bytes), str(ranges), str(ANSWERS),

@@ -1,0 +1,229 @@
+"""What a record waited for, thread by thread, read from the kernel's record of who ran.
+
+Called by: bench.outliers.
+Invariants: (1) the spans of a record follow each other without a gap, from its receipt back to its
+  send; (2) what cannot be followed is one span of kind LOST, never a guess; (3) a switch that the
+  trace lacks (threads of a sandbox around the machine leave some out) was when the next event of
+  its processor has another thread.
+Source: Documentation/trace/ftrace.rst and events.rst of Linux for the lines of a trace.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+IDLE = 0   # pid of the processor that does nothing; an interrupt there has it too
+UNKNOWN = "?"   # the state of a thread whose switch is not in the trace
+STEPS_MAX = 200   # of one record's way
+RUNS, WAITS, BLOCKED, INTERRUPT, LOST = "runs", "waits", "blocked", "interrupt", "lost"
+LINE = re.compile(
+    r"^\s*(?P<name>.{1,16})-(?P<pid>\d+)\s+\[(?P<cpu>\d+)\]\s+\S+\s+(?P<at>\d+\.\d+): "
+    r"(?P<event>\w+): ?(?P<rest>.*)$")
+SWITCH = re.compile(r"prev_state=(?P<state>\S+) ==> next_comm=(?P<name>.*) next_pid=(?P<pid>\d+)")
+WAKING = re.compile(r"pid=(?P<pid>\d+) prio=")
+KERNEL = re.compile(r"kworker|ksoftirqd|rcu|jbd2|migration|kswapd|kcompactd")
+CALL = re.compile(r"NR (?P<number>-?\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """pid: the thread on the processor. other: who comes next, or is woken, or the call's number.
+    state: of the thread that a switch takes from the processor, R: it was not done."""
+
+    at_us: int
+    processor: int
+    kind: str
+    pid: int
+    name: str
+    other: int
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """call: the system call that a thread runs or blocks in, None: its own code. instead: who ran
+    while a thread waited, whose processor it then got."""
+
+    kind: str
+    pid: int
+    begin_us: int
+    end_us: int
+    call: str | None = None
+    instead: int | None = None
+
+    @property
+    def us(self) -> int:
+        return self.end_us - self.begin_us
+
+
+def microseconds(seconds: str) -> int:
+    """Of a time as a trace has it, by whole numbers."""
+    whole, _, part = seconds.partition(".")
+    return int(whole) * 1_000_000 + int(part[:6].ljust(6, "0"))
+
+
+def event(line: str) -> Event | None:
+    """None: it is none of those that are followed."""
+    found = LINE.match(line)
+    if found is None:
+        return None
+    at_us, pid, name = microseconds(found["at"]), int(found["pid"]), found["name"].strip()
+    processor, kind, rest = int(found["cpu"]), found["event"], found["rest"]
+    if kind == "sched_switch" and (to := SWITCH.search(rest)):
+        return Event(at_us, processor, "switch", pid, name, int(to["pid"]), to["state"])
+    if kind == "sched_waking" and (woken := WAKING.search(rest)):
+        return Event(at_us, processor, "waking", pid, name, int(woken["pid"]))
+    if kind in ("sys_enter", "sys_exit") and (call := CALL.search(rest)):
+        return Event(at_us, processor, kind, pid, name, int(call["number"]))
+    return None
+
+
+@dataclass(slots=True)
+class _Run:
+    begin_us: int
+    before: int                 # whose the processor was
+    end_us: int | None = None   # None: it goes on
+    state: str = ""
+
+
+@dataclass
+class Timeline:
+    """What each thread did, in order of time."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    runs: dict[int, list[_Run]] = field(default_factory=lambda: defaultdict(list))
+    wakings: dict[int, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[int, list[list]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "Timeline":
+        made, running = cls(), {}
+        for one in sorted(events, key=lambda each: each.at_us):
+            made.names.setdefault(one.pid, one.name)
+            before = running.get(one.processor, one.pid)
+            if before != one.pid:
+                made._switch(one.at_us, before, one.pid, UNKNOWN)   # Keeps (3).
+            running[one.processor] = one.other if one.kind == "switch" else one.pid
+            if one.kind == "switch":
+                made._switch(one.at_us, one.pid, one.other, one.state)
+            elif one.kind == "waking":
+                made.wakings[one.other].append(one)
+            elif one.kind == "sys_enter":
+                made.calls[one.pid].append([one.at_us, None, one.other])
+            elif made.calls[one.pid] and made.calls[one.pid][-1][1] is None:
+                made.calls[one.pid][-1][1] = one.at_us
+        return made
+
+    def _switch(self, at_us: int, before: int, after: int, state: str) -> None:
+        runs = self.runs[before]
+        if not runs or runs[-1].end_us is not None:
+            runs.append(_Run(at_us, before))   # Where it began the trace did not see.
+        runs[-1].end_us, runs[-1].state = at_us, state
+        self.runs[after].append(_Run(at_us, before))
+
+    def run_at(self, pid: int, at_us: int) -> int | None:
+        """Index of the run that the thread is in, or has just ended; None: it does not run then."""
+        runs = self.runs.get(pid, [])
+        index = bisect_right(runs, at_us, key=lambda run: run.begin_us) - 1
+        if index < 0 or (runs[index].end_us is not None and runs[index].end_us < at_us):
+            return None
+        return index
+
+    def waking_of(self, pid: int, after_us: int, until_us: int) -> Event | None:
+        """The first in the interval: later ones find it awake."""
+        wakings = self.wakings.get(pid, [])
+        index = bisect_left(wakings, after_us, key=lambda one: one.at_us)
+        found = wakings[index] if index < len(wakings) else None
+        return found if found is not None and found.at_us <= until_us else None
+
+    def call_in(self, pid: int, begin_us: int, end_us: int, calls: Mapping[int, str]) -> str | None:
+        """The system call that most of the interval was spent in; None: none took half of it."""
+        most, name = (end_us - begin_us) / 2, None
+        made = self.calls.get(pid, [])
+        first = max(0, bisect_right(made, begin_us, key=lambda call: call[0]) - 1)
+        last = bisect_left(made, end_us, key=lambda call: call[0])
+        for begin, end, number in made[first:last]:
+            inside = min(end_us, end if end is not None else end_us) - max(begin_us, begin)
+            if inside > 0 and inside >= most:
+                most, name = inside, calls.get(number, f"system call {number}")
+        return name
+
+
+def way(timeline: Timeline, receiver: int, sent_us: int, received_us: int,
+        calls: Mapping[int, str]) -> list[Span]:
+    """From receipt back to send: who ran, who was awake and waited, who woke whom. Keeps (1)."""
+    spans: list[Span] = []
+    pid, at_us = receiver, received_us
+
+    def add(kind: str, since_us: int, call: str | None = None, instead: int | None = None) -> None:
+        nonlocal at_us
+        begin_us = max(sent_us, min(since_us, at_us))
+        if begin_us < at_us or not spans:
+            spans.append(Span(kind, pid, begin_us, at_us, call, instead))
+        at_us = begin_us
+
+    while at_us > sent_us:
+        index = timeline.run_at(pid, at_us) if len(spans) < STEPS_MAX else None
+        if index is None:
+            add(LOST, sent_us)   # Keeps (2).
+            break
+        run, earlier = timeline.runs[pid][index], timeline.runs[pid][index - 1] if index else None
+        add(RUNS, run.begin_us,
+            timeline.call_in(pid, max(sent_us, run.begin_us), at_us, calls))
+        if at_us == sent_us:
+            break
+        if earlier is None or earlier.end_us is None:
+            add(LOST, sent_us)
+        elif earlier.state.startswith("R"):
+            add(WAITS, earlier.end_us, instead=run.before)
+        else:
+            pid = _woken(timeline, add, pid, earlier, run, calls)
+    return spans
+
+
+def _woken(timeline: Timeline, add, pid: int, earlier: _Run, run: _Run,
+           calls: Mapping[int, str]) -> int:
+    """Goes back over a sleep that ended with `run`; whom to follow from there."""
+    woken = timeline.waking_of(pid, earlier.end_us, run.begin_us)
+    if woken is None:
+        add(LOST, 0)
+        return pid
+    add(WAITS, woken.at_us, instead=run.before)
+    if earlier.state.startswith("D"):
+        add(BLOCKED, earlier.end_us,
+            timeline.call_in(pid, earlier.end_us, woken.at_us, calls))
+        return pid
+    if woken.pid == IDLE:
+        add(INTERRUPT, 0)
+    return woken.pid
+
+
+def others_us(spans: list[Span], ours: Mapping[int, str]) -> int:
+    """What was waited for processors that neither broker nor client had."""
+    return sum(span.us for span in spans
+               if span.kind == WAITS and span.instead != IDLE and span.instead not in ours)
+
+
+def cause(spans: list[Span], names: Mapping[int, str], ours: Mapping[int, str]) -> str:
+    """The longest span, in words. names: of all threads, as the kernel has them; ours: those of
+    broker and client."""
+    longest = max(spans, key=lambda span: span.us)
+    who = ours.get(longest.pid) or _stranger(longest.pid, names)
+    if longest.kind == RUNS:
+        return f"{who} runs in {longest.call or 'its own code'}"
+    if longest.kind == BLOCKED:
+        return f"{who} is blocked in {longest.call or 'the kernel'}"
+    if longest.kind == INTERRUPT:
+        return f"{who} sleeps until an interrupt"
+    if longest.kind == LOST:
+        return f"{who} cannot be followed"
+    if longest.instead == IDLE:
+        return f"{who} waits for an idle processor"
+    return f"{who} waits, {ours.get(longest.instead) or _stranger(longest.instead, names)} runs"
+
+
+def _stranger(pid: int | None, names: Mapping[int, str]) -> str:
+    kernel = KERNEL.match(names.get(pid or IDLE, ""))
+    return f"the kernel's {kernel[0]}" if kernel else "another process"
