@@ -48,11 +48,9 @@ class Connection:
     async def ask_bytes(self, request: bytes) -> bytes:
         """A request's frame, the answer without its size. Keeps (1)."""
         self._writer.write(request)
-        return await asyncio.wait_for(self._answer(), ANSWER_WAIT_S)
-
-    async def _answer(self) -> bytes:
-        size, = struct.unpack(">i", await self._reader.readexactly(4))
-        return await self._reader.readexactly(size)
+        async with asyncio.timeout(ANSWER_WAIT_S):
+            size, = struct.unpack(">i", await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
 
     def close(self) -> None:
         self._writer.close()
