@@ -20,15 +20,17 @@ from pylog.client.descriptions import ConfigResource, ResourceType
 from pylog.client.offsets import TopicPartition
 from pylog.tools import inquiry
 from pylog.tools.command import GROUP, TOPIC, Tool, confirmed
+from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
 
 PREFIX = "__dlq.errors."
 SETTING = "errors.deadletterqueue.topic.name"
+ALLOWS = "errors.deadletterqueue.group.enable"
 POSITIONS = "pylog.redrive."      # And the group's name: what redrive is done with.
 POLL_S = 0.25
 BATCH = 500                       # Records of one transaction.
 LOOKED = {"letter": "LETTER", "source": "RECORD", "deliveries": "DELIVERIES", "why": "WHY",
-          "age_seconds": "AGE", "key": "KEY", "value": "VALUE"}
+          "age_seconds": ("AGE", span), "key": "KEY", "value": "VALUE"}
 REDRIVEN = {"letter": "LETTER", "source": "RECORD", "outcome": "OUTCOME"}
 PURGED = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
           "new_start_offset": "NEW START", "end_offset": "END", "records": "RECORDS"}
@@ -66,6 +68,19 @@ async def topic_of(admin: Admin, group: str) -> str | None:
     return (entry.value or None) if entry is not None else None
 
 
+async def fault_of(admin: Admin, topic: str) -> str | None:
+    """Why no letter can be written to a topic, as far as the topic itself says."""
+    try:
+        await inquiry.topics(admin.cluster, [topic])
+    except inquiry.UnknownName:
+        return f"there is no topic {topic}"
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entry = (await admin.describe_configs([resource]))[resource].get(ALLOWS)
+    # A broker shows it where it is set.
+    return None if entry is not None and entry.value == "true" else \
+        f"{topic} has not {ALLOWS}=true"
+
+
 def letter_of(record: Any, group: str) -> Letter | None:
     """The letter that a record is; None: it is no letter of this group."""
     found = {name.removeprefix(PREFIX): (value or b"").decode("utf-8", "replace")
@@ -89,7 +104,7 @@ class Reader:
         name = topic or session.administer(lambda admin: topic_of(admin, group))
         if name is None:
             raise ToolError(f"{group} has no dead-letter topic ({SETTING}); --letters names one")
-        self.group = group
+        self.group, self.topic = group, name
         self.parts = inquiry.partitions_of(
             session.run(lambda cluster: inquiry.topics(cluster, [name])))
         self.consumer = Consumer(session.settings_of(
@@ -148,7 +163,9 @@ def look(session: Session, group: str, topic: str | None, count: int | None) -> 
             rows.append(_looked(letter, session.now_ms()))
             if len(rows) == count:
                 break
-    session.out.rows(rows, LOOKED, empty=f"{group} has no dead letters")
+    fault = None if rows else session.administer(lambda admin: fault_of(admin, reader.topic))
+    session.out.rows(rows, LOOKED, empty=f"{group} has no dead letters" + (
+        f", none can be written: {fault}" if fault else ""))
 
 
 def _looked(letter: Letter, now_ms: int) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from pylog.tools.moments import moment
 from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
 
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
+          "NotReady", "Stable", "Dead")    # Of all kinds of groups.
 LISTED = {"group": "GROUP", "state": "STATE", "type": "TYPE", "coordinator": "COORDINATOR"}
 LONG = {"group": "GROUP", "state": "STATE", "type": "TYPE", "members": "MEMBERS",
         "partitions": "PARTITIONS", "lag_records": "LAG"}
@@ -49,17 +51,16 @@ groups.add_command(history.history)
 @groups.command("list", cls=Look)
 @click.argument("pattern", required=False)
 @click.option("-l", "--long", "is_long", is_flag=True, help="With members and lag.")
-@click.option("--state", "states", multiple=True, help="In this state only; may be repeated.")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
+              metavar="STATE", help="In this state only; may be repeated.")
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None, is_long: bool,
                 states: tuple[str, ...]) -> None:
     """List groups. PATTERN has * and ? as in a shell."""
-    wanted = {state.lower() for state in states}
-
     async def work(admin: Admin) -> list[dict[str, Any]]:
         rows = [row for row in await inquiry.groups(admin.cluster)
                 if fnmatch.fnmatchcase(row["group"], pattern or "*")
-                and (not wanted or str(row["state"]).lower() in wanted)]
+                and (not states or row["state"] in states)]
         if is_long:
             amounts = await lags.totals(admin, [row["group"] for row in rows])
             for row in rows:

@@ -67,7 +67,9 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.line(f"  members       {row['members']}")
         out.line(f"  coordinator   {row['coordinator']}")
         out.line(f"  lag           {'-' if row['lag'] is None else row['lag']} records")
-        out.line(f"  dead letters  {row['dead_letter_topic'] or 'none are written'}")
+        fault = row["dead_letter_fault"]
+        out.line(f"  dead letters  {row['dead_letter_topic'] or 'none are written'}"
+                 + (f", cannot be written: {fault}" if fault else ""))
         out.line()
         out.table(row["partitions"], PARTS, empty="it has begun nowhere")
 
@@ -87,9 +89,11 @@ async def _described(admin: Admin, name: str) -> dict[str, Any]:
     parts = [_part(part, offsets.get(part, ShareOffset(-1, -1, -1)), members.get(part, 0))
              for part in sorted({*offsets, *members})]
     lags = [part["lag"] for part in parts]
+    topic = await dead_letters.topic_of(admin, name)
     return {"group": name, "state": row.state, "coordinator": row.coordinator,
             "members": len(row.members), "lag": None if None in lags else sum(lags),
-            "dead_letter_topic": await dead_letters.topic_of(admin, name), "partitions": parts}
+            "dead_letter_topic": topic, "partitions": parts,
+            "dead_letter_fault": await dead_letters.fault_of(admin, topic) if topic else None}
 
 
 def _part(part: TopicPartition, at: ShareOffset, members: int) -> dict[str, Any]:

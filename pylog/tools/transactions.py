@@ -14,10 +14,13 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.offsets import TopicPartition
+from pylog.tools import inquiry
 from pylog.tools.command import Look, Tools, confirmed
 from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
 
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
+          "PrepareEpochFence", "Dead")
 LISTED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER", "state": "STATE",
           "coordinator": "COORDINATOR"}
 DESCRIBED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER",
@@ -35,7 +38,8 @@ def txn() -> None:
 
 
 @txn.command("list", cls=Look)
-@click.option("--state", "states", multiple=True, help="In this state only; may be repeated.")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
+              metavar="STATE", help="In this state only; may be repeated.")
 @click.option("--open-for", "open_s", type=float, default=-1.0,
               help="Begun longer ago than so many seconds.")
 @click.pass_obj
@@ -68,6 +72,7 @@ def holding(session: Session, partition: str) -> None:
     place = _partition(partition)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
+        await _check(admin, place)
         return await holders(admin, place, session.now_ms())
 
     session.out.rows(session.administer(work), HOLDING, empty="no open transaction")
@@ -84,6 +89,7 @@ def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None
     confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)  # (1)
 
     async def work(admin: Admin) -> None:
+        await _check(admin, place)
         for row in await admin.describe_producers(place):
             if row.producer_id == producer_id and row.transaction_start >= 0:
                 await admin.abort_transaction(
@@ -114,6 +120,11 @@ def _partition(text: str) -> TopicPartition:
     if not dash or not number.isdecimal():
         raise click.UsageError(f"{text!r}: expected TOPIC-PARTITION, as orders-0")
     return TopicPartition(topic, int(number))
+
+
+async def _check(admin: Admin, place: TopicPartition) -> None:
+    """Raises ToolError for a partition that is not there: else it would be waited for."""
+    await inquiry.named(admin.cluster, f"{place.topic}:{place.partition}")
 
 
 def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:

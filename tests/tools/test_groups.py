@@ -133,6 +133,16 @@ def explained(broker, group: str, *words) -> dict:
     return run("groups", "explain", group, "-s", 1, "--json", *words, broker=broker).json
 
 
+def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(target):
+    topic, group = topic_of(target, 1), unique("group")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
+    found = run("groups", "list", group, "--state", "empty", "--json", broker=target).json
+    assert [row["group"] for row in found] == [group]
+    assert run("groups", "list", group, "--state", "Stable", "--json", broker=target).json == []
+    refused = run("groups", "list", "--state", "Stabel", broker=target, fails=True).err
+    assert "completingrebalance" in refused.lower()
+
+
 def test_a_group_that_nobody_is_in_is_explained(target):
     topic, group = filled(target), unique("group")
     run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)

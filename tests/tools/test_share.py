@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pylog.client import Acknowledge, Admin, ConfigResource, ResourceType
+from pylog.client import Acknowledge, Admin, ConfigResource, NewTopic, ResourceType
 from tests.brokers import Brokerd
 from tests.client.support import collect, new_topic, put, reader, rows
 from tests.sharing.test_dead_letters import SETTINGS, WAIT_S, Dead
@@ -52,6 +52,23 @@ def test_a_share_group_is_listed_and_described_and_is_where_its_records_are_done
     assert (found["state"], found["members"], found["dead_letter_topic"]) == (
         "Empty", 0, dead.name)
     assert dead.name in run("share", "describe", dead.group, broker=broker).out
+
+
+def test_a_topic_that_takes_no_letters_is_named_where_one_looks_for_them(broker):
+    made = Dead(broker)
+    put(broker, made.topic, rows(1))
+    made.give_up(1, Acknowledge.ACCEPT)
+    look, describe = ("share", "look", made.group), ("share", "describe", made.group)
+    assert f"there is no topic {made.name}" in run(*describe, broker=broker).out
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(made.name, 1, 1)])
+    for command in (look, describe):
+        assert f"{made.name} has not errors.deadletterqueue.group.enable=true" in run(
+            *command, broker=broker).out
+    run("configs", "set", "topic", made.name, "errors.deadletterqueue.group.enable=true",
+        broker=broker)
+    for command in (look, describe):
+        assert "written" not in run(*command, broker=broker).out
 
 
 def test_a_name_with_a_slip_is_answered_with_the_group_that_is_meant(broker, dead):

@@ -55,6 +55,25 @@ def test_one_partition_is_freed_of_a_producer(brokerd):
     del producer
 
 
+def test_a_state_is_taken_in_any_case_and_one_with_a_slip_is_refused(brokerd):
+    producer, id_ = begun(brokerd, topic_of(brokerd))
+    listed = run("txn", "list", "--state", "ongoing", "--json", broker=brokerd).json
+    assert id_ in [row["transactional_id"] for row in listed]
+    refused = run("txn", "list", "--state", "Open", broker=brokerd, fails=True).err
+    assert "preparecommit" in refused.lower()
+    producer.abort_transaction(WAIT_S)
+
+
+@pytest.mark.parametrize("words", [("holding",), ("abort", "--producer-id", "1", "--yes")])
+def test_a_partition_with_a_slip_is_not_waited_for(brokerd, words):
+    topic = topic_of(brokerd, 2)
+    command, *more = words
+    missing = run("txn", command, f"{topic}x-0", *more, broker=brokerd, fails=True)
+    assert f"there is no topic '{topic}x'; nearest valid name: {topic}" in missing.err
+    beyond = run("txn", command, f"{topic}-2", *more, broker=brokerd, fails=True)
+    assert f"topic {topic} has no partition 2" in beyond.err
+
+
 @pytest.mark.parametrize("words", [("--sample",), ()])
 def test_the_producer_that_holds_a_group_back_is_named(target, words):
     topic, group = topic_of(target, 1), unique("group")
