@@ -171,6 +171,8 @@ class Settings:
         self.idle: list[str] = []
         self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
         self.tokens: Any = None                   # A TokenSource, where tokens are shown.
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(f"settings are a mapping, or keywords: not {given!r:.100}")
         words = {_dotted(name): value for name, value in more.items()}
         twice = words.keys() & (given or {}).keys()
         if twice:
