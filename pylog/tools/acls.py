@@ -20,6 +20,8 @@ from pylog.tools.command import Tools, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pylog.client.administration import Admin
 
 COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "OPERATION",
@@ -55,6 +57,28 @@ def _named(given: dict[str, Any]) -> list[tuple[str, str]]:
     return found + [("CLUSTER", CLUSTER_NAME)] * given.pop("cluster")
 
 
+def _rules(every: str) -> Callable[[Any], Any]:
+    """The options that say whom rules concern, and which; every: the operation by default."""
+    def given(command: Any) -> Any:
+        for option in reversed((
+                click.option("--allow", "allowed", multiple=True, metavar="User:NAME",
+                             help="Who may."),
+                click.option("--deny", "denied", multiple=True, metavar="User:NAME",
+                             help="Who may not, whatever else allows it."),
+                click.option("--operation", "operations", multiple=True, metavar="NAME",
+                             help=f"READ, WRITE, DESCRIBE and so on.  [default: {every}]"),
+                click.option("--producer", is_flag=True,
+                             help="What a producer of these topics needs."),
+                click.option("--consumer", is_flag=True,
+                             help="What a consumer needs, of topics and groups."),
+                click.option("--prefixed", is_flag=True, help="The names are prefixes."),
+                click.option("--host", "hosts", multiple=True, metavar="ADDRESS",
+                             help="From there only."))):
+            command = option(command)
+        return command
+    return given
+
+
 @click.group("acl", cls=Tools)
 def acl() -> None:
     """Access rules: who may do what, and which rule decides."""
@@ -79,15 +103,7 @@ def list_rules(session: Session, principal: str | None, **given: Any) -> None:
 
 @acl.command()
 @_resources
-@click.option("--allow", "allowed", multiple=True, metavar="User:NAME", help="Who may.")
-@click.option("--deny", "denied", multiple=True, metavar="User:NAME",
-              help="Who may not, whatever else allows it.")
-@click.option("--operation", "operations", multiple=True, metavar="NAME",
-              help="READ, WRITE, DESCRIBE and so on.  [default: ALL]")
-@click.option("--producer", is_flag=True, help="What a producer of these topics needs.")
-@click.option("--consumer", is_flag=True, help="What a consumer needs, of topics and groups.")
-@click.option("--prefixed", is_flag=True, help="The names are prefixes.")
-@click.option("--host", "hosts", multiple=True, metavar="ADDRESS", help="From there only.")
+@_rules("ALL")
 @click.option("--dry-run", is_flag=True, help="Only say what would be added.")
 @click.pass_obj
 def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
@@ -95,7 +111,7 @@ def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
         hosts: tuple[str, ...], dry_run: bool, **given: Any) -> None:
     """Add access rules."""
     who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied]
-    wanted = _wanted(_named(given), operations, producer, consumer)
+    wanted = _wanted(_named(given), operations, producer, consumer, "ALL")
     if not who or not wanted:
         raise click.UsageError("nothing to add: --allow or --deny says who, --topic, --group, "
                                "--transactional-id, --user or --cluster on what")
@@ -107,7 +123,7 @@ def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
 
 
 def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer: bool,
-            consumer: bool) -> list[tuple[str, str, str]]:
+            consumer: bool, every: str) -> list[tuple[str, str, str]]:
     """[(resource type, name, operation)]."""
     sets: dict[str, set[str]] = {}
     if producer:
@@ -118,7 +134,7 @@ def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer:
         sets["GROUP"] = {"READ"}
     if sets and operations:
         raise click.UsageError("--producer and --consumer say which operations")
-    plain = {name.upper() for name in operations} or {"ALL"}
+    plain = {name.upper() for name in operations} or {every}
     return [(kind, name, operation) for kind, name in named
             for operation in sorted(sets.get(kind, set()) if sets else plain)]
 
@@ -136,23 +152,45 @@ def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
 
 @acl.command()
 @_resources
-@click.option("--principal", metavar="User:NAME", help="Rules for this one only.")
-@click.option("--operation", default="ANY", metavar="NAME", help="For this operation only.")
+@_rules("ANY")
+@click.option("--principal", metavar="User:NAME", help="Who may or may not.")
 @click.option("--pattern", default="LITERAL", type=click.Choice(
     ["LITERAL", "PREFIXED", "ANY", "MATCH"], case_sensitive=False),
     help="Which kind of rule; MATCH: all that concern the resource.  [default: LITERAL]")
 @click.option("--yes", is_flag=True, help="Without asking.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.pass_obj
-def remove(session: Session, principal: str | None, operation: str, pattern: str, yes: bool,
+def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
+           operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
+           hosts: tuple[str, ...], principal: str | None, pattern: str, yes: bool,
            dry_run: bool, **given: Any) -> None:
-    """Remove the access rules on resources, or all of a principal."""
-    named: list[tuple[str, str | None]] = [*_named(given)]
-    if not named and principal is None:
-        raise click.UsageError("which rules? name a resource or --principal")
-    filters = [AclFilter(kind, name, "ANY" if name is None else pattern, principal,
-                         operation=operation) for kind, name in named or [("ANY", None)]]
+    """Remove access rules: what `add` of the same words adds, those on resources, or all of a
+    principal."""
+    named = _named(given)
+    who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied] \
+        + ([("ANY", principal)] if principal is not None else [])
+    if not named and not who:
+        raise click.UsageError("which rules? name a resource, or somebody by --allow, --deny or "
+                               "--principal")
+    wanted: list[tuple[str, str | None, str]] = [
+        *_wanted(named, operations, producer, consumer, "ANY")]
+    if not named and not producer and not consumer:
+        wanted = [("ANY", None, operation) for operation in operations or ("ANY",)]
+    if not wanted:
+        raise click.UsageError("--producer and --consumer concern --topic, --transactional-id and "
+                               "--group: name one")
+    patterns = "PREFIXED" if prefixed else pattern
+    whose: list[tuple[str, str | None]] = [*who] or [("ANY", None)]
+    filters = [AclFilter(kind, name, _pattern(kind, name, patterns), whom, host, operation,
+                         permission)
+               for permission, whom in whose for kind, name, operation in wanted
+               for host in hosts or (None,)]
     _remove(session, filters, yes, dry_run)
+
+
+def _pattern(kind: str, name: str | None, wanted: str) -> str:
+    """Of a filter; the cluster has one name, which is no prefix."""
+    return "ANY" if name is None or kind == "CLUSTER" else wanted
 
 
 def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool) -> None:

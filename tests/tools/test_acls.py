@@ -87,7 +87,35 @@ def test_removing_asks_names_what_went_and_leaves_the_rest(broker):
 
 
 @pytest.mark.parametrize("words", [
-    ("add", "--topic", "t"), ("add", "--allow", "User:a"), ("remove", "--yes"),
+    ("--allow", "User:a", "--topic", "NAME", "--producer"),
+    ("--allow", "User:a", "--deny", "User:b", "--group", "NAME", "--consumer", "--host", "::1"),
+    ("--deny", "User:a", "--topic", "NAME", "--prefixed", "--operation", "read",
+     "--operation", "WRITE"),
+    ("--allow", "User:a", "--cluster", "--prefixed", "--operation", "ALTER")])
+def test_remove_takes_away_what_add_added_by_the_same_words(broker, words):
+    words = [unique("same") if word == "NAME" else word for word in words]
+    others = [f"{word}-else" if word.startswith("User:") else word for word in words]
+    run("acl", "add", *others, broker=broker)
+    before = rules(broker)
+    run("acl", "add", *words, broker=broker)
+    assert len(rules(broker)) > len(before)
+    run("acl", "remove", *words, "--yes", broker=broker)
+    assert rules(broker) == before
+    run("acl", "remove", *others, "--yes", broker=broker)
+
+
+def test_remove_tells_who_may_from_who_may_not(broker):
+    topic = unique("both")
+    for word in ("--allow", "--deny"):
+        run("acl", "add", word, "User:a", "--topic", topic, broker=broker)
+    run("acl", "remove", "--deny", "User:a", "--yes", broker=broker)
+    assert [row["permission"] for row in rules(broker, "--topic", topic)] == ["ALLOW"]
+
+
+@pytest.mark.parametrize("words", [
+    ("add", "--topic", "t"), ("remove", "--allow", "User:a", "--producer", "--yes"),
+    ("remove", "--cluster", "--consumer", "--yes"), ("remove", "--yes"),
+    ("add", "--allow", "User:a"),
     ("add", "--allow", "User:a", "--topic", "t", "--operation", "fly"),
     ("add", "--allow", "nobody", "--topic", "t"),
     ("add", "--allow", "User:a", "--topic", "t", "--producer", "--operation", "READ"),
