@@ -172,7 +172,7 @@ static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *wh
     X509_STORE_set_flags(SSL_CTX_get_cert_store(to), X509_V_FLAG_PARTIAL_CHAIN);
     if (settings->revoked != NULL && !use_revoked(to, settings->revoked, why)) return false;
     SSL_CTX_set_verify(to, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
-                       NULL);
+                       transport_tls_verified);
     return true;
 }
 

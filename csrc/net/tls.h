@@ -46,6 +46,9 @@ struct bio_method_st;
 bool transport_tls_accept(struct tls *tls, struct transport *t);
 /* The same, as the side that begins. host: whom the certificate is for, if it is checked. */
 bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked);
+struct x509_store_ctx_st;
+/* OpenSSL's callback: keeps what a certificate was refused for. */
+int transport_tls_verified(int good, struct x509_store_ctx_st *checked);
 /* How OpenSSL reaches the socket. NULL: out of memory. */
 struct bio_method_st *transport_tls_socket(void);
 

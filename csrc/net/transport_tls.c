@@ -11,9 +11,11 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "format/assertion.h"
@@ -23,13 +25,16 @@ enum {
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
     HANDSHAKE_BYTES_MAX = 192 << 10, /* from a peer, before it is known */
     OVERHEAD_BYTES = 64 << 10,       /* that one recv may read beyond its room */
-    HELD_BYTES_MAX = 512
+    HELD_BYTES_MAX = 512,
+    REFUSAL_BYTES = 512,
+    DAY_BYTES = 16
 };
 
 struct session {
     SSL *ssl;
     struct tls *tls;
-    const char *why; /* static text */
+    const char *why; /* static text, or `refusal` */
+    char *refusal;   /* malloc'ed: of which certificate, NULL: of none */
     size_t budget;   /* bytes that may still be read from the socket in this call */
     size_t received;
     int fd;
@@ -96,6 +101,37 @@ BIO_METHOD *transport_tls_socket(void) {
 
 /* ---- failures */
 
+/* When a certificate began or ends, "" when that cannot be told. */
+static void write_day(char to[DAY_BYTES], const ASN1_TIME *time) {
+    struct tm tm;
+    to[0] = 0;
+    if (ASN1_TIME_to_tm(time, &tm) == 1) strftime(to, DAY_BYTES, "%Y-%m-%d", &tm);
+}
+
+/* A verdict on a certificate with its day, where it is about that, and its name. */
+static const char *refusal_of(struct session *s, X509 *certificate, int verdict) {
+    const char *what = X509_verify_cert_error_string(verdict);
+    char name[REFUSAL_BYTES / 2], day[DAY_BYTES] = "";
+    if (certificate != NULL && s->refusal == NULL) s->refusal = malloc(REFUSAL_BYTES);
+    if (certificate == NULL || s->refusal == NULL) return what;
+    if (verdict == X509_V_ERR_CERT_HAS_EXPIRED)
+        write_day(day, X509_get0_notAfter(certificate));
+    else if (verdict == X509_V_ERR_CERT_NOT_YET_VALID)
+        write_day(day, X509_get0_notBefore(certificate));
+    bool named = tls_name(X509_get_subject_name(certificate), name, sizeof name);
+    snprintf(s->refusal, REFUSAL_BYTES, "%s%s%s%s%s", what, day[0] != 0 ? ", on " : "", day,
+             named ? ": " : "", named ? name : "");
+    return s->refusal;
+}
+
+int transport_tls_verified(int good, X509_STORE_CTX *checked) {
+    if (good) return 1;
+    const SSL *ssl = X509_STORE_CTX_get_ex_data(checked, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct session *s = BIO_get_data(SSL_get_rbio(ssl));
+    refusal_of(s, X509_STORE_CTX_get_current_cert(checked), X509_STORE_CTX_get_error(checked));
+    return 0;
+}
+
 static const char *reason_of(const struct session *s) {
     unsigned long error = ERR_peek_error();
     int reason = ERR_GET_REASON(error);
@@ -107,7 +143,7 @@ static const char *reason_of(const struct session *s) {
         if (reason == SSL_R_WRONG_VERSION_NUMBER && !SSL_is_init_finished(s->ssl))
             return "plain text on a TLS port";
         if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED && verdict != X509_V_OK)
-            return X509_verify_cert_error_string(verdict);
+            return s->refusal != NULL ? s->refusal : X509_verify_cert_error_string(verdict);
     }
     const char *text = ERR_reason_error_string(error);
     return text != NULL ? text : "TLS failed";
@@ -252,7 +288,7 @@ static bool has_expired(const X509 *certificate) {
 
 static enum transport_shake shaken(struct transport *t, struct transport_report *out) {
     struct session *s = t->session;
-    const X509 *certificate = SSL_get0_peer_certificate(s->ssl);
+    X509 *certificate = SSL_get0_peer_certificate(s->ssl);
     out->resumed = SSL_session_reused(s->ssl) == 1;
     if (certificate == NULL) {
         t->handshaking = false;
@@ -260,7 +296,7 @@ static enum transport_shake shaken(struct transport *t, struct transport_report 
     }
     s->why = NULL;
     if (has_expired(certificate))
-        s->why = "certificate has expired";
+        s->why = refusal_of(s, certificate, X509_V_ERR_CERT_HAS_EXPIRED);
     else if (!tls_name(X509_get_subject_name(certificate), out->text, sizeof out->text))
         s->why = "the name in the certificate is too long, or no text";
     t->handshaking = s->failed = s->why != NULL;
@@ -305,6 +341,7 @@ static void tls_end(struct transport *t) {
     ERR_clear_error();
     SSL_free(s->ssl);
     tls_release(s->tls);
+    free(s->refusal);
     free(s);
     t->session = NULL;
 }

@@ -439,8 +439,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, reason: Exception | None) -> None:
         if isinstance(reason, ssl.SSLError):
             # With TLS 1.3 the broker judges our certificate after the handshake.
-            self.fail(AuthenticationError(
-                f"{self.host}:{self.port}: {outgoing.explained(reason)}"))
+            self.fail(unreachable.refused(self, reason))
         text = f": {reason}" if reason else " by the broker"
         if not self.answered:
             text += "" if self.secure else \

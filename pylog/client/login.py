@@ -61,6 +61,18 @@ def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
     return context
 
 
+def own_chain(settings: Settings) -> bytes:
+    """The certificates that the client shows, as PEM; empty when there are none any more."""
+    try:
+        own = stores.own(_named(settings))
+        if own is not None:
+            return own.chain
+        location = settings["ssl.certificate.location"]
+        return stores.pem_file(location) if location else b""
+    except (stores.ConfigError, OSError):
+        return b""
+
+
 async def log_in(connection: Any) -> None:
     """Authenticates by SASL where the settings ask for it. Raises AuthenticationError."""
     settings = connection.settings

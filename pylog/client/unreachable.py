@@ -12,8 +12,9 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
+from pylog.client import login
 from pylog.client.errors import AuthenticationError
-from pylog.security import outgoing
+from pylog.security import outgoing, stores
 
 if TYPE_CHECKING:
     from pylog.client.connection import Connection
@@ -34,9 +35,18 @@ def how_far(connection: Connection) -> str:
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
     """Why TLS failed; of an expired certificate with its date, for which it is looked at again."""
+    error = refused(connection, failure)
+    if "expired" in str(error) and isinstance(failure, ssl.SSLCertVerificationError):
+        day = stores.expiry(await _certificate(connection.host, connection.port))
+        return AuthenticationError(f"{error}, on {day}") if day else error
+    return error
+
+
+def refused(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
+    """The same, without a look at the broker's certificate."""
     text = outgoing.explained(failure)
-    if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
-        day = outgoing.expiry(await _certificate(connection.host, connection.port))
+    if text == outgoing.OWN_EXPIRED:
+        day = stores.chain_expiry(login.own_chain(connection.settings))
         text += f", on {day}" if day else ""
     return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
 

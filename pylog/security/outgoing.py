@@ -11,7 +11,6 @@ Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
 from __future__ import annotations
 
 import os
-import re
 import ssl
 
 from pylog.security import stores
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# Validity in a certificate's DER: two times, of two or four digits for the year.
-_VALIDITY = re.compile(rb"\x30[\x1e\x20\x22](?:\x17\x0d|\x18\x0f)\d{12,14}Z"
-                       rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
+OWN_EXPIRED = "the client's certificate has expired"
 STORES = {"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}
 _ISSUERS = ("local issuer certificate", "self-signed certificate", "self signed certificate",
             "unable to get issuer")
@@ -93,7 +90,7 @@ def explained_text(reason: str) -> str:
     if "unknown ca" in text or "bad certificate" in text or "certificate unknown" in text:
         return "the broker does not trust the client's certificate"
     if "certificate expired" in text:
-        return "the client's certificate has expired"
+        return OWN_EXPIRED
     if "certificate revoked" in text:
         return "the client's certificate was revoked"
     if "closed the connection" in text or "connection reset" in text:
@@ -111,15 +108,3 @@ def _distrusted(message: str) -> str:
         return ("the broker's certificate is from an authority that is not trusted: "
                 f"{message} (ssl.truststore.location)")
     return f"the broker's certificate is not good: {message}"
-
-
-def expiry(certificate: bytes) -> str:
-    """The day on which a certificate in DER ends, "" when it cannot be told."""
-    found = _VALIDITY.search(certificate)
-    if found is None:
-        return ""
-    digits = found[1].decode()
-    if len(digits) == 12:
-        # RFC 5280: from 1950 to 2049.
-        digits = ("19" if digits >= "50" else "20") + digits
-    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"

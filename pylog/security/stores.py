@@ -24,6 +24,11 @@ TYPES = ("JKS", "PKCS12", PEM)
 
 _BLOCK = re.compile(r"-+BEGIN ([A-Z0-9 ]+)-+(.*?)-+END \1-+", re.DOTALL)
 
+_CERTIFICATE = re.compile(b"-+BEGIN CERTIFICATE-+(.*?)-+END CERTIFICATE-+", re.DOTALL)
+# Validity in a certificate's DER: two times, of two or four digits for the year.
+_VALIDITY = re.compile(rb"\x30[\x1e\x20\x22](?:\x17\x0d|\x18\x0f)\d{12,14}Z"
+                       rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
+
 Own = namedtuple("Own", ("chain", "key", "key_password"))
 Own.__doc__ = "A certificate with its key, PEM; key_password: bytes or None."
 
@@ -183,3 +188,24 @@ def _of_der(kind: str, parts: list[bytes]) -> bytes | None:
     texts = [f"-----BEGIN {kind}-----{base64.b64encode(part).decode()}-----END {kind}-----"
              for part in parts]
     return _pem("\n".join(texts), kind) if texts else None
+
+
+def chain_expiry(chain: bytes) -> str:
+    """The day on which the first certificate of a PEM text ends, "" when it cannot be told."""
+    found = _CERTIFICATE.search(chain)
+    try:
+        return "" if found is None else expiry(base64.b64decode(found[1]))
+    except ValueError:
+        return ""
+
+
+def expiry(certificate: bytes) -> str:
+    """The day on which a certificate in DER ends, "" when it cannot be told."""
+    found = _VALIDITY.search(certificate)
+    if found is None:
+        return ""
+    digits = found[1].decode()
+    if len(digits) == 12:
+        # RFC 5280: from 1950 to 2049.
+        digits = ("19" if digits >= "50" else "20") + digits
+    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"

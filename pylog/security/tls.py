@@ -42,10 +42,11 @@ class ListenerTls:
     def load(self) -> None:
         """Reads all of it. Blocks. Raises ConfigError (1)."""
         stamp = self._now()
-        use(self._server, self._settings, self._listener)
+        own = use(self._server, self._settings, self._listener)
         self._stamp = stamp
         log.info("the listener speaks TLS", extra={
-            "listener": self._listener.name, "library": library()})
+            "listener": self._listener.name, "library": library(),
+            "expires": stores.chain_expiry(own.chain)})
 
     def refresh(self) -> bool:
         """Reads again what has changed, if anything has; what is wrong is logged once. Blocks."""
@@ -54,13 +55,13 @@ class ListenerTls:
             return False
         self._stamp = stamp
         try:
-            use(self._server, self._settings, self._listener)
+            own = use(self._server, self._settings, self._listener)
         except ConfigError as error:
             log.error("the new certificates cannot be used", extra={
                 "listener": self._listener.name, "reason": str(error)})
             return False
         log.info("new connections get the new certificates", extra={
-            "listener": self._listener.name})
+            "listener": self._listener.name, "expires": stores.chain_expiry(own.chain)})
         return True
 
     def _now(self) -> tuple:
@@ -83,7 +84,7 @@ def getter(settings, listener):
     return get
 
 
-def use(server: TlsServer, settings, listener) -> None:
+def use(server: TlsServer, settings, listener) -> stores.Own:
     """Gives new connections what the settings say. Blocks. Raises ConfigError."""
     get = getter(settings, listener)
     own = stores.own(get)
@@ -103,6 +104,7 @@ def use(server: TlsServer, settings, listener) -> None:
             version_min=low, version_max=high, client_auth=client_auth)
     except TlsError as error:
         raise ConfigError(f"{listener!r}: {error}") from None
+    return own
 
 
 def check(settings) -> None:

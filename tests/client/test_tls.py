@@ -3,6 +3,7 @@
 import ssl
 
 import pytest
+from cryptography import x509
 
 from pylog.client import Admin, Consumer, Producer, TopicPartition, errors
 from pylog.testing import Broker
@@ -88,6 +89,18 @@ def test_a_failure_names_its_cause(broker, mutual, tmp_path):
     text = refusal({**settings, "ssl.keystore.password": "wr0ng", "ssl.keystore.location": write(
         tmp_path, "own.p12", stranger.pkcs12("secret"))})
     assert "password is wrong" in text and "wr0ng" not in text
+
+
+@pytest.mark.parametrize("own", ["inline", "librdkafka's names"])
+def test_a_certificate_of_the_client_that_has_expired_is_told_with_its_day(mutual, tmp_path, own):
+    late = mutual.authority.issue("late", (), days=-2)
+    day = x509.load_pem_x509_certificate(late.chain).not_valid_after_utc.date()
+    given = {"ssl.keystore.type": "PEM", "ssl.keystore.key": late.key.decode(),
+             "ssl.keystore.certificate.chain": late.chain.decode()} if own == "inline" else {
+        "ssl.certificate.location": write(tmp_path, "late.pem", late.chain),
+        "ssl.key.location": write(tmp_path, "late.key", late.key)}
+    assert refusal({**mutual.client_settings(), **given}).endswith(
+        f"the client's certificate has expired, on {day}")
 
 
 def test_a_certificate_of_another_name_or_day_is_told_with_both(tmp_path):
