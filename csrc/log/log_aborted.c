@@ -64,6 +64,8 @@ static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes = NULL;
     size_t len = 0;
+    s->aborted_absent = false;
+    s->aborted_loads++;
     if (s->aborted != NULL) return 0;
     segment_path(s, "txnindex", path);
     int result = log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
@@ -269,13 +271,19 @@ static bool aborted_in(struct segment *s, struct log_aborted_question *q) {
     uint8_t *bytes;
     size_t len;
     lock_acquire(&s->index_lock);
-    bool here = s->aborted != NULL;
+    bool here = s->aborted != NULL, absent = s->aborted_absent;
+    uint32_t loads = s->aborted_loads;
     if (here) aborted_collect(q, s->aborted->entries, s->aborted->count);
     lock_release(&s->index_lock);
-    if (here) return true;
+    if (here || absent) return true;
     segment_path(s, "txnindex", path);
     int result =
         log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
+    if (result == -ENOENT) {
+        lock_acquire(&s->index_lock);
+        if (s->aborted_loads == loads) s->aborted_absent = true;
+        lock_release(&s->index_lock);
+    }
     if (result == -ENOENT || result == -EFBIG) return true; /* as when it is loaded */
     if (result != 0) {
         log_dir_error(s->home->dir, -result, "open");

@@ -86,6 +86,8 @@ struct segment {
     struct segment_tail *tail GUARDED_BY(index_lock);
     /* log_aborted.c; NULL: the file is all. */
     struct segment_aborted *aborted GUARDED_BY(index_lock);
+    uint32_t aborted_loads GUARDED_BY(index_lock); /* how often there may have been more since */
+    bool aborted_absent GUARDED_BY(index_lock);    /* there is no file: readers look once */
     /* Damage below was noted. */
     int64_t reported_holes GUARDED_BY(index_lock), reported_batches GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */

@@ -35,7 +35,9 @@ static void make_aborts(int32_t segment_bytes) {
     open_one(config);
     send_one(1, 0);
     send_one(2, 0);
+    CHECK(told(0, 2, "")); /* What was not there is looked for again when there may be something. */
     CHECK(append_marker(1, 0, false, 0) == 0);
+    CHECK(told(0, 3, "1@0"));
     send_one(3, 0);
     CHECK(append_marker(3, 0, true, 0) == 0);
     CHECK(append_marker(2, 0, false, 0) == 0);
