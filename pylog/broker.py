@@ -219,6 +219,7 @@ class Broker:
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
             shares=lambda: [] if self._sharing is None else self._sharing.samples(),
+            audit_dropped=lambda: 0 if self._guard is None else self._guard.audit_dropped,
             figures=ClusterFigures(
                 self.metadata, self.settings, lambda: [] if self.membership is None else
                 self.membership.leadership.led, time.monotonic_ns),

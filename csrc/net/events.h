@@ -49,6 +49,7 @@ struct event {
     uint32_t kind, principal;
     int32_t listener, correlation_id, client_id_len; /* -1: null */
     int16_t api_key, api_version;
+    uint8_t right; /* EVENT_MISS: of enum grant_right */
     struct event_address local, peer;
     uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */

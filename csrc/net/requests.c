@@ -173,6 +173,7 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
         e->body_at = at;
     }
     e->missing_count = count;
+    e->right = s->r.missing_right;
     s->state = SLOT_MISSING;
     STAT_ADD(r, requests_missed, 1);
     events_post(r->all->events, e);

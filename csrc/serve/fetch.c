@@ -245,17 +245,20 @@ static struct topic_key key_of(const struct fetch *f, const struct fetch_part *p
     return (struct topic_key){p->key->bytes, p->key->len, f->by_id};
 }
 
+static uint8_t right_for(const struct fetch *f) {
+    return fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
+}
+
 /* As serve_topic; a topic that was just found for the partition before is not looked for again. */
-static int find_topic(struct serve *s, const struct serve_request *r, const struct fetch *f,
-                      const struct fetch_part *p, uint32_t changes, struct topic **out) {
+static bool find_topic(struct serve *s, const struct serve_request *r, const struct fetch *f,
+                       const struct fetch_part *p, uint32_t changes, struct topic **out) {
     const struct fetch_part *before = p->prev;
     if (before != NULL && before->read->topic != NULL && before->read->changes == changes &&
         fetch_same_topic(before, p)) {
         topic_retain(*out = before->read->topic);
-        return 0;
+        return true;
     }
-    uint8_t right = fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
-    return serve_topic(s, r->principal, key_of(f, p), right, out);
+    return serve_topic(s, r->principal, key_of(f, p), right_for(f), out);
 }
 
 /* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
@@ -269,16 +272,15 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
         if (p->read->topic != NULL && p->read->changes == changes) continue;
         struct topic *topic = NULL;
         p->read->grant_error = 0;
-        int found = find_topic(s, r, f, p, changes, &topic);
-        if (found > 0) p->read->grant_error = (int16_t)found;
-        if (found < 0 && granted) {
+        bool found = find_topic(s, r, f, p, changes, &topic);
+        if (!found && granted) {
             int16_t verdict = misses_verdict(r, key_of(f, p), &verdict_at);
             is_void |= verdict == 0;
             p->read->grant_error = verdict != 0 ? verdict : ERROR_NOT_LEADER_OR_FOLLOWER;
-        } else if (found < 0) {
+        } else if (!found) {
             complete = false;
             bool asked = last != NULL && fetch_same_topic(last, p);
-            if (!asked && !misses_add(&f->misses, r, key_of(f, p))) {
+            if (!asked && !misses_add(&f->misses, r, key_of(f, p), right_for(f))) {
                 r->missing_count = 0;
                 return false;
             }

@@ -285,11 +285,14 @@ static struct right *right_slot(struct entry *e, uint32_t principal, uint32_t ge
 
 int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights) {
     int result = -1;
+    assert(rights != 0);
     shared_lock_write(&g->lock);
     struct entry *e = find_id(g, id, hash_bytes(HASH_SEED, id, 16));
     struct right *slot = e == NULL ? NULL : right_slot(e, principal, g->generation);
     if (slot != NULL) {
-        *slot = (struct right){principal, g->generation, (uint8_t)(rights | GRANT_KNOWN)};
+        bool more = slot->principal == principal && slot->generation == g->generation;
+        *slot = (struct right){principal, g->generation,
+                               (uint8_t)(more ? slot->rights | rights : rights)};
         result = 0;
     }
     atomic_fetch_add(&g->changes, 1);
@@ -335,10 +338,7 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
     *rights = 0;
     if (e == NULL) return NULL;
     const struct right *right = right_of(e, principal);
-    if (right != NULL && right->generation == g->generation) {
-        assert((right->rights & GRANT_KNOWN) != 0);
-        *rights = right->rights;
-    }
+    if (right != NULL && right->generation == g->generation) *rights = right->rights;
     topic_retain(e->topic);
     return e->topic;
 }

@@ -15,8 +15,7 @@
 enum grant_right {
     GRANT_READ = 1,
     GRANT_WRITE = 2,
-    GRANT_KNOWN = 4,
-    GRANT_FOLLOW = 8 /* as another broker */
+    GRANT_FOLLOW = 4 /* as another broker */
 };
 
 struct topic_leader {
@@ -65,7 +64,8 @@ static inline struct log *topic_log(const struct topic *t, int32_t partition, in
  * memory. */
 int grants_install(struct grants *g, struct topic *t) ON_CONTROL_PLANE;
 void grants_remove(struct grants *g, const char *name, uint16_t name_len) ON_CONTROL_PLANE;
-/* Rights of a principal on a topic; GRANT_KNOWN marks that they were asked for. */
+/* More rights of a principal on a topic. What is not among them is asked for each time: a refusal
+ * is the control plane's, which keeps account of them. */
 int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights)
     ON_CONTROL_PLANE;
 /* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay.

@@ -7,7 +7,7 @@
 
 enum { MISSES_FIRST = 4 };
 
-bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key) {
+bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key, uint8_t right) {
     assert(r->missing_count <= m->room);
     if (r->missing_count >= SERVE_MISSING_MAX) return false;
     if (r->missing_count == m->room) {
@@ -28,6 +28,7 @@ bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key)
         missing->name_len = (int32_t)key.len;
     }
     r->missing = m->topics;
+    r->missing_right = right;
     return true;
 }
 

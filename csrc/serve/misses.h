@@ -21,8 +21,9 @@ struct misses {
  * of somebody's rights is no error of others. After so many rounds the client is to try again. */
 enum { MISSES_ROUNDS_MAX = 16 };
 
-/* False: SERVE_MISSING_MAX are missing already, or out of memory. */
-bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key);
+/* right: of enum grant_right, the same for all of a request. False: SERVE_MISSING_MAX are missing
+ * already, or out of memory. */
+bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key, uint8_t right);
 /* The error that a topic without a grant is answered with once the control plane has decided; 0:
  * it was granted, or not asked for, and is to be asked for again (misses_again). `*at`: where to
  * look first, 0 before the first call; topics come in the order in which they were asked for, so

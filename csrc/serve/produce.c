@@ -135,16 +135,15 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         struct produce_part *p = &q->parts[i];
         if (p->first_of_topic) {
             topic = NULL;
-            int found = serve_topic(s, r->principal, p->key, GRANT_WRITE, &topic);
-            error = (int16_t)found;
-            if (found < 0 && granted) {
+            bool found = serve_topic(s, r->principal, p->key, GRANT_WRITE, &topic);
+            error = 0;
+            if (!found && granted) {
                 error = misses_verdict(r, p->key, &verdict_at);
                 is_void |= error == 0;
                 if (error == 0) error = ERROR_NOT_LEADER_OR_FOLLOWER;
-            } else if (found < 0) {
+            } else if (!found) {
                 complete = false;
-                error = 0;
-                if (!misses_add(&q->misses, r, p->key)) {
+                if (!misses_add(&q->misses, r, p->key, GRANT_WRITE)) {
                     r->missing_count = 0;
                     return false;
                 }
@@ -308,7 +307,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         return true;
     }
     struct topic_key name = {(const uint8_t *)p->topic->name, p->topic->name_len, false};
-    if (!misses_add(&q->misses, r, name)) return false;
+    if (!misses_add(&q->misses, r, name, GRANT_WRITE)) return false;
     r->missing[r->missing_count - 1].partition = p->partition;
     return p->unverified = true;
 }

@@ -107,20 +107,20 @@ void serve_free(struct serve *s) {
     free(s);
 }
 
-int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
-                struct topic **out) {
+bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
+                 struct topic **out) {
     struct grants *grants = s->shared->grants;
     uint8_t rights = 0;
     struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
                                 : grants_by_name(grants, principal, key.bytes, key.len, &rights);
-    if (t == NULL) return -1;
+    if (t == NULL) return false;
     assert_slow(key.by_id || t->name_len == key.len);
     if (!(rights & right)) {
         topic_release(t);
-        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION_FAILED : -1;
+        return false;
     }
     *out = t;
-    return 0;
+    return true;
 }
 
 uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {

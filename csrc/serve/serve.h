@@ -75,6 +75,7 @@ struct serve_request {
     int64_t deadline_ms; /* CLOCK_MONOTONIC, with SERVE_WAIT; INT64_MAX: none */
     struct serve_missing *missing; /* with SERVE_MISS: missing_count entries, owned by state */
     uint32_t missing_count;
+    uint8_t missing_right; /* of enum grant_right: what for */
     struct serve_transaction transaction; /* with SERVE_MISS */
     bool body_needed; /* with WAIT or MISS: the body must not move or be reused yet */
     bool exclusive;   /* with WAIT: no later request of this connection may start before this one is

@@ -55,9 +55,8 @@ int32_t serve_charge_produce(struct serve_request *r, bool timed);
  * sent. */
 int32_t serve_charge_fetch(struct serve_request *r, size_t bytes);
 
-/* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1
- * for a miss. */
-int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
+/* One topic looked up for a request: *out has one reference; false: a miss. */
+bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
                 struct topic **out);
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r);

@@ -596,6 +596,7 @@ cdef extern from "net/events.h" nogil:
         uint32_t kind, principal
         int32_t listener, correlation_id, client_id_len
         int16_t api_key, api_version
+        uint8_t right
         event_address local, peer
         uint32_t missing_count
         size_t body_at, body_len

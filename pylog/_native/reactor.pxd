@@ -24,7 +24,7 @@ cdef class RequestContext:
 cdef class Miss:
     cdef readonly uint64_t token, connection
     cdef readonly uint32_t principal
-    cdef readonly int api_key
+    cdef readonly int right
     cdef readonly list topics
 
 

@@ -103,13 +103,13 @@ cdef class RequestContext:
 cdef class Miss:
     """A request that names topics without a grant, to be decided by resume().
 
-    topics: [(name, None) or (None, id)], in bytes.
+    topics: [(name, None) or (None, id)], in bytes. right: what for, READ, WRITE or FOLLOW.
     """
 
-    def __init__(self, uint64_t token, uint32_t principal, list topics, int api_key=0,
+    def __init__(self, uint64_t token, uint32_t principal, list topics, int right,
                  uint64_t connection=0):
         self.token, self.principal, self.topics = token, principal, topics
-        self.api_key, self.connection = api_key, connection
+        self.right, self.connection = right, connection
 
 
 @cython.final
@@ -585,7 +585,7 @@ cdef object _event(const csrc.event *e):
     if e.kind == csrc.EVENT_QUOTA:
         return UnknownClient(e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
-        return Miss(e.token, e.principal, _missing(e), e.api_key, e.connection)
+        return Miss(e.token, e.principal, _missing(e), e.right, e.connection)
     if e.kind == csrc.EVENT_CONNECTED:
         return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
     if e.kind == csrc.EVENT_VERIFY:

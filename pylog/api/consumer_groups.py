@@ -68,7 +68,7 @@ class ConsumerGroupsApi:
         access, sees = self._access, None
         if access is not None:
             def sees(topic: str) -> bool:
-                return access.may(context, DESCRIBE, TOPIC, topic)
+                return access.may_besides(context, DESCRIBE, TOPIC, topic)
         repeat = None if self._repeats is None else Repeat(self._repeats)
         client = consumer_groups.Client(
             context.client_id or "", f"/{context.peer_host}", sees, repeat)

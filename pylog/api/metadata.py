@@ -105,7 +105,7 @@ class MetadataApi:
             context.cacheable = True
             return self._parts(context, request, (
                 (topic, None) for topic in image.topics.values()
-                if self._access is None or self._access.may(
+                if self._access is None or self._access.may_besides(
                     context, DESCRIBE, TOPIC, topic.name)))
         wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
         missing = [name for name, id_ in wanted

@@ -169,6 +169,9 @@ class Rights:
     def _may_cluster(self, context: RequestContext, operation: int) -> bool:
         return self._access.may(context, operation, CLUSTER, CLUSTER_NAME)
 
+    def _may_cluster_besides(self, context: RequestContext, operation: int) -> bool:
+        return self._access.may_besides(context, operation, CLUSTER, CLUSTER_NAME)
+
     def _whole(self, rule: Whole, handle: Handler, context: RequestContext,
                request: Message) -> Result:
         name = CLUSTER_NAME if rule.field is None else getattr(request, rule.field) or ""
@@ -207,7 +210,7 @@ class Rights:
         if not asked:
             return result
         operations = self._access.operations(context, CLUSTER, CLUSTER_NAME) \
-            if self._may_cluster(context, DESCRIBE) else 0
+            if self._may_cluster_besides(context, DESCRIBE) else 0
 
         def edit(part: Message) -> None:
             if not part.error_code:
@@ -264,14 +267,14 @@ class Rights:
         return with_rows(handle(context, request), "topics", rows)
 
     def _may_create(self, context: RequestContext, name: str) -> bool:
-        return self._may_cluster(context, CREATE) or self._may(context, CREATE, TOPIC, name)
+        return self._may_cluster_besides(context, CREATE) or self._may(context, CREATE, TOPIC, name)
 
     def _describe_topic_partitions(self, handle: Handler, context: RequestContext,
                                    request: Message) -> Result:
         new = messages.DescribeTopicPartitionsRequest
         if not request.topics:
             names = [name for name in self._metadata.image.topics
-                     if self._may(context, DESCRIBE, TOPIC, name)]
+                     if self._access.may_besides(context, DESCRIBE, TOPIC, name)]
             if not names:
                 return refusals.empty(context.api_key)
             request.topics = [new.TopicRequest(name=name) for name in names]
@@ -290,7 +293,7 @@ class Rights:
 
     def _create_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
-        if self._may_cluster(context, CREATE):
+        if self._may_cluster_besides(context, CREATE):
             result = handle(context, request)
         else:
             result = self._each(Each(CREATE, TOPIC, "topics", "name", "topics",
@@ -298,7 +301,7 @@ class Rights:
 
         def edit(answer: Message) -> None:
             for row in answer.topics if context.api_version >= CONFIGS_SINCE else ():
-                if row.error_code == ErrorCode.NONE and not self._may(
+                if row.error_code == ErrorCode.NONE and not self._access.may_besides(
                         context, DESCRIBE_CONFIGS, TOPIC, row.name):
                     row.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                     row.num_partitions = row.replication_factor = -1
@@ -308,7 +311,7 @@ class Rights:
 
     def _delete_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
-        if self._may_cluster(context, DELETE):
+        if self._may_cluster_besides(context, DELETE):
             return handle(context, request)
         rows, names, topics = [], [], []
         for name in request.topic_names:
@@ -338,7 +341,7 @@ class Rights:
 
     def _offset_for_leader_epoch(self, handle: Handler, context: RequestContext,
                                  request: Message) -> Result:
-        if self._may_cluster(context, CLUSTER_ACTION):
+        if self._may_cluster_besides(context, CLUSTER_ACTION):
             return handle(context, request)
         return self._each(Each(DESCRIBE, TOPIC, "topics", "topic", "topics", _ROWS.epoch_end),
                           handle, context, request)
@@ -349,8 +352,8 @@ class Rights:
         if request.transactional_id is not None:
             if not self._may(context, WRITE, TRANSACTIONAL_ID, request.transactional_id):
                 error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif not self._may_cluster(context, IDEMPOTENT_WRITE) \
-                and not self._access.may_somewhere(context, WRITE, TOPIC):
+        elif not self._access.may_somewhere(context, WRITE, TOPIC) \
+                and not self._may_cluster(context, IDEMPOTENT_WRITE):
             error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return handle(context, request) if error is None else \
             refusals.whole(context, request, error)
@@ -397,12 +400,12 @@ class Rights:
 
     def _list_groups(self, handle: Handler, context: RequestContext, request: Message) -> Result:
         result = handle(context, request)
-        if self._may_cluster(context, DESCRIBE):
+        if self._may_cluster_besides(context, DESCRIBE):
             return result
 
         def edit(part: Message) -> None:
             part.groups = [row for row in part.groups
-                           if self._may(context, DESCRIBE, GROUP, row.group_id)]
+                           if self._access.may_besides(context, DESCRIBE, GROUP, row.group_id)]
 
         return edited(result, edit)
 
@@ -500,7 +503,7 @@ class Rights:
 
     def _write_markers(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
-        if self._may_cluster(context, ALTER):
+        if self._may_cluster_besides(context, ALTER):
             return handle(context, request)
         return self._whole(Whole(CLUSTER_ACTION), handle, context, request)
 
@@ -509,7 +512,8 @@ class Rights:
         def edit(part: Message) -> None:
             part.transaction_states = [
                 row for row in part.transaction_states
-                if self._may(context, DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)]
+                if self._access.may_besides(
+                    context, DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)]
 
         return edited(handle(context, request), edit)
 
@@ -566,7 +570,7 @@ class Rights:
 
     def _is_visible(self, context: RequestContext, row: Any) -> bool:
         name = self._topic_name(row)
-        return name is None or self._may(context, DESCRIBE, TOPIC, name)
+        return name is None or self._access.may_besides(context, DESCRIBE, TOPIC, name)
 
 
 def _topics(group: Any) -> set[str]:

@@ -111,7 +111,7 @@ class StreamsGroupsApi:
 
     def _may_create(self, context: RequestContext, name: str) -> bool:
         access = self._access
-        return access is None or access.may(context, CREATE, CLUSTER, CLUSTER_NAME) \
+        return access is None or access.may_besides(context, CREATE, CLUSTER, CLUSTER_NAME) \
             or access.may(context, CREATE, TOPIC, name)
 
     def describe(self, context: RequestContext, request: Message) -> Iterator[Message | None]:

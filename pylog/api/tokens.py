@@ -163,9 +163,9 @@ class DelegationTokensApi:
             DELEGATION_TOKEN, DESCRIBE, DESCRIBE_TOKENS, USER_RESOURCE,
         )
 
-        return str(who) in (record.owner, *record.renewers) \
-            or self._may(context, DESCRIBE, DELEGATION_TOKEN, record.token_id) \
-            or self._may(context, DESCRIBE_TOKENS, USER_RESOURCE, record.owner)
+        return self._access is None or str(who) in (record.owner, *record.renewers) \
+            or self._access.may_besides(context, DESCRIBE, DELEGATION_TOKEN, record.token_id) \
+            or self._access.may_besides(context, DESCRIBE_TOKENS, USER_RESOURCE, record.owner)
 
     def _may(self, context: RequestContext, operation: int, kind: int, name: str) -> bool:
         return self._access is None or self._access.may(context, operation, kind, name)

@@ -103,12 +103,13 @@ def error_name(code: int) -> str:
 class Collector:
     """store: state.lmdb. replicas: gives figures by the names of REPLICA_STATS, none where there
     are no other brokers. cluster: a source; shares: a source of metrics.SHARES, which gives none
-    where nobody asked for share groups yet. seconds: a clock that never goes back."""
+    where nobody asked for share groups yet. audit_dropped: lines of the audit log.
+    seconds: a clock that never goes back."""
 
     def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
                  store: Store, replicas: Callable[[], dict[str, int]],
-                 cluster: Callable[[], list], shares: Callable[[], list], node_id: int,
-                 cluster_id: str,
+                 cluster: Callable[[], list], shares: Callable[[], list],
+                 audit_dropped: Callable[[], int], node_id: int, cluster_id: str,
                  seconds: Callable[[], float]):
         self.sources: list[Callable[[], list]] = [cluster]
         self._groups = groups
@@ -118,6 +119,7 @@ class Collector:
         self._store = store
         self._replicas = replicas
         self._shares = shares
+        self._audit_dropped = audit_dropped
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._seconds = seconds
@@ -134,6 +136,7 @@ class Collector:
         replicas = self._replicas()
         for family, name in REPLICA_STATS:
             page.single(family, replicas.get(name, 0))
+        page.single("pylog_audit_dropped", self._audit_dropped())
         self._groups.write(page)
         told = dict(self._shares())
         for family in metrics.SHARES:

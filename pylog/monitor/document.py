@@ -63,7 +63,7 @@ _SUBJECTS = (
     ("pylog_replica", "Replicas"),
     ("pylog_group", "Consumer groups"),
     ("pylog_share", "Share groups"), ("pylog_coordinator", "Consumer groups"),
-    ("pylog_request", "Requests"), ("pylog_response", "Requests"),
+    ("pylog_request", "Requests"), ("pylog_audit", "Requests"), ("pylog_response", "Requests"),
     *[(prefix, "Connections and reactors") for prefix in (
         "pylog_connections", "pylog_tls", "pylog_network", "pylog_reactor", "pylog_fetch")],
     ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_cleaner", "Compaction"),

@@ -179,6 +179,9 @@ METRICS = (
     ("pylog_requests_throttled", "counter", (), "", "Requests after which a quota held their "
      "client back."),
 
+    ("pylog_audit_dropped", "counter", (), "",
+     "Lines that the audit log (audit.log.file) had no room for."),
+
     # ---- connections and reactors
     ("pylog_connections", "gauge", (), "", "Open connections of clients."),
     ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),

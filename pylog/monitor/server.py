@@ -71,24 +71,24 @@ class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
     admission: who may ask.
 
-    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares: what pages are about; see
-    Collector. figures: of the cluster. now_ms: the wall clock. seconds: a clock that never goes
-    back.
+    coordinator, logs, quotas, reactors, io_pool, store, replicas, shares, audit_dropped: what pages
+    are about; see Collector. figures: of the cluster. now_ms: the wall clock. seconds: a clock that
+    never goes back.
     """
 
     def __init__(self, listener: str, admission: Admission, *,
                  coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
                  replicas: Callable[[], dict[str, int]], shares: Callable[[], list],
-                 figures: ClusterFigures,
-                 node_id: int, cluster_id: str, now_ms: Callable[[], int],
-                 seconds: Callable[[], float]):
+                 audit_dropped: Callable[[], int], figures: ClusterFigures, node_id: int,
+                 cluster_id: str, now_ms: Callable[[], int], seconds: Callable[[], float]):
         self._listener = listener
         self._admission = admission
         self._lags_of = functools.partial(GroupLags, coordinator, logs, quotas, now_ms, seconds)
         self._collector_of = functools.partial(
             Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
-            replicas=replicas, shares=shares, cluster=figures.samples, node_id=node_id,
+            replicas=replicas, shares=shares, audit_dropped=audit_dropped,
+            cluster=figures.samples, node_id=node_id,
             cluster_id=cluster_id, seconds=seconds)
         self._figures = figures
         self.address: tuple[str, int] | None = None

@@ -42,16 +42,24 @@ class Access:
         return self.decide(self.identities.principal(context.principal), context.peer_host,
                            operation, resource_type, name)
 
+    def may_besides(self, context: RequestContext, operation: int, resource_type: int,
+                    name: str) -> bool:
+        """As may(), where a refusal ends nothing: something else is looked at then, or the answer
+        leaves out what nobody asked for by its name. The audit hears of what is allowed only
+        (Kafka's logIfDenied)."""
+        return self.decide(self.identities.principal(context.principal), context.peer_host,
+                           operation, resource_type, name, refusal_ends=False)
+
     def is_node(self, context: RequestContext) -> bool:
         """Whether a request may be one of the cluster's own nodes'."""
         return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
 
     def decide(self, principal: Principal, host: str, operation: int, resource_type: int,
-               name: str) -> bool:
+               name: str, refusal_ends: bool = True) -> bool:
         if principal is GONE:
             return False
         decision = self.authorizer.authorize(principal, host, operation, resource_type, name)
-        if self._audit is not None:
+        if self._audit is not None and (decision.allowed or refusal_ends):
             self._audit(principal, host, operation, resource_type, name, decision)
         return decision.allowed
 

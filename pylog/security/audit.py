@@ -47,7 +47,8 @@ class AuditLog:
     def __init__(self, path: str, everything: bool, now_ms: Callable[[], int]):
         self._everything = everything
         self._now_ms = now_ms
-        self._dropped = 0
+        self.dropped = 0      # Of all.
+        self._dropped = 0     # Since the last line.
         self._lines: Queue[str | None] = Queue(LINES_MAX)
         self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
         self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
@@ -69,6 +70,7 @@ class AuditLog:
         except Full:
             # Keeps (1).
             self._dropped += 1
+            self.dropped += 1
         else:
             self._dropped = 0
 

@@ -580,12 +580,12 @@ class Dispatcher:
         rights = READ | WRITE | FOLLOW
         if self._access is not None and text:
             # Whoever may not see a topic is not told whether there is one.
-            found = self._security().rights(miss, text)
-            if found is None:
+            may = self._security().may(miss, text)
+            if may is None:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
-            rights = found
-            if not rights & (WRITE if miss.api_key == api.PRODUCE else READ | FOLLOW):
+            if not may:
                 return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            rights = miss.right
         if topic is None:
             return refusal
         if not self._install(topic):

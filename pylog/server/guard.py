@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.guard")
 
+_AS_NODE = authorizer.CLUSTER_ACTION, authorizer.CLUSTER, authorizer.CLUSTER_NAME
+
 
 class Guard:
     """`access`: None without an authorizer. now_ms: the wall clock."""
@@ -61,6 +63,11 @@ class Guard:
                 self.access.authorizer.knows_hosts):
             self._reactors.set_principal(connection, number)
         self._grants.void()
+
+    @property
+    def audit_dropped(self) -> int:
+        """Lines that the audit log had no room for."""
+        return 0 if self.audit is None else self.audit.dropped
 
     def close(self) -> None:
         if self.audit is not None:
@@ -101,19 +108,17 @@ class Guard:
             self.identities.principal(principal), self.identities.host_of(principal),
             authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
 
-    def rights(self, miss: Miss, topic: str) -> int | None:
-        """READ, WRITE and FOLLOW as far as a miss's principal has them; None: its number is not its
-        connection's any more."""
+    def may(self, miss: Miss, topic: str) -> bool | None:
+        """Whether a miss's principal has the right that is asked for, and no other: an audit tells
+        of what was tried. None: its number is not its connection's any more."""
         if self.access is None:
-            return READ | WRITE | FOLLOW
+            return True
         host = self.identities.host(miss.connection)
         if host is None or not self.identities.is_current(miss.connection, miss.principal):
             return None
-        principal = self.identities.principal(miss.principal)
-        return (READ if self.access.decide(
-            principal, host, authorizer.READ, authorizer.TOPIC, topic) else 0) \
-            | (WRITE if self.access.decide(
-                principal, host, authorizer.WRITE, authorizer.TOPIC, topic) else 0) \
-            | (FOLLOW if self.access.decide(
-                principal, host, authorizer.CLUSTER_ACTION, authorizer.CLUSTER,
-                authorizer.CLUSTER_NAME) else 0)
+        operation, resource_type, name = {
+            READ: (authorizer.READ, authorizer.TOPIC, topic),
+            WRITE: (authorizer.WRITE, authorizer.TOPIC, topic),
+            FOLLOW: _AS_NODE}[miss.right]
+        return self.access.decide(self.identities.principal(miss.principal), host, operation,
+                                  resource_type, name)

@@ -226,6 +226,26 @@ def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, 
     assert '"alice"' not in audit.read_text().replace("User:alice", "")
 
 
+def test_the_audit_log_has_no_refusal_of_what_nobody_tried(ports, topic, alice, audit):
+    hidden = unique("hidden")
+    create_topic(ports[0], hidden)
+    allow(ports, rule(topic, authorizer.READ))
+    begin = audit.stat().st_size
+    assert fetched(alice, topic) == 0
+    alice.ask(api.METADATA, 12, messages.MetadataRequest(topics=None))
+    alice.ask(api.LIST_GROUPS, 4, messages.ListGroupsRequest())
+    assert produced(alice, topic) == produced(alice, hidden) == REFUSED
+    assert (fetched(alice, topic), produced(alice, topic)) == (0, REFUSED)
+    end_s = time.monotonic() + 10
+    while audit.read_bytes()[begin:].count(topic.encode()) < 2:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    lines = [json.loads(line) for line in audit.read_bytes()[begin:].splitlines()]
+    assert [(line["operation"], line["name"]) for line in lines
+            if line["principal"] == "User:alice"] == [
+        ("Write", topic), ("Write", hidden), ("Write", topic)]
+
+
 class OddNames(Authorizer):
     """Allows what has an odd number of letters."""
 

@@ -86,7 +86,7 @@ static void open_topic(const char *name, uint8_t id, uint8_t flags, struct log *
     struct topic *made = topic_new(name, topic_id, flags & 64, logs, FUZZ_PARTITIONS);
     require(made != NULL && grants_install(grants, made) == 0);
     topic_release(made);
-    require(grants_allow(grants, 0, topic_id, GRANT_READ | GRANT_WRITE | GRANT_KNOWN) == 0);
+    require(grants_allow(grants, 0, topic_id, GRANT_READ | GRANT_WRITE) == 0);
 }
 
 static void close_topic(const char *name, struct log **logs) {

@@ -201,12 +201,16 @@ static void rights(void) {
     r.missing[0].error = UNKNOWN_TOPIC;
     CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, rows, 1);
-    /* Who may only write is told so. */
+    /* Who may only write is asked about. */
+    grants_void(grants);
     CHECK(grants_allow(grants, 0, a.id, GRANT_WRITE) == 0);
     const struct fetched refused = FETCH_REFUSED("a", 0, REFUSED, .aborted = 0);
-    check_rows(&FETCHING(VERSION, &asked[2], 1), &refused, 1);
+    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
+    CHECK(r.missing_count == 1 && r.missing_right == GRANT_READ);
+    r.missing[0].error = REFUSED;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, VERSION, &refused, 1);
     /* Without a verdict it is asked for anew, and at last the client is to come again. */
-    grants_void(grants);
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
     for (int i = 0; i < MISSES_ROUNDS_MAX; i++) {
         CHECK(r.missing_count == 1);

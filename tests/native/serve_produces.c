@@ -64,9 +64,12 @@ static void refusals(void) {
     REFUSE(len, OUT_OF_ORDER, .log_start = 1);
     len = make_batch(batch, 5, 1, 0);
     REFUSE(len, OLD_EPOCH, .log_start = 1);
-    /* Who may not write is told so without a question. */
+    /* Whether somebody may write is asked who may read, too. */
+    grants_void(grants);
     CHECK(grants_allow(grants, 0, a.id, GRANT_READ) == 0);
-    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_MISS && r.missing_right == GRANT_WRITE);
+    r.missing[0].error = NO_RIGHT;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, NO_RIGHT));
     delete_topic(&a);
 }

@@ -99,6 +99,14 @@ static void check_refused(enum serve_status status, int16_t error) {
     CHECK_FETCHED(&r, r.api_version, &row, 1);
 }
 
+static void check_asked(enum serve_status status, uint8_t right) {
+    const struct fetched refused = FETCH_REFUSED("a", 0, REFUSED, .aborted = 0);
+    CHECK(status == SERVE_MISS && r.missing_count == 1 && r.missing_right == right);
+    r.missing[0].error = REFUSED;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_row(&refused);
+}
+
 static void refusals(void) {
     open_a();
     check_refused(FOLLOW(9, .offset = 2), NOT_LEADER);
@@ -121,12 +129,9 @@ static void refusals(void) {
     check_row(&row);
     CHECK(log_high_watermark(a.logs[0]) == 0);
     /* A consumer needs another right than a follower, and the other way round. */
-    const struct fetched refused = FETCH_REFUSED("a", 0, REFUSED, .aborted = 0);
-    CHECK(follow(-1, VERSION, &ASKED("a", 0)) == SERVE_ANSWER);
-    check_row(&refused);
-    CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &ASKED("a", 0), 1, .replica = INSIDE)) ==
-          SERVE_ANSWER);
-    check_row(&refused);
+    check_asked(follow(-1, VERSION, &ASKED("a", 0)), GRANT_READ);
+    check_asked(start_fetch(&r, &m, &FETCHING(VERSION, &ASKED("a", 0), 1, .replica = INSIDE)),
+                GRANT_FOLLOW);
     delete_topic(&a);
 }
 

@@ -77,7 +77,7 @@ static inline void open_topic(struct held_topic *t, const char *name,
     struct topic *made = topic_new(name, t->id, false, t->logs, PARTITIONS);
     CHECK(made != NULL && grants_install(grants, made) == 0);
     topic_release(made);
-    CHECK(grants_allow(grants, 0, t->id, GRANT_READ | GRANT_WRITE | GRANT_KNOWN) == 0);
+    CHECK(grants_allow(grants, 0, t->id, GRANT_READ | GRANT_WRITE) == 0);
 }
 
 /* As a deletion does it: afterwards only requests under way keep the logs. */

@@ -344,9 +344,9 @@ static void misses_scene(void) {
                            ac = {(const uint8_t *)"ac", 2, false};
     uint8_t ids[4][16] = {{1}, {2}, {3}, {[15] = 1}};
     uint32_t at = 0;
-    CHECK(misses_add(&misses, &r, ab) && misses_add(&misses, &r, a));
+    CHECK(misses_add(&misses, &r, ab, GRANT_READ) && misses_add(&misses, &r, a, GRANT_READ));
     for (int i = 0; i < 3; i++)
-        CHECK(misses_add(&misses, &r, (struct topic_key){ids[i], 16, true}));
+        CHECK(misses_add(&misses, &r, (struct topic_key){ids[i], 16, true}, GRANT_READ));
     CHECK(r.missing_count == 5 && r.missing[0].name_len == 2 && r.missing[4].name_len == -1);
     CHECK(r.missing[4].partition == -1 && memcmp(r.missing[4].id, ids[2], 16) == 0);
     for (int i = 0; i < 5; i++) r.missing[i].error = (int16_t)(10 + i);
@@ -367,11 +367,11 @@ static void misses_scene(void) {
     CHECK(!misses_again(&misses, &r) && r.missing_count == 1);
     misses_clear(&misses, &r);
     CHECK(r.missing == NULL && r.missing_count == 0 && misses.rounds == 0);
-    for (int i = 0; i < SERVE_MISSING_MAX; i++) CHECK(misses_add(&misses, &r, a));
-    CHECK(!misses_add(&misses, &r, a) && r.missing_count == SERVE_MISSING_MAX);
+    for (int i = 0; i < SERVE_MISSING_MAX; i++) CHECK(misses_add(&misses, &r, a, GRANT_READ));
+    CHECK(!misses_add(&misses, &r, a, GRANT_READ) && r.missing_count == SERVE_MISSING_MAX);
     misses_clear(&misses, &r);
     blocks_left = 0;
-    CHECK(!misses_add(&misses, &r, a) && r.missing_count == 0);
+    CHECK(!misses_add(&misses, &r, a, GRANT_READ) && r.missing_count == 0);
     blocks_left = -1;
     misses_clear(&misses, &r);
 }

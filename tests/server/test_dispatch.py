@@ -8,6 +8,7 @@ import pytest
 from pylog.config import Settings
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.turn import Turn
+from pylog._native.grants import READ
 from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
@@ -189,7 +190,8 @@ def test_a_body_that_cannot_be_read_closes_the_connection():
 
 def test_a_miss_is_granted_from_the_image_and_refused_by_name_and_by_id():
     reactors = Reactors(Miss(5, 3, [
-        (b"known", None), (None, TOPIC_ID), (b"gone", None), (None, bytes(16)), (b"\xff", None)]))
+        (b"known", None), (None, TOPIC_ID), (b"gone", None), (None, bytes(16)), (b"\xff", None),
+    ], READ))
     broker = Broker()
     asyncio.run(_drained(_dispatcher(reactors, broker)))
     assert reactors.resumed[5] == [
@@ -204,7 +206,7 @@ def test_an_event_that_fails_keeps_none_that_came_with_it_back():
             raise RuntimeError("planted")
 
     reactors = Reactors(
-        Miss(5, 3, [(b"gone", None), (b"known", None), (b"gone", None)]),
+        Miss(5, 3, [(b"gone", None), (b"known", None), (b"gone", None)], READ),
         _request(1, 18, 0))
     asyncio.run(_drained(_dispatcher(
         reactors, Failing(),
@@ -214,7 +216,7 @@ def test_an_event_that_fails_keeps_none_that_came_with_it_back():
 
 
 def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
-    reactors = Reactors(Miss(5, 0, [(b"known", None)]))
+    reactors = Reactors(Miss(5, 0, [(b"known", None)], READ))
     broker = Broker(opened=False)
     asyncio.run(_drained(_dispatcher(reactors, broker)))
     assert reactors.resumed[5] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -339,7 +341,7 @@ def test_groups_requests_are_answered_a_slices_worth_at_a_time():
     beats = range(1, 41)
     reactors = Reactors(
         *[_request(token, 12, 3, HEARTBEAT + b"\xff\xff") for token in beats],
-        _metadata(41), _metadata(42), Miss(5, 0, [(b"known", None)]))
+        _metadata(41), _metadata(42), Miss(5, 0, [(b"known", None)], READ))
     broker = Broker()
     broker.quotas.clock_ns = lambda: next(clock)
 
