@@ -10,6 +10,7 @@ Source: what goes wrong with advertised.listeners.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import ipaddress
 import os
 import socket
@@ -22,12 +23,14 @@ from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
 from pylog.protocol import messages
+from pylog.security import stores
 from pylog.tools import endpoint, inquiry, replicas
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
 from pylog.tools.printer import size, span
 
 ANSWER_WARN_S = 0.25
 FREE_SHARE_WARN = 0.15
+CERTIFICATE_DAYS_WARN = 30
 EXPLAINED_MAX = 3            # Partitions, the worst first.
 ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
 
@@ -76,6 +79,10 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
         return [*found, Finding("listener", name, FAIL, f"{address}: {error}",
                                 f"{ADVERTISE}; is the broker up, and no firewall between?")]
     taken = time.perf_counter() - begun
+    if connection.secure:
+        shown = connection.transport.get_extra_info("ssl_object").getpeercert(True)
+        found.append(certificate(name, stores.expiry(shown or b""),
+                                 datetime.datetime.now(datetime.UTC).date()))
     try:
         found += await _settings(connection, node, name, taken)
     except KafkaError as error:
@@ -84,6 +91,19 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     finally:
         connection.close()
     return found
+
+
+def certificate(name: str, ends: str, today: datetime.date) -> Finding:
+    """For how long a broker's certificate is good. ends: its last day, "" where that is not known.
+    """
+    if not ends:
+        return Finding("certificate", name, SKIP, "it does not show when it ends")
+    days = (datetime.date.fromisoformat(ends) - today).days
+    late = days < CERTIFICATE_DAYS_WARN
+    return Finding("certificate", name, WARN if late else OK,
+                   f"good until {ends}, {days} days from now",
+                   "put a new one where ssl.keystore.location is: it is taken without a restart"
+                   if late else "")
 
 
 async def _settings(connection: Connection, node: Any, name: str, taken: float) -> list[Finding]:

@@ -1,11 +1,14 @@
 """The doctor: what is wrong is found, with what to do about it."""
 
+import datetime
 import os
 from types import SimpleNamespace
 
 import pytest
 
-from pylog.tools import machine
+from pylog.testing import Broker
+from pylog.testing.certificates import write
+from pylog.tools import machine, reach
 from tests.brokers import Brokerd, free_port
 from tests.tools.support import run
 
@@ -55,6 +58,25 @@ def test_the_tls_library_is_named_and_a_faster_one_hinted_at(monkeypatch, name, 
     [found] = machine.encryption()
     assert found.status == "ok" and found.detail.startswith(name)
     assert ("3.5 and later" in found.detail) == hinted
+
+
+@pytest.mark.parametrize(("ends", "status", "words"), [
+    ("2026-03-31", "ok", "30 days"), ("2026-03-30", "warn", "29 days"),
+    ("2026-02-27", "warn", "-2 days"), ("", "skip", "does not show")])
+def test_a_certificate_that_ends_soon_is_told_of(ends, status, words):
+    found = reach.certificate("broker 1", ends, datetime.date(2026, 3, 1))
+    assert found.status == status and words in found.detail
+    assert bool(found.advice) == (status == "warn")
+
+
+def test_the_certificate_of_each_broker_is_looked_at(tmp_path):
+    with Broker(tls=True) as broker:
+        trusted = write(tmp_path, "ca.pem", broker.authority.pem)
+        told = run("-X", "security.protocol=SSL", "-X", "ssl.truststore.type=PEM",
+                   "-X", f"ssl.truststore.location={trusted}", "-b", broker.bootstrap, "doctor",
+                   "--json").json["findings"]
+    [row] = [row for row in told if row["check"] == "certificate"]
+    assert "good until 20" in row["detail"]
 
 
 @pytest.mark.parametrize(("free", "status"), [(0.5, "ok"), (0.1, "warn"), (0.01, "fail")])
