@@ -487,7 +487,6 @@ def test_a_read_that_may_not_wait_says_when_pages_must_come_from_the_disk(direct
 def test_aborted_transactions_come_from_the_transaction_index(directory, tmp_path):
     one = opened(directory)
     one.append(make(100), NOW)
-    assert one.aborted_between(0, 100) == []
     rows = [(7, 10, 19, 5), (8, 15, 40, 20), (9, 60, 70, 60)]
     index = b"".join(struct.pack(">hqqqq", 0, *row) for row in rows)
     (tmp_path / "t-0" / f"{0:020}.txnindex").write_bytes(index)
