@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pylog.monitor.server import Monitor
     from pylog.security.access import Access
     from pylog.security.authorizer import Authorizer
+    from pylog.server.audit_topic import AuditTopic
     from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
     from pylog.sharing.service import Sharing
@@ -242,8 +243,18 @@ class Broker:
             from pylog.server.guard import Guard
 
             self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
-                                self._authorizer, self.now_ms)
+                                self._authorizer, self.now_ms, self._audit_topic())
         return self._guard
+
+    def _audit_topic(self) -> AuditTopic | None:
+        """Raises ConfigError."""
+        name = self.settings["audit.log.topic"]
+        if not name:
+            return None
+        # Imported here: few brokers have one.
+        from pylog.server.audit_topic import AuditTopic
+
+        return AuditTopic(name, self, self.brokers)
 
     def sharing(self) -> Sharing:
         """Share groups, once begin() has begun."""
@@ -300,6 +311,8 @@ class Broker:
         self.groups.start(self.metadata.store)
         self.markers.start()
         self.transactions.start()
+        if self._guard is not None:
+            self._guard.start()
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
@@ -384,6 +397,8 @@ class Broker:
             await self._sharing.stop()
         await self.transactions.stop()
         await self.groups.stop()
+        if self._guard is not None:
+            await self._guard.stop()
         self.markers.close()
         self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)

@@ -21,6 +21,8 @@ OWN = (
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
     ("audit.log.file", "string", "", "", "medium", "", "live",
      "File of the audit log, a JSON object a line; empty: there is none."),
+    ("audit.log.topic", "string", "", "", "low", "", "live",
+     "Topic that gets the audit log's lines as records, made when it is needed; empty: none does."),
     ("control.request.bytes.max", "int", 33554432, "65536..", "medium", "", "live",
      "Longest request other than Produce and Fetch; a longer one closes its connection."),
     ("control.request.elements.max", "int", 1048576, "1000..", "medium", "", "live",

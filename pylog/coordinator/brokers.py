@@ -3,8 +3,8 @@ partitions, questions to the coordinators of other producers.
 
 Owns: a connection to each broker that was asked.
 Called by: broker (makes and closes it), coordinator.transaction_service (through broker: write),
-  coordinator.verification (ask_coordinator), sharing.persister (ask), sharing.dead_letters; on the
-  event loop.
+  coordinator.verification (ask_coordinator), sharing.persister (ask), sharing.dead_letters and
+  server.audit_topic (append); on the event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
   is an error that is tried again; (2) no answer is awaited from a broker that the controller has
   fenced since; (3) a leader that is slow holds up no other's markers.
@@ -17,13 +17,16 @@ from typing import Any
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.markers import Markers, Partition
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image import NO_LEADER, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
 MARKERS_VERSION = 2
 PARTITIONS_VERSION = 5
+PRODUCE_VERSION = 9
+ACKS_ALL = -1
+PRODUCE_TIMEOUT_MS = 5000
 CALL_SECONDS = 10.0
 LOOK_SECONDS = 0.1     # Between looks at the image, while an answer is awaited.
 
@@ -61,10 +64,25 @@ class Brokers:
             found.update(written)
         return found
 
-    async def append(self, topic: str, index: int, data: bytes) -> Error:
-        """NONE when a partition that is led here has the batch, as durable as an acks=all answer
-        promises."""
-        return await self._markers.append(topic, index, data)
+    async def append(self, topic: Topic, index: int, data: bytes) -> Error:
+        """NONE when a partition has the batch, as durable as an acks=all answer promises."""
+        leader = topic.partitions[index].leader
+        if leader == self._node.node_id:
+            return await self._markers.append(topic.name, index, data)
+        if leader == NO_LEADER:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        new = messages.ProduceRequest
+        try:
+            answer = await self.ask(leader, new(
+                acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
+                    name=topic.name, partition_data=[
+                        new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
+        except PeerError:
+            return ErrorCode.NETWORK_EXCEPTION
+        for row in answer.responses:
+            for cell in row.partition_responses:
+                return ErrorCode.of(cell.error_code)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _sent(self, leader: int, marker: Marker,
                     partitions: list[Partition]) -> dict[Partition, Error]:

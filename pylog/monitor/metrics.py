@@ -180,7 +180,7 @@ METRICS = (
      "client back."),
 
     ("pylog_audit_dropped", "counter", (), "",
-     "Lines that the audit log (audit.log.file) had no room for."),
+     "Lines that the audit log's file or topic had no room for."),
 
     # ---- connections and reactors
     ("pylog_connections", "gauge", (), "", "Open connections of clients."),

@@ -1,10 +1,11 @@
 """The audit log: who, from where, did what to which resource, and what decided about it.
 
 Owns: the file, its queue and the thread that writes it.
-Called by: server.guard.
-Invariants: (1) nothing waits for the file: what the queue has no room for is counted, and the next
-  line says how many it were; (2) no secret is in a line; (3) lines that cannot be written are in
-  the log instead, and do not hold up the end.
+Called by: server.guard, server.audit_topic (is an Outlet).
+Invariants: (1) nothing waits for an outlet: what it has no room for is counted, and its next line
+  says how many it were; (2) no secret is in a line; (3) lines that cannot be written to the file
+  are in the log instead, and do not hold up the end; (4) who reads and writes the audit log's own
+  topic makes no lines by that: they would have no end.
 Source: none; a line is one JSON object.
 """
 
@@ -19,9 +20,8 @@ from pylog.security import authorizer
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pylog.config import Settings
     from pylog.security.authorizer import Decision, Rule
     from pylog.security.identities import Principal
 
@@ -41,38 +41,78 @@ COMMON = frozenset((authorizer.READ, authorizer.WRITE, authorizer.DESCRIBE,
                     authorizer.CLUSTER_ACTION))
 
 
-class AuditLog:
-    """Lines to the end of the file at `path`. everything: allowed reads and writes too."""
+class Outlet:
+    """Where lines go; dropped: how many it had no room for."""
 
-    def __init__(self, path: str, everything: bool, now_ms: Callable[[], int]):
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._dropped = 0     # Since the last line.
+
+    def offer(self, line: str) -> bool:
+        """False: there is no room for it."""
+        raise AssertionError(type(self))
+
+    def take(self, line: dict[str, object]) -> None:
+        """Keeps (1)."""
+        if self._dropped:
+            line = {**line, "dropped_before": self._dropped}
+        if self.offer(json.dumps(line, ensure_ascii=False)):
+            self._dropped = 0
+        else:
+            self._dropped += 1
+            self.dropped += 1
+
+
+class AuditLog:
+    """Lines to each of the outlets. everything: allowed reads and writes too. topic: the name of
+    the one that is an outlet, or ""."""
+
+    def __init__(self, outlets: Sequence[Outlet], everything: bool, now_ms: Callable[[], int],
+                 topic: str = ""):
+        self._outlets = outlets
         self._everything = everything
         self._now_ms = now_ms
-        self.dropped = 0      # Of all.
-        self._dropped = 0     # Since the last line.
-        self._lines: Queue[str | None] = Queue(LINES_MAX)
-        self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
-        self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
-        self._thread.start()
+        self._topic = topic
+
+    @property
+    def dropped(self) -> int:
+        """Lines that an outlet had no room for."""
+        return sum(outlet.dropped for outlet in self._outlets)
 
     def decided(self, principal: Principal, host: str, operation: int, resource_type: int,
                 name: str, decision: Decision) -> None:
-        if decision.allowed and not self._everything and operation in COMMON:
+        if decision.allowed and operation in COMMON and (
+                not self._everything or self._is_own(resource_type, name)):
             return
         line = {
             "time_ms": self._now_ms(), "principal": str(principal), "host": host,
             "operation": OPERATION_NAMES[operation], "resource": RESOURCE_NAMES[resource_type],
             "name": name, "allowed": decision.allowed,
             "by": decision.reason if decision.rule is None else shown(decision.rule)}
-        if self._dropped:
-            line["dropped_before"] = self._dropped
+        for outlet in self._outlets:
+            outlet.take(line)
+
+    def _is_own(self, resource_type: int, name: str) -> bool:
+        """Keeps (4)."""
+        return resource_type == authorizer.TOPIC and name == self._topic != ""
+
+
+class AuditFile(Outlet):
+    """Lines to the end of the file at `path`. Raises OSError."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._lines: Queue[str | None] = Queue(LINES_MAX)
+        self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
+        self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
+        self._thread.start()
+
+    def offer(self, line: str) -> bool:
         try:
-            self._lines.put_nowait(json.dumps(line, ensure_ascii=False))
+            self._lines.put_nowait(line)
         except Full:
-            # Keeps (1).
-            self._dropped += 1
-            self.dropped += 1
-        else:
-            self._dropped = 0
+            return False
+        return True
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -98,8 +138,3 @@ def shown(rule: Rule) -> str:
             f"{OPERATION_NAMES[rule.operation]} from {rule.host} on {pattern} "
             f"{RESOURCE_NAMES[rule.resource_type]} {rule.resource_name}")
 
-
-def of(settings: Settings, now_ms: Callable[[], int]) -> AuditLog | None:
-    """The audit log that the settings ask for. Raises OSError."""
-    path = settings["audit.log.file"]
-    return AuditLog(path, settings["audit.log.data.enable"], now_ms) if path else None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
     from pylog.security.authorizer import Authorizer
+    from pylog.server.audit_topic import AuditTopic
     from pylog.server.network import Network
 
 log = logging.getLogger("pylog.guard")
@@ -37,16 +38,23 @@ _AS_NODE = authorizer.CLUSTER_ACTION, authorizer.CLUSTER, authorizer.CLUSTER_NAM
 
 
 class Guard:
-    """`access`: None without an authorizer. now_ms: the wall clock."""
+    """`access`: None without an authorizer. now_ms: the wall clock. topic: of the audit log."""
 
     def __init__(self, settings: Settings, metadata: MetadataService, grants: Grants,
-                 network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int]):
+                 network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int],
+                 topic: AuditTopic | None = None):
         self.identities = identities.Identities()
         self._settings, self._listener_name = settings, network.listener_name
         self._mappings: dict[str, Rules] = {}    # By their text, which changes with a start only.
         self._grants = grants
         self._reactors = network.reactors
-        self.audit = audit.of(settings, now_ms)
+        path = settings["audit.log.file"]
+        self._audit_file = audit.AuditFile(path) if path else None
+        self._audit_topic = topic
+        outlets = [outlet for outlet in (self._audit_file, topic) if outlet is not None]
+        self.audit = audit.AuditLog(
+            outlets, settings["audit.log.data.enable"], now_ms,
+            "" if topic is None else topic.name) if outlets else None
         self.access = None if enforcer is None else Access(
             enforcer, self.identities, None if self.audit is None else self.audit.decided)
         mechanisms = Mechanisms(settings, lambda: metadata.image.security, now_ms,
@@ -69,9 +77,19 @@ class Guard:
         """Lines that the audit log had no room for."""
         return 0 if self.audit is None else self.audit.dropped
 
+    def start(self) -> None:
+        """On the event loop, when topics can be written."""
+        if self._audit_topic is not None:
+            self._audit_topic.start()
+
+    async def stop(self) -> None:
+        """As long as topics can be written."""
+        if self._audit_topic is not None:
+            await self._audit_topic.stop()
+
     def close(self) -> None:
-        if self.audit is not None:
-            self.audit.close()
+        if self._audit_file is not None:
+            self._audit_file.close()
 
     def connected(self, event: Connected) -> None:
         """A connection of a listener without SASL: its certificate says who it is."""

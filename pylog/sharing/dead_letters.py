@@ -18,10 +18,9 @@ from pylog._native.log import Log, LogError
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import CREATE_TIMEOUT_MS, Node
 from pylog.coordinator.share_state import ShareKey
-from pylog.metadata.image import NO_LEADER, Topic
-from pylog.peer.errors import PeerError
+from pylog.metadata.image import Topic
 from pylog.protocol import messages
-from pylog.protocol.errors import Error, ErrorCode
+from pylog.protocol.errors import ErrorCode
 from pylog.sharing.group_settings import GroupSettings
 
 PREFIX = "__dlq.errors."
@@ -29,9 +28,6 @@ REJECTED = "Offset rejected by client."
 EXCEEDED = "Offset delivery count exceeded the threshold."
 ENABLED = "errors.deadletterqueue.group.enable"
 READ_BYTES_MAX = 1 << 20
-PRODUCE_VERSION = 9
-ACKS_ALL = -1
-PRODUCE_TIMEOUT_MS = 5000
 APPEND_SECONDS = 10.0
 RECORD_BYTES = 40     # Of a record besides its key, value and headers, at most,
 HEADER_BYTES = 10     # and of a header besides its name and value.
@@ -110,7 +106,7 @@ class DeadLetters:
                                  (*letter.headers, *letter.copied)) for letter in part])
             try:
                 async with asyncio.timeout(APPEND_SECONDS):
-                    error = await self._append(topic, index, data)
+                    error = await self._brokers.append(topic, index, data)
             except TimeoutError:
                 error = ErrorCode.REQUEST_TIMED_OUT
             kind = self.requests if error == ErrorCode.NONE else self.failures
@@ -149,26 +145,6 @@ class DeadLetters:
                     new.CreatableTopicConfig(name="message.timestamp.type", value="CreateTime")])]))
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise DeadLetterError(f"{name} could not be created: {result.message}")
-
-    async def _append(self, topic: Topic, index: int, data: bytes) -> Error:
-        """NONE when its leader has the batch, and the others that must."""
-        leader = topic.partitions[index].leader
-        if leader == self._node.node_id:
-            return await self._brokers.append(topic.name, index, data)
-        if leader == NO_LEADER:
-            return ErrorCode.LEADER_NOT_AVAILABLE
-        new = messages.ProduceRequest
-        try:
-            answer = await self._brokers.ask(leader, new(
-                acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
-                    name=topic.name, partition_data=[
-                        new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
-        except PeerError:
-            return ErrorCode.NETWORK_EXCEPTION
-        for row in answer.responses:
-            for cell in row.partition_responses:
-                return ErrorCode.of(cell.error_code)
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 # ---- letters ------------------------------------------------------------------------------------

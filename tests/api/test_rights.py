@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pylog._native import batch
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer
@@ -38,7 +39,8 @@ def audit(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ports(audit):
     ports = free_port(), free_port()
-    with Broker(settings=settings(ports, **{"audit.log.file": str(audit)})):
+    with Broker(settings=settings(ports, **{
+            "audit.log.file": str(audit), "audit.log.topic": "the-audit"})):
         yield ports
 
 
@@ -224,6 +226,28 @@ def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, 
         "User:alice", "127.0.0.1", False, "no rule allows it")
     assert any(line["operation"] == "Alter" and line["allowed"] for line in lines)
     assert '"alice"' not in audit.read_text().replace("User:alice", "")
+
+
+def told(caller) -> list[str]:
+    """The lines in the audit log's topic."""
+    batches = fetch(caller, "the-audit")["records"] or b""
+    lines = []
+    for at, _ in batch.walk(batches):
+        lines += [value.decode() for _, _, _, value, _ in batch.records(batches[at:])]
+    return lines
+
+
+def test_the_topic_of_the_audit_log_has_what_its_file_has(ports, topic, alice, audit):
+    assert produced(alice, topic) == REFUSED
+    end_s = time.monotonic() + 10
+    with Caller(ports[0]) as caller:
+        while not any(topic in line for line in told(caller)):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        lines = set(told(caller))
+    while not lines <= set(audit.read_text().splitlines()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_the_audit_log_has_no_refusal_of_what_nobody_tried(ports, topic, alice, audit):

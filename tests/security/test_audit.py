@@ -1,12 +1,20 @@
-"""The audit log's file."""
+"""The audit log, and its file."""
 
 import json
 import os
 import threading
 
 from pylog.security import audit
-from pylog.security.authorizer import ALTER, CLUSTER, CLUSTER_ACTION, Decision
+from pylog.security.authorizer import (
+    ALTER, CLUSTER, CLUSTER_ACTION, READ, TOPIC, WRITE, Decision,
+)
 from pylog.security.identities import user
+
+
+def to_file(path):
+    """(log, its file)"""
+    file = audit.AuditFile(str(path))
+    return audit.AuditLog([file], False, lambda: 5), file
 
 
 def decided(log, name, operation=ALTER):
@@ -14,10 +22,10 @@ def decided(log, name, operation=ALTER):
 
 
 def test_a_decision_is_one_line_whatever_names_are_in_it(tmp_path):
-    log = audit.AuditLog(str(tmp_path / "a"), False, lambda: 5)
+    log, file = to_file(tmp_path / "a")
     decided(log, "x\ny\u2028é")
     decided(log, "daily", CLUSTER_ACTION)
-    log.close()
+    file.close()
     lines = (tmp_path / "a").read_bytes().split(b"\n")
     assert len(lines) == 2 and json.loads(lines[0])["name"] == "x\ny\u2028é"
 
@@ -25,7 +33,7 @@ def test_a_decision_is_one_line_whatever_names_are_in_it(tmp_path):
 def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp_path):
     os.mkfifo(tmp_path / "a")
     reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)   # It takes nothing yet.
-    log, long = audit.AuditLog(str(tmp_path / "a"), False, lambda: 5), "x" * 1000
+    (log, file), long = to_file(tmp_path / "a"), "x" * 1000
     while log.dropped < 3:
         decided(log, long)
     os.set_blocking(reader, True)
@@ -33,15 +41,51 @@ def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp
         while "dropped_before" not in (line := json.loads(lines.readline())):
             decided(log, "next")
         assert 3 <= line["dropped_before"] <= log.dropped
-        closing = threading.Thread(target=log.close)
+        closing = threading.Thread(target=file.close)
         closing.start()
         assert json.loads(lines.readlines()[-1])["name"] == "next"
         closing.join()
 
 
 def test_a_full_disk_stops_neither_decisions_nor_the_end(caplog):
-    log = audit.AuditLog("/dev/full", False, lambda: 5)
+    log, file = to_file("/dev/full")
     for number in range(audit.LINES_MAX + 5):
         decided(log, str(number))
-    log.close()
+    file.close()
     assert "the audit log is not written" in caplog.text
+
+
+class Room(audit.Outlet):
+    """lines: what it was offered while `has_room`."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines, self.has_room = [], True
+
+    def offer(self, line):
+        if self.has_room:
+            self.lines.append(json.loads(line))
+        return self.has_room
+
+
+def test_each_outlet_has_every_line_and_counts_what_it_had_no_room_for():
+    full, other = Room(), Room()
+    log = audit.AuditLog([full, other], False, lambda: 5)
+    for number in range(4):
+        full.has_room = number in (0, 3)
+        decided(log, str(number))
+    assert [line["name"] for line in other.lines] == list("0123")
+    assert [(line["name"], line.get("dropped_before")) for line in full.lines] == [
+        ("0", None), ("3", 2)]
+    assert (log.dropped, full.dropped, other.dropped) == (2, 2, 0)
+
+
+def test_who_reads_the_audit_logs_own_topic_makes_no_lines_by_that():
+    room = Room()
+    log = audit.AuditLog([room], True, lambda: 5, "audit")
+    for name, operation, allowed in (("audit", READ, True), ("audit", WRITE, True),
+                                     ("audit", READ, False), ("audit", ALTER, True),
+                                     ("other", READ, True)):
+        log.decided(user("u"), "h", operation, TOPIC, name, Decision(allowed, None, "why"))
+    assert [(line["name"], line["operation"], line["allowed"]) for line in room.lines] == [
+        ("audit", "Read", False), ("audit", "Alter", True), ("other", "Read", True)]

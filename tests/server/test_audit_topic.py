@@ -1,0 +1,143 @@
+"""The audit log's topic on a cluster that the test plays."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native import batch
+from pylog.config import ConfigError
+from pylog.protocol.errors import ErrorCode
+from pylog.server import audit_topic
+from pylog.server.audit_topic import AuditTopic
+
+NONE = ErrorCode.NONE
+NODE_ID, PARTITIONS = 5, 3
+
+
+class World:
+    """written: (partition, [values]) of each batch that the leader took. errors: of the next
+    appends. batch_lines_max: a longer batch is too large."""
+
+    def __init__(self, name="audit"):
+        self.written, self.errors, self.batch_lines_max = [], [], 1_000_000
+        self.created, self.node_id = [], NODE_ID
+        self.settings = {"num.partitions": PARTITIONS, "default.replication.factor": 2}
+        self.image = SimpleNamespace(topics={}, brokers={1: None},
+                                     broker_is_active=lambda broker_id: True)
+        self.controller = self
+        self.topic = AuditTopic(name, self, self)
+
+    def now_ms(self):
+        return 7
+
+    async def create_topics(self, request):
+        wanted, = request.topics
+        self.created.append((wanted.name, wanted.num_partitions, wanted.replication_factor))
+        self.image.topics[wanted.name] = SimpleNamespace(
+            name=wanted.name, partitions=[None] * wanted.num_partitions)
+        return [SimpleNamespace(error=NONE, message="")]
+
+    async def append(self, topic, index, data):
+        values = [value for _, _, _, value, _ in batch.records(data)]
+        await asyncio.sleep(0)
+        error = self.errors.pop(0) if self.errors else NONE
+        if len(values) > self.batch_lines_max:
+            error = ErrorCode.MESSAGE_TOO_LARGE
+        if error == NONE:
+            self.written.append((index, values))
+        return error
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs scenario(world), and stops the topic after it."""
+    monkeypatch.setattr(audit_topic, "AGAIN_SECONDS", 0)
+
+    def run_it(scenario):
+        async def whole():
+            world = World()
+            await scenario(world)
+            await world.topic.stop()
+            return world
+        return asyncio.run(whole())
+    return run_it
+
+
+async def all_taken(topic):
+    while topic._waiting:
+        await asyncio.sleep(0)
+
+
+def test_lines_are_records_of_one_partition_in_their_order_also_those_from_before_the_start(run):
+    async def scenario(world):
+        world.topic.offer("first")
+        world.topic.start()
+        await all_taken(world.topic)
+        assert world.written == [(NODE_ID % PARTITIONS, [b"first"])]
+        for line in ("second", "third \u00e9"):
+            assert world.topic.offer(line)
+        await all_taken(world.topic)
+
+    world = run(scenario)
+    assert world.written[1:] == [(2, [b"second", "third \u00e9".encode()])]
+    assert world.created == [("audit", PARTITIONS, 1)]
+
+
+def test_lines_that_no_leader_takes_are_tried_again_and_told_of_once(run, caplog):
+    async def scenario(world):
+        world.errors = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION]
+        world.topic.start()
+        world.topic.offer("line")
+        await all_taken(world.topic)
+
+    assert run(scenario).written == [(2, [b"line"])]
+    assert caplog.text.count("is not written: tried again") == 1
+
+
+def test_lines_that_are_too_large_together_go_one_by_one_and_alone_they_are_counted(run):
+    async def scenario(world):
+        world.batch_lines_max = 1
+        for number in range(3):
+            world.topic.offer(str(number))
+        world.topic.start()
+        await all_taken(world.topic)
+        assert world.written == [(2, [b"0"]), (2, [b"1"]), (2, [b"2"])]
+        world.batch_lines_max = 0
+        world.topic.offer("long")
+        await all_taken(world.topic)
+        assert world.topic.dropped == 1 and len(world.written) == 3
+
+    run(scenario)
+
+
+def test_what_there_is_no_room_for_is_refused_at_once(run, monkeypatch):
+    monkeypatch.setattr(audit_topic, "LINES_MAX", 2)
+
+    async def scenario(world):
+        assert [world.topic.offer(line) for line in "abc"] == [True, True, False]
+
+    run(scenario)
+
+
+def test_a_stop_waits_for_what_waits_and_says_what_it_leaves(run, monkeypatch, caplog):
+    monkeypatch.setattr(audit_topic, "END_SECONDS", 60)
+
+    async def scenario(world):
+        world.topic.start()
+        world.topic.offer("line")
+        await world.topic.stop()
+        assert world.written == [(2, [b"line"])]
+        monkeypatch.setattr(audit_topic, "END_SECONDS", 0)
+        world.errors = [ErrorCode.NETWORK_EXCEPTION] * 1_000_000
+        world.topic.start()
+        world.topic.offer("lost")
+
+    run(scenario)
+    left, = [record for record in caplog.records if hasattr(record, "lines")]
+    assert (left.lines, left.topic) == (1, "audit")
+
+
+def test_a_name_that_no_topic_can_have_is_refused_with_the_setting():
+    with pytest.raises(ConfigError, match="audit.log.topic=a b: Topic name is invalid"):
+        World("a b")
