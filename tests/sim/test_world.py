@@ -33,6 +33,18 @@ def test_who_is_gone_after_the_faults_is_not_started_by_one_of_them():
     run(100528)
 
 
+def test_a_broker_that_stops_refuses_markers_and_does_not_fail_on_them():
+    run(72767)
+
+
+def test_a_snapshot_that_comes_late_into_the_quorum_is_not_its_newest_one():
+    run(75437)
+
+
+def test_a_coordinator_that_was_replaced_does_not_tell_of_an_older_end():
+    run(76077)
+
+
 def test_a_seed_brings_the_same_again():
     first, second = run(11), run(11)
     assert first.loop.steps == second.loop.steps
