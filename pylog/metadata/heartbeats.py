@@ -88,6 +88,11 @@ class Heartbeats:
         known.contact_ns, known.metadata_offset = now_ns, metadata_offset
         known.connection = connection
 
+    def unfenced(self, broker_id: int, now_ns: int) -> None:
+        """A heartbeat has let the broker in: it has a session, whatever becomes of its connection.
+        """
+        self._brokers[broker_id].contact_ns = now_ns
+
     def is_alive(self, broker_id: int, now_ns: int) -> bool:
         """Whether the broker has a session (2)."""
         if broker_id == self.local_id:

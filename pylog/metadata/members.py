@@ -120,9 +120,11 @@ class Members(Decider):
     async def _beat(self, request, connection: int):
         async with self._deciding:
             self._check_connection(request.broker_id, connection)
-            before = self._image.offset
+            before, was_fenced = self._image.offset, self._image.brokers[request.broker_id].fenced
             state, offset = await self._decided_in_turn(
                 lambda: brokers.beat(self._rules(), self._known(), request))
+            if was_fenced and not state.is_fenced:
+                self._known().unfenced(request.broker_id, _now_ns())
             if state.is_stopping and (
                     offset > before or not self._known().is_stopping(request.broker_id)):
                 self._known().stopping(request.broker_id, offset)

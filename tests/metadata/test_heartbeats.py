@@ -89,6 +89,13 @@ def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
     assert beats.counts(1, 71) and beats.ended(71) == 1
 
 
+def test_who_is_let_in_has_a_session_before_it_is_heard_again(beats):
+    beats.end(1)
+    assert not beats.is_alive(1, 1500)
+    beats.unfenced(1, 1500)
+    assert beats.is_alive(1, 1500)
+
+
 def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats):
     beats.touch(1, 20, 0, 1001)
     beats.touch(2, 29, 0, 1001)

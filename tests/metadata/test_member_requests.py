@@ -194,3 +194,29 @@ def test_a_heartbeat_of_a_connection_that_ended_meanwhile_is_no_sign_of_life(mon
         await asyncio.sleep(0)
 
     world.run(go)
+
+
+def test_who_is_let_in_by_a_heartbeat_whose_connection_then_ends_is_not_fenced_for_silence(
+        monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        controller = world.controller
+        await world.beat(2)
+        controller._known().end(2)
+        await controller._fence(2, "planted")
+        decide = controller._decided_in_turn
+
+        async def decided_and_cut(decision):
+            found = await decide(decision)
+            controller.connection_closed(9)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(controller, "_decided_in_turn", decided_and_cut)
+            assert (await world.beat(2, connection=9)).error_code == E.NETWORK_EXCEPTION
+        assert not world.tail.newest.brokers[2].fenced
+        await controller._fence_silent()
+        assert not world.tail.newest.brokers[2].fenced
+
+    world.run(go)
