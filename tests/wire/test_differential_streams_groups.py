@@ -40,8 +40,9 @@ def subtopology(id_: str, sources=(), sinks=(), repartitions=(), changelogs=(), 
 
 
 class Talk:
-    """One side: a group that makes its assignments at once, and topics. rebalance_ms: how long
-    members may take to give up tasks."""
+    """One side: a group that makes its assignments at once. Its topics are made before it: Kafka's
+    coordinator hears of them later than who made them, but before the group's settings.
+    rebalance_ms: how long members may take to give up tasks."""
 
     rebalance_ms = 60_000
 
@@ -363,8 +364,8 @@ def test_wrong_topologies_are_refused_as_by_kafka(kafka, brokerd):
 
 def delayed(side: Side) -> None:
     """Nobody is given a task before the first rebalance's delay is over."""
-    talk = Talk(side, 1500)
     topic = side.topic("source", 2)
+    talk = Talk(side, 1500)
     parts = subtopology("0", [topic])
     first = talk.join("first", "a", parts)
     talk.beat("first again", "a", first["member_epoch"])
@@ -386,8 +387,8 @@ def test_the_first_rebalance_waits_as_in_kafka(kafka, brokerd):
 
 def standbys(side: Side) -> None:
     """A setting of the group begins a rebalance; copies go to another process."""
-    talk = Talk(side)
     source, copy = side.topic("source", 4), side.topic("copy", 4)
+    talk = Talk(side)
     parts = subtopology("0", [source], (), (), [(copy, 0)])
     talk.join("first", "a", parts)
     second = talk.join("second", "b", parts)
