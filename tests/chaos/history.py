@@ -9,11 +9,12 @@ Invariants: (1) nothing here knows how a cluster works: only what it promises; (
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SHOWN_MAX = 5
+COPY_OF = "copy-of-"
 
 
 class Value(NamedTuple):
@@ -251,8 +252,11 @@ def _lost(history, finals, sent):
 def _unexpected(history, finals, sent):
     """What is there and should not be, or not there."""
     foreign, doubled, disordered = [], [], []
+    visible = Counter(final.records[offset] for final in finals.values()
+                      for offset in final.visible)
     for place, final in finals.items():
         seen: dict[Value, int] = {}
+        times: Counter = Counter()
         last: dict[str, tuple] = {}
         for offset in sorted(final.records):
             value = final.records[offset]
@@ -262,8 +266,11 @@ def _unexpected(history, finals, sent):
             if sent[value].transaction is not None and offset not in final.visible:
                 continue
             promise = history.writers[value.writer]
+            times[value] += 1
             if value in seen:
-                if promise.once:
+                # What is there twice is copied twice.
+                source = _copied(value)
+                if promise.once and (source == value or times[value] > visible[source]):
                     doubled.append(_case(value, place, offset, earlier=seen[value]))
                 continue
             seen[value] = offset
@@ -365,7 +372,12 @@ def _undelivered(history, finals):
 
 def copy_of(writer: str) -> str:
     """The writer of the copies of a writer's records."""
-    return f"copy-of-{writer}"
+    return COPY_OF + writer
+
+
+def _copied(value: Value) -> Value:
+    """What a record is the copy of; itself where it is none."""
+    return value._replace(writer=value.writer.removeprefix(COPY_OF))
 
 
 def _not_copied(history, finals):

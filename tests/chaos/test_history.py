@@ -203,6 +203,23 @@ def test_a_copy_whose_position_was_not_committed_with_it_is_found(world):
     assert "copied without its position: 1: one/3 in orders-0 at 3" in found(world)
 
 
+def test_a_copy_is_there_as_often_as_what_it_is_a_copy_of(world):
+    copies = Place("copies", 0)
+    world.history.writers["copy-of-one"] = Writer()
+    world.finals[copies] = Final({}, set())
+    world.write(Value("copy-of-one", 0), copies, 0, "copying")
+
+    def again(place, offset, writer):
+        world.finals[place].records[offset] = Value(writer, 0)
+        world.finals[place].visible.add(offset)
+        return "; ".join(line for line in map(str, world.found()) if "doubled" in line)
+
+    assert "copy-of-one" in again(copies, 1, "copy-of-one")
+    one_doubled = again(A, 30, ONE)
+    assert "one/0" in one_doubled and "copy-of-one" not in one_doubled
+    assert "copy-of-one" in again(copies, 2, "copy-of-one")
+
+
 def test_what_was_aborted_and_sent_again_is_there_once(world):
     world.history.add(Sent(Value(TWO, 2), A, "again"))
     world.history.add(Ended("again", True))
