@@ -78,7 +78,7 @@ class Records:
         return row
 
     def by_topic(self, group: str, names: tuple[str, str, str]) -> Metrics:
-        """{group.topic: {name: total}}; names: of records, of bytes, of errors."""
+        """{group and topic, with a dot: {name: total}}; names: of records, of bytes, of errors."""
         return {f"{group}.{topic}": dict(zip(names, map(float, row)))
                 for topic, row in sorted(self.topics.items())}
 

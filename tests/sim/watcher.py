@@ -217,7 +217,9 @@ class Watcher:
         """Keeps (5)."""
         self.moves += 1
         if set(old.adding_replicas) & set(new.replicas):
-            if not set(old.adding_replicas) & set(new.replicas) <= set(new.isr):
+            # It may end and the ISR shrink after it before either is seen.
+            is_next = new.partition_epoch == old.partition_epoch + 1
+            if is_next and not set(old.adding_replicas) & set(new.replicas) <= set(new.isr):
                 raise Wrong(f"{_text(key)}: a move ends early: {old} -> {new}")
 
     # ---- at the end -----------------------------------------------------------------------------
