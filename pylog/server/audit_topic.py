@@ -4,8 +4,9 @@ Owns: the lines that wait to be written there, and the task that writes them.
 Called by: broker (makes it), server.guard (start, stop); security.audit (through server.guard:
   offer).
 Invariants: (1) nothing waits for the topic: what there is no room for is counted, as for the file;
-  (2) the lines of a broker are in one partition, in order; (3) lines that no leader takes are
-  tried again, until the broker stops.
+  (2) the lines of a broker are in one partition, in order; (3) lines that are not
+  known to be written, whatever the reason, are tried again until the broker stops: they may be
+  there twice.
 Source: none.
 """
 
@@ -52,6 +53,7 @@ class AuditTopic(Outlet):
             name, node.settings["num.partitions"], node.settings["default.replication.factor"],
             {}), node)
         self._waiting: deque[bytes] = deque()
+        self._is_told = False
         self._more = asyncio.Event()
         self._empty = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,7 +91,7 @@ class AuditTopic(Outlet):
         return True
 
     async def _write(self) -> None:
-        most, is_told = BATCH_BYTES, False
+        most = BATCH_BYTES
         while True:
             if not self._waiting:
                 self._more.clear()
@@ -103,16 +105,19 @@ class AuditTopic(Outlet):
                 for _ in lines:
                     self._waiting.popleft()
                 self.dropped += is_too_large
-                most, is_told = BATCH_BYTES, False
+                most, self._is_told = BATCH_BYTES, False
             elif is_too_large:
                 most = 0     # One at a time: the topic takes less than others do.
             else:
-                # Keeps (3).
-                if not is_told:
-                    log.warning("the audit log's topic is not written: tried again", extra={
-                        "topic": self.name, "reason": error.name})
-                is_told = True
-                await asyncio.sleep(AGAIN_SECONDS)
+                self._tell(error.name)
+                await asyncio.sleep(AGAIN_SECONDS)   # Keeps (3).
+
+    def _tell(self, reason: str) -> None:
+        """Once until it works again."""
+        if not self._is_told:
+            self._is_told = True
+            log.warning("the audit log's topic is not written: tried again", extra={
+                "topic": self.name, "reason": reason})
 
     def _next(self, most: int) -> list[bytes]:
         """The oldest lines, of `most` bytes or one."""
@@ -138,3 +143,7 @@ class AuditTopic(Outlet):
                 return await self._brokers.append(topic, index, data)
         except TimeoutError:
             return ErrorCode.REQUEST_TIMED_OUT
+        except Exception as failure:
+            # Keeps (3): a controller that cannot write its log, say.
+            self._tell(str(failure) or type(failure).__name__)
+            return ErrorCode.UNKNOWN_SERVER_ERROR

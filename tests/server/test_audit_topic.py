@@ -95,6 +95,26 @@ def test_lines_that_no_leader_takes_are_tried_again_and_told_of_once(run, caplog
     assert caplog.text.count("is not written: tried again") == 1
 
 
+def test_a_controller_that_fails_does_not_end_the_writing(run, monkeypatch, caplog):
+    async def scenario(world):
+        create, tries = world.create_topics, []
+
+        async def failing(request):
+            tries.append(request)
+            if len(tries) < 3:
+                raise OSError("planted")
+            return await create(request)
+
+        monkeypatch.setattr(world, "create_topics", failing)
+        world.topic.start()
+        world.topic.offer("line")
+        await all_taken(world.topic)
+
+    assert run(scenario).written == [(2, [b"line"])]
+    told, = [record.reason for record in caplog.records if hasattr(record, "reason")]
+    assert told == "planted"
+
+
 def test_lines_that_are_too_large_together_go_one_by_one_and_alone_they_are_counted(run):
     async def scenario(world):
         world.batch_lines_max = 1
