@@ -160,7 +160,8 @@ class MetadataLogApi:
         return controller
 
     def _elsewhere(self, controller, asked) -> Message | None:
-        """The answer to who cannot go on where it is; None for others. Keeps (2)."""
+        """The answer to who cannot go on where it is; None for others. Raises NotController for who
+        has more of this epoch. Keeps (2)."""
         metadata_log, offset, epoch = controller.log, asked.fetch_offset, asked.last_fetched_epoch
         if metadata_log.start_offset == 0 and offset == 0:
             return None
@@ -176,6 +177,9 @@ class MetadataLogApi:
         known, end = metadata_log.end_for_epoch(epoch)
         if known == epoch and offset <= end:
             return None
+        if known == controller.epoch:
+            # An append of its own whose outcome it has not heard, and others have.
+            raise NotController()
         if known < 0:
             # An epoch that is none of this log's: its newest one may be common.
             newest = self._metadata.tail.newest

@@ -16,7 +16,7 @@ from pylog._native.log import LogError
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
 from pylog.metadata import snapshots
-from pylog.metadata.image import Image
+from pylog.metadata.image import Image, MetadataError
 from pylog.metadata.local import TOPIC, LocalLog
 from pylog.metadata.store import METADATA_LOG_ID
 
@@ -63,12 +63,15 @@ class ObservedLog(LocalLog):
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The controller's last record of `epoch` is before `end_offset`, and there is no later one
-        that both have. Raises LogError's kinds."""
+        that both have. Raises MetadataError when that would cut away what is committed, as who
+        answers has then not heard yet, and LogError's kinds."""
         mine, my_end = self._log.end_for_epoch(epoch)
         to = min(end_offset, self._log.end_offset)
         if mine >= 0:
             to = min(my_end, to)
-        assert to >= self.committed, (to, self.committed, epoch, end_offset)
+        if to < self.committed:
+            raise MetadataError(f"it ends epoch {epoch} at {end_offset}, and what is below "
+                                f"{self.committed} is committed")
         self._log.truncate(max(to, self._log.start_offset))
 
     def take_snapshot(self, data, end_offset: int, epoch: int) -> None:

@@ -7,6 +7,7 @@ Invariants: (1) there is always one to be asked next: the active one while it is
 Source: KIP-595 (voters), KIP-853 (the addresses that answers name).
 """
 
+import asyncio
 from collections import namedtuple
 
 Controller = namedtuple("Controller", ("id", "host", "port"))
@@ -33,6 +34,7 @@ class Controllers:
         self.active_id = UNKNOWN
         self.epoch = -1
         self._turn = 0
+        self._change: asyncio.Future | None = None
 
     def next(self) -> Controller:
         """Whom to ask (1)."""
@@ -54,7 +56,19 @@ class Controllers:
         for id_, host, port in endpoints:
             if id_ == leader_id and id_ in self.voters:
                 self.voters[id_] = Controller(id_, host, port)
-        return self.active_id != before
+        if self.active_id == before:
+            return False
+        if self._change is not None:
+            self._change.set_result(None)
+            self._change = None
+        return True
+
+    def change(self) -> asyncio.Future:
+        """Done once some controller names another active one than is known now. It is shared: wait
+        for it, and do not cancel it."""
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
 
     def refused(self, controller_id: int) -> None:
         """That one is not the active one. Who leads the newest epoch that was heard of is asked

@@ -6,7 +6,8 @@ Called by: replication.membership, replication.forwarding, replication.remote_co
 Invariants: (1) heartbeats wait for no other request: they have a connection of their own; (2) a
   controller that is not the active one is left for another, and what it refused is asked again; (3)
   a request whose outcome is unknown is asked again by its caller alone; (4) between two tries there
-  is a pause; (5) no answer is awaited from a controller once another is known to be active.
+  is a pause, a short one once another controller is known to be active; (5) no answer is awaited
+  from a controller then.
 Source: KIP-631, KIP-500; Kafka's NodeToControllerChannelManager and BrokerLifecycleManager.
 """
 
@@ -117,6 +118,7 @@ class ControllerChannel:
                  registered: Callable[[int], object]):
         self.lifecycle = lifecycle
         self.running = asyncio.Event()       # Once the controller has unfenced this broker.
+        self._controllers = controllers
         self._tail = tail
         self._beat_s = settings["broker.heartbeat.interval.ms"] / 1000
         self._session_s = settings["broker.session.timeout.ms"] / 1000
@@ -149,7 +151,8 @@ class ControllerChannel:
                     answer = await self._line.ask(message)
                     if not _is_standby(answer):
                         return answer
-                    await asyncio.sleep(pause_s)
+                    await asyncio.sleep(RETRY_S)
+                    await asyncio.wait([self._controllers.change()], timeout=pause_s - RETRY_S)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)
         except TimeoutError:
             raise PeerError(f"no controller answered within {timeout_s} s") from None
@@ -167,7 +170,8 @@ class ControllerChannel:
                 pause_s = RETRY_S
             except PeerError as error:
                 self._report("no controller answers", str(error))
-                await self._sleep(pause_s)
+                await asyncio.sleep(RETRY_S)
+                await self._sleep(pause_s - RETRY_S)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             if self.lifecycle.stage is Stage.RUNNING:
@@ -222,10 +226,14 @@ class ControllerChannel:
             await self._sleep(self._beat_s)
 
     async def _sleep(self, seconds: float) -> None:
+        """Until there is news to say, another controller is active, which has to hear from this
+        broker within a session, or so long."""
+        waking = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
+            await asyncio.wait([waking, self._controllers.change()], timeout=seconds,
+                               return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
         self._wake.clear()
 
     def beat(self) -> None:

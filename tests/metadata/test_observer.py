@@ -124,6 +124,30 @@ def test_what_another_controller_has_otherwise_is_cut(tmp_path):
     asyncio.run(go())
 
 
+def test_a_controller_that_has_not_heard_of_its_own_last_append_cuts_nothing_away(
+        tmp_path, caplog):
+    """It may have come through although its answer was lost."""
+    async def go():
+        async with ModelController(1, 1) as late, ModelController(2, 2) as active:
+            late.write(topic(1))
+            active.write(topic(1), epoch=1)
+            active.write(topic(2), epoch=1)
+            async with Following(tmp_path, active) as following:
+                await following.reaches(1)
+                following.log.close()
+            del following
+            active.write(topic(3))
+            following = Following(tmp_path, late, active)
+            following.log.commit(2)
+            async with following:
+                assert await following.reaches(2) == {"t1", "t2", "t3"}
+                assert following.log.end_offset == 3
+        assert late.requests
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+    asyncio.run(go())
+
+
 def test_a_controller_that_has_not_heard_of_the_next_one_cuts_nothing_away(tmp_path):
     async def go():
         async with ModelController(1, 2) as late, ModelController(2, 3) as active:

@@ -1,5 +1,7 @@
 """Which controller is asked next."""
 
+import asyncio
+
 from pylog.peer.controllers import Controller, Controllers, voters_of
 
 
@@ -66,3 +68,16 @@ def test_an_active_one_that_is_no_voter_here_is_not_asked():
     known = two()
     known.learned(9, 5, [(9, "nine", 1)])
     assert known.next().id == 1
+
+
+def test_who_waits_hears_of_another_active_controller():
+    async def scene():
+        known = two()
+        known.learned(1, 5)
+        first = known.change()
+        known.learned(1, 5)
+        assert known.change() is first and not first.done()
+        known.learned(2, 6)
+        assert first.done() and not known.change().done()
+
+    asyncio.run(scene())

@@ -1,6 +1,7 @@
 """The way to the active controller, while that one changes."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +9,8 @@ from pylog.peer.connection import Peer
 from pylog.peer.controllers import Controller, Controllers
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
-from pylog.replication.channel import Line
+from pylog.replication.channel import ControllerChannel, Line
+from pylog.replication.lifecycle import Lifecycle
 
 WAIT_S = 20
 
@@ -70,5 +72,35 @@ def test_a_request_is_given_up_once_another_controller_is_active():
         assert controllers.next().id == 2
         line.close()
         silent.close()
+
+    asyncio.run(scene())
+
+
+def test_a_controller_that_is_newly_active_hears_from_a_broker_at_once(monkeypatch):
+    async def scene():
+        controllers, asked = Controllers({1: Controller(1, "h", 1),
+                                          2: Controller(2, "h", 2)}), asyncio.Queue()
+        controllers.learned(1, 5)
+
+        async def ask(line, message):
+            asked.put_nowait((controllers.next().id, message))
+            return SimpleNamespace(error_code=0, broker_epoch=10, is_fenced=False,
+                                   should_shut_down=False)
+
+        monkeypatch.setattr(Line, "ask", ask)
+        channel = ControllerChannel(
+            controllers, Lifecycle(lambda: bytes(16)),
+            SimpleNamespace(published=SimpleNamespace(offset=10)), node_id=1,
+            settings={"broker.heartbeat.interval.ms": 3_600_000,
+                      "broker.session.timeout.ms": 7_200_000,
+                      "controller.socket.timeout.ms": 3_600_000},
+            registration=lambda wanted: "register", heartbeat=lambda wanted: "beat",
+            is_ready=lambda: True, registered=lambda epoch: None)
+        running = asyncio.create_task(channel.run())
+        said = [await asyncio.wait_for(asked.get(), WAIT_S) for _ in range(3)]
+        assert said == [(1, "register"), (1, "beat"), (1, "beat")]
+        controllers.learned(2, 6)
+        assert await asyncio.wait_for(asked.get(), WAIT_S) == (2, "beat")
+        running.cancel()
 
     asyncio.run(scene())

@@ -45,6 +45,10 @@ def test_a_coordinator_that_was_replaced_does_not_tell_of_an_older_end():
     run(76077)
 
 
+def test_a_controller_that_has_not_heard_of_its_own_append_has_nobody_cut_it_away():
+    run(95412)
+
+
 def test_a_seed_brings_the_same_again():
     first, second = run(11), run(11)
     assert first.loop.steps == second.loop.steps
@@ -73,7 +77,7 @@ PLANTS = [
     (plants.snapshots_forget_producer_ids, 4),
     (plants.sessions_go_by_the_wall_clock, 5),
     (plants.coordinators_answer_before_their_records_are_durable, 130),
-    (plants.markers_are_sent_once, 143),
+    (plants.markers_are_sent_once, 213),
     (plants.what_is_so_is_proposed_again, 0),
 ]
 

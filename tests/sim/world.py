@@ -78,6 +78,7 @@ class World:
         self.weak = choose.choice(self.brokers)
         self.watcher = Watcher(self)
         self.counts: dict = {}
+        self._heard: dict = {}     # Broker id -> when an active controller was sent a heartbeat.
         self.producer_ids: set = set()
         self._number = 0
 
@@ -121,6 +122,8 @@ class World:
         """A controller was asked."""
         name = type(message).__name__
         self.counts[name] = self.counts.get(name, 0) + 1
+        if name == "BrokerHeartbeatRequest" and node.process.metadata.controller is not None:
+            self._heard[message.broker_id] = self.loop.time()
 
     # ---- a run ----------------------------------------------------------------------------------
 
@@ -213,7 +216,8 @@ class World:
         """Keeps (2)."""
         for client in [self.admin, *self.clients]:
             client.alive = False
-        end, failure = self.loop.time() + HEAL_SECONDS, None
+        began = self.loop.time()
+        end, failure = began + HEAL_SECONDS, None
         while self.loop.time() < end:
             self.loop.run_for(1.0)
             for node in self.nodes.values():
@@ -221,6 +225,10 @@ class World:
                     node.start()
             try:
                 self.watcher.check_rest()
+                # Else what was cut off until now may be fenced, and let in, once more.
+                if late := [node.id for node in self.brokers
+                            if self._heard.get(node.id, 0.0) < began]:
+                    raise Wrong(f"no heartbeats of {late}")
                 if self.coordinates:
                     self.ledger.check(self.watcher.records_of(transactors.TOPIC))
                 return
