@@ -75,8 +75,9 @@ class LostRecords(KafkaError):
     """Records that were sent and not acknowledged. `count`: how many."""
 
     def __init__(self, count: int):
-        super().__init__(f"{count} records were not acknowledged: what each failed with is in its "
-                         "delivery, and in on_delivery")
+        them = "1 record was" if count == 1 else f"{count} records were"
+        super().__init__(f"{them} not acknowledged: what each failed with is in its delivery, "
+                         "and in on_delivery")
         self.count = count
 
     @classmethod

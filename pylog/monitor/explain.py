@@ -8,6 +8,7 @@ Source: what operators look at, in the order in which one explains the other awa
 """
 
 from pylog.coordinator.rebalances import sentence
+from pylog.monitor.counts import counted
 
 REBALANCES_MANY = 3     # In the minutes that are known of.
 HOT_SHARE = 0.5         # Of all lag, in one partition or with one member.
@@ -39,7 +40,8 @@ def _members(view, lagging):
     if view["members"]:
         return None
     return _reason("no_members", f"Nobody is in the group ({view['state']}), and "
-                   f"{view['lag_records']} records are not committed.", state=view["state"])
+                   f"{counted(view['lag_records'], 'record is', 'records are')} not committed.",
+                   state=view["state"])
 
 
 def _rebalances(view, lagging):
@@ -50,8 +52,8 @@ def _rebalances(view, lagging):
     if count < REBALANCES_MANY:
         return None
     last = f" The last time: {sentence(view['history'][0])}." if view.get("history") else ""
-    return _reason("rebalancing", f"It rebalanced {count} times in {seconds:.0f} s; each time "
-                   f"its members stop.{last}", rebalances=count, seconds=seconds)
+    return _reason("rebalancing", f"It rebalanced {counted(count, 'time')} in {seconds:.0f} s; "
+                   f"each time its members stop.{last}", rebalances=count, seconds=seconds)
 
 
 def _throttling(view, lagging):
@@ -72,7 +74,8 @@ def _transactions(view, lagging):
         return None
     names = _names(held)
     return _reason("open_transaction", f"An open transaction holds {names}: a read_committed "
-                   f"consumer gets no further than where it began; {lag} records wait behind it.",
+                   f"consumer gets no further than where it began; "
+                   f"{counted(lag, 'record waits', 'records wait')} behind it.",
                    partitions=names, lag_records=lag)
 
 
@@ -136,8 +139,9 @@ def _cold(view, lagging):
     reads = sum(part["cold_reads"] or 0 for part in lagging)
     if not reads:
         return None
-    return _reason("cold_reads", f"It reads what has left the page cache: {reads} reads went to "
-                   f"the disk in {view['rate_seconds']:.0f} s.", cold_reads=reads)
+    return _reason("cold_reads", "It reads what has left the page cache: "
+                   f"{counted(reads, 'read')} went to the disk in {view['rate_seconds']:.0f} s.",
+                   cold_reads=reads)
 
 
 def _pace(view, lagging):

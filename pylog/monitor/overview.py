@@ -12,6 +12,7 @@ from __future__ import annotations
 from html import escape
 
 from pylog.metadata.image import NO_LEADER
+from pylog.monitor.counts import counted
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ NAMES_MAX = 50
 KINDS = {"offline": "have no leader", "under_min_isr": "refuse acks=all",
          "under_replicated": "are under-replicated", "moving": "are being moved",
          "led_elsewhere": "are not led by their first replica"}
+KINDS_OF_ONE = {"offline": "has no leader", "under_min_isr": "refuses acks=all",
+                "under_replicated": "is under-replicated"}
 WORRYING = ("offline", "under_min_isr", "under_replicated")
 STYLE = ("body{font:15px sans-serif;margin:2em;max-width:70em}td,th{text-align:left;"
          "padding:.2em 1.2em .2em 0;font-weight:normal}th{color:#666}.bad{color:#b00}")
@@ -99,11 +102,11 @@ def troubles(found: dict[str, Any]) -> list[str]:
     if found["controller"] is None:
         told.append("there is no active controller: nothing can be created, changed or elected")
     told += quorum_troubles(found["quorum"] or ())
-    told += [f"{found[kind]['count']} partitions {KINDS[kind]}" for kind in WORRYING
-             if found[kind]["count"]]
-    told += [f"broker {row['broker']} is {row['state']}: it has replicas of {row['replicas']} "
-             "partitions" for row in found["brokers"] if row["state"] in ("fenced", "unknown")
-             and row["replicas"]]
+    told += [counted(found[kind]["count"], f"partition {KINDS_OF_ONE[kind]}",
+                     f"partitions {KINDS[kind]}") for kind in WORRYING if found[kind]["count"]]
+    told += [f"broker {row['broker']} is {row['state']}: it has replicas of "
+             f"{counted(row['replicas'], 'partition')}" for row in found["brokers"]
+             if row["state"] in ("fenced", "unknown") and row["replicas"]]
     return told
 
 
@@ -133,7 +136,8 @@ def html(found: dict[str, Any]) -> str:
         "<h2>Brokers</h2>", _table(
             ("broker", "state", "rack", "listeners", "leaders", "replicas", "log_dirs"),
             found["brokers"]),
-        f"<h2>Partitions</h2><p>{found['partitions']} of {found['topics']} topics.</p>",
+        f"<h2>Partitions</h2><p>{found['partitions']} of "
+        f"{counted(found['topics'], 'topic')}.</p>",
         _table(("partitions", "", "which"), [
             {"partitions": found[kind]["count"], "": text, "which": _named(found[kind])}
             for kind, text in KINDS.items()])]

@@ -29,6 +29,7 @@ from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
 from pylog.metadata.image import ACCESS_RULE, Image, MetadataError, is_known
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
+from pylog.monitor.counts import counted
 from pylog.protocol import records
 from pylog.security.access import authorizer_of
 from pylog.security.sasl import Mechanisms
@@ -253,13 +254,14 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     for kind, count in sorted(kinds.items()):
         # The removal of one is of no account by itself.
         if not is_known(kind) and not kind.startswith("Remove"):
-            found.append(Finding("metadata", "", FAIL, f"{kind} ({count} records)", UNKNOWN))
+            found.append(Finding("metadata", "", FAIL, f"{kind} ({counted(count, 'record')})",
+                                 UNKNOWN))
     level = image.features.get("metadata.version", 0)
     known = METADATA_VERSION_MIN <= level <= METADATA_VERSION
     found.append(Finding(
         "metadata", "", OK if known else FAIL,
-        f"metadata.version {level}, {len(image.topics)} topics, "
-        f"{sum(len(topic.partitions) for topic in image.topics.values())} partitions",
+        f"metadata.version {level}, {counted(len(image.topics), 'topic')}, "
+        + counted(sum(len(topic.partitions) for topic in image.topics.values()), "partition"),
         "" if known else f"brokerd knows {METADATA_VERSION_MIN} to {METADATA_VERSION}"))
     others = sorted(image.brokers.keys() - {settings["node.id"]})
     if others:

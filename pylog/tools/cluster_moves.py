@@ -18,6 +18,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.metadata import Metadata, PartitionInfo
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import Tool, confirmed
 from pylog.tools.session import Session, ToolError
@@ -51,9 +52,10 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
         if set(part.replicas) <= allowed and len(part.replicas) == count:
             continue
         if count > len(allowed):
-            there = "is only 1 broker" if len(allowed) == 1 else f"are only {len(allowed)} brokers"
-            raise ToolError(f"{part.topic}-{part.partition} is to have {count} replicas, "
-                            f"and there {there} for them")
+            there = "is" if len(allowed) == 1 else "are"
+            raise ToolError(
+                f"{part.topic}-{part.partition} is to have {counted(count, 'replica')}, and there "
+                f"{there} only {counted(len(allowed), 'broker')} for them")
         found[TopicPartition(part.topic, part.partition)] = _replaced(
             metadata, part, allowed, loads, count)
     return found
@@ -190,7 +192,7 @@ def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata
     session.out.rows(rows, MOVES, empty="everything is where it shall be")
     if dry_run or not plan:
         return
-    confirmed(f"Move {len(plan)} partitions?", yes)
+    confirmed(f"Move {counted(len(plan), 'partition')}?", yes)
     if before is not None:
         before(metadata, plan)
 

@@ -18,6 +18,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.descriptions import ConfigResource, ResourceType
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import GROUP, TOPIC, Tool, confirmed
 from pylog.tools.printer import span
@@ -200,7 +201,7 @@ def redrive(session: Session, group: str, topic: str | None, to: str | None, aga
         work = Redrive(session, reader, to)
         count = sum(1 for _ in reader.letters(starts))
         if count and not dry_run:
-            confirmed(f"Write {count} records back?", yes)     # Keeps (2).
+            confirmed(f"Write {counted(count, 'record')} back?", yes)     # Keeps (2).
         rows = work.preview(starts) if dry_run else work.run(starts) if count else []
     if session.out.as_json:
         session.out.document({"executed": not dry_run, "letters": rows})
@@ -208,7 +209,8 @@ def redrive(session: Session, group: str, topic: str | None, to: str | None, aga
         session.out.table(rows, REDRIVEN, empty=f"{group} has no dead letters that are new")
     lost = sum(1 for row in rows if row["outcome"] == "lost")
     if lost:
-        raise ToolError(f"{lost} records are in no letter and no longer in their topic")
+        raise ToolError(f"{counted(lost, 'record is', 'records are')} in no letter and no longer "
+                        "in the topic")
 
 
 class Redrive:

@@ -20,6 +20,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.monitor.explain import reasons
 from pylog.tools import endpoint, lags
 from pylog.tools.command import GROUP, Tool
@@ -69,7 +70,7 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
     out.line()
     out.table(rows[:ROWS_MAX], PARTS, empty="it has committed nothing")
     if len(rows) > ROWS_MAX:
-        out.line(f"... and {len(rows) - ROWS_MAX} partitions more")
+        out.line(f"... and {counted(len(rows) - ROWS_MAX, 'partition')} more")
     out.line(f"from {view['source']}")
 
 
@@ -81,7 +82,8 @@ def sentence(view: dict[str, Any]) -> str:
     if not lag:
         return f"{view['group']}: {view['reasons'][0]['text']}"
     behind = f" ({span(view['lag_seconds'])})" if view["lag_seconds"] else ""
-    return f"{view['group']} is {lag} records{behind} behind: {view['reasons'][0]['text']}"
+    return (f"{view['group']} is {counted(lag, 'record')}{behind} behind: "
+            f"{view['reasons'][0]['text']}")
 
 
 def _knows_pace(view: dict[str, Any]) -> bool:

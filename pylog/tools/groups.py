@@ -17,6 +17,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import explain, history, inquiry, lags
 from pylog.tools.command import GROUP, Look, Tools, confirmed
 from pylog.tools.moments import moment
@@ -100,7 +101,7 @@ def _lag_text(row: dict[str, Any]) -> str:
     if row["lag_records"] is None:
         return "-"
     behind = f", {span(row['lag_seconds'])} behind" if row["lag_seconds"] else ""
-    return f"{row['lag_records']} records{behind}"
+    return f"{counted(row['lag_records'], 'record')}{behind}"
 
 
 @groups.command(cls=Look)
@@ -237,8 +238,8 @@ async def _refuse_members(admin: Admin, name: str) -> None:
         return
     if described.members:
         who = ", ".join(sorted({member.client_id for member in described.members})[:3])
-        raise ToolError(f"group {name} has {len(described.members)} members ({who}): "
-                        "stop them first, their commits would undo it")
+        raise ToolError(f"group {name} has {counted(len(described.members), 'member')} ({who}): "
+                        "stop the group first, its commits would undo it")
 
 
 async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],

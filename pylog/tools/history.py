@@ -15,6 +15,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.coordinator.rebalances import sentence
+from pylog.monitor.counts import counted
 from pylog.tools import endpoint, explain, lags
 from pylog.tools.command import GROUP, Tool
 from pylog.tools.session import Session, ToolError
@@ -58,7 +59,7 @@ def history(session: Session, name: str, limit: int, is_long: bool, metrics: str
         return
     for row in shown:
         out.title(f"{row['time']}  {row['took_ms']} ms, generation {row['generation']}, "
-                  f"{row['members']} members")
+                  f"{counted(row['members'], 'member')}")
         out.table([{key: cause.get(key) for key in CAUSES} for cause in row["causes"]], CAUSES)
         out.table(row["stopped"], STOPPED, empty="nobody stopped working")
         out.line()

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tools
 from pylog.tools.latencies import Latencies
@@ -111,7 +112,7 @@ def _print(session: Session, found: dict[str, Any], latencies: Latencies | None)
     if out.as_json:
         out.document(found)
         return
-    out.line(f"{found['records']} records in {span(found['seconds'])}: "
+    out.line(f"{counted(found['records'], 'record')} in {span(found['seconds'])}: "
              f"{found['records_per_second']:,.0f} records/s, "
              f"{found['megabytes_per_second']:.1f} MB/s, "
              f"{found['cpu_seconds_per_million']:.2f} s of processor time per million")

@@ -22,6 +22,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.descriptions import NewTopic
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry, streams
 from pylog.tools.command import TOPIC, Tool, pairs, registry_option
 from pylog.tools.moments import moment
@@ -99,8 +100,9 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
             given = itertools.islice(given, count)
         found = _send(session, topic, given, rate, settings, total)
     each = "  ".join(f"{number}: {row['records']}" for number, row in found["partitions"].items())
-    session.out.result(found, f"{found['records']} records to {topic}, {size(found['bytes'])} in "
-                       f"{span(found['seconds'])}" + (f"  (partition {each})" if each else ""))
+    session.out.result(found, f"{counted(found['records'], 'record')} to {topic}, "
+                       f"{size(found['bytes'])} in {span(found['seconds'])}"
+                       + (f"  (partition {each})" if each else ""))
 
 
 class Target:
@@ -119,8 +121,8 @@ class Target:
     def check(self, partition: int) -> None:
         """Raises ToolError when the topic has no such partition."""
         if partition >= self.count:
-            raise ToolError(f"topic {self.topic} has {self.count} partitions, from 0; no "
-                            f"partition {partition}")
+            raise ToolError(f"topic {self.topic} has {counted(self.count, 'partition')}, from 0; "
+                            f"no partition {partition}")
 
     def _grow(self, partition: int) -> None:
         if not self.may_grow or not 0 <= partition < PARTITIONS_MAX:

@@ -22,6 +22,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
+from pylog.monitor.counts import counted
 from pylog.protocol import messages
 from pylog.security import stores
 from pylog.tools import endpoint, inquiry, replicas
@@ -40,7 +41,7 @@ async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     metadata = await inquiry.all_topics(cluster)
     nodes = sorted(metadata.nodes.values())
     found = [Finding("bootstrap", bootstrap, OK,
-                     f"cluster {metadata.cluster_id} with {len(nodes)} brokers")]
+                     f"cluster {metadata.cluster_id} with {counted(len(nodes), 'broker')}")]
     is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
@@ -248,8 +249,8 @@ async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
         if total > 0:
             low = free < FREE_SHARE_WARN * total
             found.append(Finding("log directory", subject, WARN if low else OK,
-                                 f"{len(row['partitions'])} partitions, {size(free)} of "
-                                 f"{size(total)} free",
+                                 f"{counted(len(row['partitions']), 'partition')}, {size(free)} "
+                                 f"of {size(total)} free",
                                  "shorten retention, or add a disk" if low else ""))
     return found, local
 

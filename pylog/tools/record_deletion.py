@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tool, confirmed
 from pylog.tools.moments import moment
@@ -53,11 +54,11 @@ def delete_records(session: Session, names: tuple[str, ...], before: str, dry_ru
     count = sum(row["records"] for row in rows)
     if dry_run or not count:
         return
-    confirmed(f"Delete {count} records?", yes)     # Keeps (1).
+    confirmed(f"Delete {counted(count, 'record')}?", yes)     # Keeps (1).
     session.administer(lambda admin: admin.delete_records({
         TopicPartition(row["topic"], row["partition"]): row["new_start_offset"]
         for row in rows if row["records"]}, session.timeout_s))
-    session.out.line(f"{count} records deleted")
+    session.out.line(f"{counted(count, 'record')} deleted")
 
 
 async def _wanted(session: Session, admin: Admin, before: str,

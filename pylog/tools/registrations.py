@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pylog.monitor.counts import counted
 from pylog.protocol import messages
 from pylog.tools import inquiry
 from pylog.tools.command import Tool, confirmed
@@ -35,8 +36,9 @@ def forget(session: Session, broker: int, yes: bool) -> None:
         if broker not in absent:
             raise ToolError(f"there is no broker {broker}")
         if absent[broker]:
-            raise ToolError(f"broker {broker} has replicas of {absent[broker]} partitions: pylog "
-                            f"cluster drain {broker} gives them to others")
+            raise ToolError(
+                f"broker {broker} has replicas of {counted(absent[broker], 'partition')}: pylog "
+                f"cluster drain {broker} gives them to others")
 
     async def work(asked: Cluster) -> None:
         answer = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
+from pylog.monitor.counts import counted
 from pylog.protocol import messages
 from pylog.tools import inquiry, resources
 from pylog.tools.session import ToolError
@@ -102,7 +103,7 @@ def _why_not_in_sync(facts: Facts, replica: int) -> str:
         return f"Broker {replica} does not say how far it is."
     if lag == 0:
         return f"Broker {replica} has caught up and is about to be in sync."
-    behind = f"Broker {replica} is {lag} records behind"
+    behind = f"Broker {replica} is {counted(lag, 'record')} behind"
     gain = facts.gains.get(replica)
     if gain is None:
         return f"{behind}: it catches up, or its disk or link is slow."

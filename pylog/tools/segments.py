@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from pylog.monitor.counts import counted
 from pylog.tools import internals, moments
 from pylog.tools.command import Local, Tools
 from pylog.tools.files import Segment, Verdict
@@ -90,12 +91,15 @@ def verify(session: Session, paths: tuple[str, ...], headers_only: bool, quiet: 
         for fault in row.faults:
             session.out.note(f"pylog: {row.path}: {fault}")
     if bad:
-        raise ToolError(f"{len(bad)} of {len(found)} segments are damaged")
+        raise ToolError(f"damaged: {len(bad)} of {counted(len(found), 'segment')}")
     batches, records = (sum(getattr(row, name) for row in found) for name in ("batches", "records"))
     if not quiet:
         cut = sum(any("cut short" in text for text in row.remarks) for row in found)
-        session.out.line(f"{len(found)} segments, {batches} batches, {records} records: no damage"
-                         + (f"; {cut} end in a batch cut short, as after a kill" if cut else ""))
+        session.out.line(
+            f"{counted(len(found), 'segment')}, {counted(batches, 'batch', 'batches')}, "
+            f"{counted(records, 'record')}: no damage"
+            + (f"; {counted(cut, 'ends', 'end')} in a batch cut short, as after a kill"
+               if cut else ""))
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pylog.client.administration import Admin
 from pylog.client.descriptions import ShareOffset
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import dead_letters, inquiry
 from pylog.tools.command import GROUP, Look, Tools
 from pylog.tools.session import Session
@@ -66,7 +67,8 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.line(f"  state         {row['state']}")
         out.line(f"  members       {row['members']}")
         out.line(f"  coordinator   {row['coordinator']}")
-        out.line(f"  lag           {'-' if row['lag'] is None else row['lag']} records")
+        out.line(f"  lag           "
+                 f"{'-' if row['lag'] is None else counted(row['lag'], 'record')}")
         fault = row["dead_letter_fault"]
         out.line(f"  dead letters  {row['dead_letter_topic'] or 'none are written'}"
                  + (f", cannot be written: {fault}" if fault else ""))

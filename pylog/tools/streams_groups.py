@@ -19,6 +19,7 @@ from pylog.client.descriptions import (
 )
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.tools import inquiry, lags
 from pylog.tools.command import GROUP, Look, Tools
 from pylog.tools.printer import span
@@ -75,7 +76,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.line(f"  members      {len(row['members'])}")
         out.line(f"  coordinator  {row['coordinator']}")
         out.line("  lag          " + ("-" if row["lag_records"] is None else
-                                      f"{row['lag_records']} records"))
+                                      counted(row["lag_records"], "record")))
         out.line()
         out.table(row["subtopologies"], TOPOLOGY, empty="it has no topology")
         out.line()

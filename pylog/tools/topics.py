@@ -20,6 +20,7 @@ from pylog.client.cluster import Cluster
 from pylog.client.descriptions import NewTopic
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
+from pylog.monitor.counts import counted
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
 from pylog.tools.branching import branch
@@ -130,7 +131,7 @@ def _describe(session: Session, row: dict[str, Any]) -> None:
     out = session.out
     out.title(row["topic"])
     out.line(f"  id          {row['id']}")
-    out.line(f"  partitions  {row['partition_count']} x {row['replicas']} replicas")
+    out.line(f"  partitions  {row['partition_count']} x {counted(row['replicas'], 'replica')}")
     out.line(f"  records     {row['records']}  ({size(row['bytes'])})")
     for number, (name, value) in enumerate(row["configs"].items()):
         out.line(f"  {'settings' if number == 0 else '':<10}  {name}={value}")

@@ -108,9 +108,9 @@ def test_the_page_names_what_needs_somebody():
     assert found["troubles"] == [
         "e2:1 of the quorum cannot be used: <gone>",
         "the quorum has no majority: nothing can be created, changed or elected",
-        "1 partitions have no leader", "1 partitions refuse acks=all",
-        "1 partitions are under-replicated",
-        "broker 3 is fenced: it has replicas of 1 partitions"]
+        "1 partition has no leader", "1 partition refuses acks=all",
+        "1 partition is under-replicated",
+        "broker 3 is fenced: it has replicas of 1 partition"]
 
 
 def test_a_page_names_so_many_partitions_and_counts_all():

@@ -42,7 +42,7 @@ def test_a_stopped_directory_can_be_taken_over(stopped):
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
     found = looked(stopped)
     assert adopt.is_adoptable(found)
-    assert "1 topics, 2 partitions" in adopt.rendered(found, False)
+    assert "1 topic, 2 partitions" in adopt.rendered(found, False)
     assert json.loads(adopt.rendered(found, True))["adoptable"]
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 

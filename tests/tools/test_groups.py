@@ -114,7 +114,7 @@ def test_a_group_with_members_keeps_its_offsets_and_lives(target):
         assert rows[0]["assigned"] == f"{topic}:0,1" and rows[0]["lag_records"] == 7
         ended = run("groups", "reset-offsets", group, "--to-latest", "--execute", broker=target,
                     fails=True)
-        assert "has 1 members (reader): stop them first" in ended.err
+        assert "has 1 member (reader): stop the group first" in ended.err
         assert "members" in run("groups", "delete", group, "--yes", broker=target, fails=True).err \
             or "not empty" in run("groups", "delete", group, "--yes", broker=target, fails=True).err
     finally:

@@ -37,7 +37,7 @@ def test_lines_go_in_and_come_out(target):
     assert told["records"] == 4
     assert told["partitions"] == {"0": {"records": 4, "first_offset": 0, "last_offset": 3}}
     assert run("consume", topic, broker=target).out == "a\nb\n\nä\n"
-    assert send(target, topic, "c\n").out.startswith(f"1 records to {topic}, 1 B in ")
+    assert send(target, topic, "c\n").out.startswith(f"1 record to {topic}, 1 B in ")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -34,7 +34,7 @@ def test_a_sound_segment_is_ok(tmp_path):
     assert run("log", "verify", tmp_path).out == (
         f"SEGMENT                       BATCHES  RECORDS   SIZE  FIRST  LAST  STATUS\n"
         f"t-0/00000000000000000000.log        2        6  {told[0]['bytes']} B      0     5  ok\n"
-        f"1 segments, 2 batches, 6 records: no damage\n")
+        f"1 segment, 2 batches, 6 records: no damage\n")
 
 
 @pytest.mark.parametrize(("damage", "words"), [
@@ -47,7 +47,7 @@ def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
     path = written(tmp_path / "t-0", damage(batch_at(0)))
     ended = run("log", "verify", path, fails=True)
     assert words in ended.err and ended.code == 1
-    assert "1 of 1 segments are damaged" in ended.err
+    assert "damaged: 1 of 1 segment" in ended.err
 
 
 CUT = """
@@ -134,7 +134,7 @@ def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
     ahead = written(tmp_path / "a-0", batch_at(0), bytes(5000))
     assert "5000 bytes allocated ahead" in run("log", "verify", ahead).out
     cut = written(tmp_path / "b-0", batch_at(0), batch_at(3)[:70])
-    assert "1 end in a batch cut short" in run("log", "verify", cut).out
+    assert "1 ends in a batch cut short" in run("log", "verify", cut).out
 
 
 def test_a_cut_inside_the_log_and_an_overlap_are_damage(tmp_path):
@@ -191,7 +191,7 @@ def test_the_files_of_apache_kafka_are_read(kafka, tmp_path):
     append(kafka.port, topic, raw.batch([raw.record(b"k", b"v")]))
     own = next(path for path in Path(kafka.data_dir).rglob(f"{topic}-0"))
     shutil.copytree(own, tmp_path / own.name)
-    assert "1 batches, 1 records: no damage" in run("log", "verify", tmp_path).out
+    assert "1 batch, 1 record: no damage" in run("log", "verify", tmp_path).out
     metadata = next(path for path in Path(kafka.data_dir).rglob("__cluster_metadata-0"))
     rows = run("log", "dump", "-r", metadata, "--json").lines
     assert topic in [row["value"]["name"] for row in rows if row.get("record") == "TopicRecord"]

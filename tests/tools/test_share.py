@@ -109,7 +109,7 @@ def test_a_letter_without_a_copy_goes_back_from_where_its_record_is_unless_that_
     assert values(broker, other, 2) == [row[1] for row in rows(2)]
     run("topics", "delete-records", dead.topic, "--before", "1", "-y", broker=broker)
     ended = run("share", "redrive", dead.group, "-y", "--again", broker=broker, fails=True)
-    assert "1 records are in no letter" in ended.err
+    assert "1 record is in no letter" in ended.err
     assert values(broker, dead.topic, 2) == [rows(2)[1][1]] * 2
 
 

@@ -1,0 +1,14 @@
+import pytest
+
+from pylog.monitor.counts import counted
+
+
+@pytest.mark.parametrize(("number", "said"), [
+    (0, "0 partitions"), (1, "1 partition"), (2, "2 partitions")])
+def test_one_is_in_the_singular(number, said):
+    assert counted(number, "partition") == said
+
+
+def test_a_plural_of_its_own_is_taken():
+    assert [counted(number, "batch is whole", "batches are whole") for number in (1, 2)] == [
+        "1 batch is whole", "2 batches are whole"]
