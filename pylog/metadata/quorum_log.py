@@ -47,9 +47,15 @@ class QuorumLog(ObservedLog):
         snapshot has what comes next; LogError's kinds, ValueError: what came is no batch.
         """
         assert self._term is None, self._term    # Keeps (2).
-        found = []
+        found: list = []
         for base, data in self._quorum.read(self._log.end_offset):
-            header = self._copy(base, data)
+            try:
+                header = self._copy(base, data)
+            except LogError:
+                if not found:
+                    raise
+                # What is in the copy is not read again: it is given now, the failure next time.
+                break
             found.append(MetadataBatch(header.base_offset + header.last_offset_delta,
                                        header.leader_epoch, snapshots.decoded(data, header)))
         return found
