@@ -193,9 +193,9 @@ class Members(Decider):
     # ---- what it does by itself -----------------------------------------------------------------
 
     def tend(self, heard=None) -> None:
-        """Begins to watch over brokers and leaders, on the running loop, until resign(). heard:
-        (node id, loop's time) of the controller before, whose broker has been silent since if its
-        host has."""
+        """Begins to watch over brokers and leaders, on the running loop, until resign(). heard: an
+        office.Heard of the controller before, whose broker has been silent since if its host has.
+        """
         assert self._tending is None and self.is_active, self._node_id
         self._known()
         self._heartbeats.begin(self._image, _now_ns())

@@ -40,8 +40,11 @@ SHORTAGE_S = 1.0
 
 log = logging.getLogger("pylog.metadata")
 
-Heard = namedtuple("Heard", ("node_id", "at_s"))
-Heard.__doc__ = "When a sign of life last came from a controller's host, by the loop's clock."
+Heard = namedtuple("Heard", ("node_id", "epoch", "at_s"))
+Heard.__doc__ = """When a sign of life last came from a controller's host, by the loop's clock.
+
+epoch: of its term.
+"""
 
 
 class Office:
@@ -63,7 +66,7 @@ class Office:
         self._credentials = credentials
         self._stirred = asyncio.Event()      # Something may have changed.
         self.holder: Holder | None = None
-        self._heard: Heard | None = None     # Of the holder before.
+        self._heard: Heard | None = None     # Of a holder before.
 
     async def run(self) -> None:
         """Stands by and serves in turn, until cancelled. Raises what cannot be gone on from:
@@ -155,8 +158,8 @@ class Office:
                 peer.watch_host()
                 await peer.ended()
             finally:
-                self._heard = Heard(
-                    holder.node_id, asyncio.get_running_loop().time() - peer.silent_s())
+                self._heard = Heard(holder.node_id, holder.epoch,
+                                    asyncio.get_running_loop().time() - peer.silent_s())
                 peer.close()
             await asyncio.sleep(0)
 
@@ -170,7 +173,11 @@ class Office:
             self._learn(term.holder)
             log.info("this node is the controller", extra={
                 "epoch": term.epoch, "offset": term.end})
-            failed = await self._service.appoint(term.epoch, self._heard)
+            heard = self._heard
+            if heard is not None and heard.epoch != term.epoch - 1:
+                # Another was in office since, and that one may have been heard by others only.
+                heard = None
+            failed = await self._service.appoint(term.epoch, heard)
             await self._keep(term, failed)
         finally:
             self._log.end_term()

@@ -242,6 +242,14 @@ def test_whose_connection_ends_is_dialled_and_its_last_word_known_to_its_success
     assert world.heard.at_s - world.began_s == pytest.approx(0.5, abs=0.1)
 
 
+def test_the_last_word_of_an_earlier_controller_is_none_of_the_one_before(monkeypatch):
+    """It may be well since: its session is not over."""
+    world = World(monkeypatch, View(4, 0, OTHER), View(5, 0, THIRD), View(5, 0, THIRD),
+                  View(5, 0, None), listeners={"h2": [0.5, SILENT], "h3": SILENT})
+    world.run(5)
+    assert ("appoint", 6) in world.done and world.heard is None
+
+
 def test_another_holder_is_learned_and_watched_in_place_of_the_one_before(monkeypatch):
     world = World(monkeypatch, View(4, 0, OTHER), View(5, 0, THIRD), View(5, 0, THIRD),
                   listeners={"h2": 1000, "h3": 1000})
