@@ -1,8 +1,8 @@
-"""The metadata quorum, here of one: DescribeQuorum (55), UpdateFeatures (57).
+"""The metadata quorum: DescribeQuorum (55), UpdateFeatures (57).
 
 Owns: nothing.
 Called by: dispatch, through api.handlers.
-Invariants: (1) this node is the only voter, the leader, and never behind.
+Invariants: (1) this node is the leader and never behind; the other voters are as their etcds are.
 Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers as Kafka 4.3's.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pylog.metadata.local import TOPIC
 from pylog.metadata.refusal import Refusal
+from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
+    from pylog.metadata.voters import Voter
 
 CONTROLLER = "CONTROLLER"
 RESULTS_UNTIL = 1       # Later versions have one error for all features.
@@ -46,10 +48,10 @@ class QuorumApi:
             api.UPDATE_FEATURES: self.update_features,
         }
 
-    def describe_quorum(self, context: RequestContext, request: Message) -> Message:
+    async def describe_quorum(self, context: RequestContext, request: Message) -> Message:
         """The leader, voters and offsets of the metadata log; nodes from version 2 (KIP-853).
 
-        UNKNOWN_TOPIC_OR_PARTITION for any other log.
+        NOT_CONTROLLER; UNKNOWN_TOPIC_OR_PARTITION for any other log.
         """
         response = messages.DescribeQuorumResponse
         asked = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
@@ -63,18 +65,17 @@ class QuorumApi:
                         current_voters=[], observers=[])
                     for index in indexes])
                 for name, indexes in asked], nodes=[])
+        voters = await self._asked_voters()
+        # Another may lead since they were asked.
         if not self._controller.is_active:
             return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
                             nodes=[])
-        # Keeps (1).
         image, now_ms = self._metadata.image, self._now_ms()
         end_offset = image.offset + 1
-        voter = response.ReplicaState(
-            replica_id=self._node_id, log_end_offset=end_offset, last_fetch_timestamp=now_ms,
-            last_caught_up_timestamp=now_ms)
         partition = response.PartitionData(
             partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=self._node_id,
-            leader_epoch=image.epoch, high_watermark=end_offset, current_voters=[voter],
+            leader_epoch=image.epoch, high_watermark=end_offset,
+            current_voters=self._states(voters, end_offset, now_ms),
             observers=[response.ReplicaState(
                 replica_id=observer.id, replica_directory_id=observer.directory_id,
                 log_end_offset=observer.end_offset, last_fetch_timestamp=observer.fetched_ms,
@@ -82,15 +83,41 @@ class QuorumApi:
                 for observer in (self._observers.now(now_ms) if self._observers else ())])
         return response(
             error_message="", topics=[response.TopicData(topic_name=TOPIC, partitions=[partition])],
-            nodes=self._nodes(context) if context.api_version >= 2 else [])
+            nodes=self._nodes(context, voters) if context.api_version >= 2 else [])
 
-    def _nodes(self, context) -> list:
-        # The controller answers on the listener that the client dialled: it has none of its own.
+    async def _asked_voters(self) -> list[Voter]:
+        """None where this node is the only one, or keeps the log where voters have no ids."""
+        voters = self._metadata.voters
+        if voters is None or not self._controller.is_active:
+            return []
+        return await voters.asked(self._metadata.image.offset + 1)
+
+    def _states(self, voters: list[Voter], end_offset: int, now_ms: int) -> list:
+        """Keeps (1)."""
+        state = messages.DescribeQuorumResponse.ReplicaState
+        heard_ms = {voter.id: voter.heard_ms for voter in voters}
+        return [state(
+            replica_id=self._node_id, log_end_offset=end_offset,
+            last_fetch_timestamp=heard_ms.get(self._node_id, now_ms),
+            last_caught_up_timestamp=now_ms),
+            *(state(
+                # It may have more already than is in force here.
+                replica_id=voter.id, log_end_offset=min(voter.end_offset, end_offset),
+                last_fetch_timestamp=voter.heard_ms, last_caught_up_timestamp=voter.caught_up_ms)
+              for voter in voters if voter.id != self._node_id)]
+
+    def _nodes(self, context, voters: list[Voter]) -> list:
+        # The controller answers on the listener that the client dialled: it may have none of its
+        # own.
         response = messages.DescribeQuorumResponse
         names = self._settings["controller.listener.names"]
-        return [response.Node(node_id=self._node_id, listeners=[response.Listener(
-            name=names[0] if names else CONTROLLER, host=context.local_host,
-            port=context.local_port)])]
+        known = voters_of(self._settings["controller.quorum.voters"])
+        places = {self._node_id: (context.local_host, context.local_port), **{
+            voter.id: (known[voter.id].host, known[voter.id].port)
+            for voter in voters if voter.id != self._node_id}}
+        return [response.Node(node_id=node_id, listeners=[response.Listener(
+            name=names[0] if names else CONTROLLER, host=host, port=port)])
+            for node_id, (host, port) in places.items()]
 
     async def update_features(self, context: RequestContext, request: Message) -> Message:
         """Changes finalized feature levels, all or none (KIP-584).

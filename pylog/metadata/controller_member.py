@@ -29,10 +29,11 @@ from pylog.metadata.local import limits_of
 from pylog.metadata.member import MemberMetadata
 from pylog.metadata.observer import together
 from pylog.metadata.office import Heard, Office
-from pylog.metadata.quorum import Holder, Quorum, QuorumLost
+from pylog.metadata.quorum import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
+from pylog.metadata.voters import Voters
 
 ASK_AGAIN_S = 0.2
 # A node lets the first of the controllers begin, in an empty quorum, for so long.
@@ -61,6 +62,11 @@ class ControllerMember(MemberMetadata):
         self._renewal = etcd_security.Renewal(settings, keys, self._member is not None)
         self._quorum = Quorum(
             keys, prefix, settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
+        if self._member is not None:
+            assert isinstance(keys, Etcd), keys.name
+            self.voters = Voters(
+                {host.node_id: _client_address(host) for host in self._hosts()},
+                lambda address: Etcd([address], ssl_context=keys.ssl_context), prefix + END, now_ms)
         self.office: Office | None = None
         self._standing: asyncio.Task | None = None
 
@@ -70,7 +76,7 @@ class ControllerMember(MemberMetadata):
         if settings["quorum.zookeeper.connect"]:
             return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
         return Etcd(settings["quorum.etcd.endpoints"] or [
-            f"{host.host}:{host.client_port}" for host in self._nearest_first()],
+            _client_address(host) for host in self._nearest_first()],
             ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
 
     def _new_member(self) -> Member | None:
@@ -264,6 +270,10 @@ class ControllerMember(MemberMetadata):
         if controller is not None:
             controller.resign()
             await controller.resigned()
+
+
+def _client_address(host: Host) -> str:
+    return f"{host.host}:{host.client_port}"
 
 
 def _login(settings) -> tuple | None:

@@ -79,6 +79,11 @@ class Etcd(Keys):
         answer = self.read("kv/txn", {"success": [_request_of(look) for look in looks]})
         return _rows(answer)
 
+    def get_here(self, key: str) -> Row | None:
+        """One key's row as the member has it that is asked: it may be older than the others'."""
+        answer = self.read("kv/range", {"key": _b64(key.encode()), "serializable": True})
+        return next(iter(_of_range(answer)), None)
+
     def transact(self, conditions, changes, looks=()) -> Answered:
         answer = self.change("kv/txn", {
             "compare": [_compare(condition) for condition in conditions],
@@ -273,10 +278,12 @@ def _after(folder: str) -> str:
 
 
 def _rows(answer) -> list:
-    return [[Row(base64.b64decode(entry["key"]).decode(),
-                 base64.b64decode(entry.get("value", "")))
-             for entry in part["response_range"].get("kvs", ())]
-            for part in answer.get("responses", ())]
+    return [_of_range(part["response_range"]) for part in answer.get("responses", ())]
+
+
+def _of_range(found) -> list:
+    return [Row(base64.b64decode(entry["key"]).decode(), base64.b64decode(entry.get("value", "")))
+            for entry in found.get("kvs", ())]
 
 
 def split(address: str) -> tuple[str, int]:

@@ -49,6 +49,8 @@ RETRY_S = 0.02
 # What was learned of the members is good for so long.
 MEMBERS_S = 2.0
 PLAIN, DEFLATED = b"\0", b"\1"
+# The key, below the prefix, of where the log ends.
+END = "at/end"
 
 log = logging.getLogger("pylog.metadata")
 
@@ -161,7 +163,7 @@ class Quorum:
             is_ours = Absent(name) if named is None else Is(*named)
             done = self.keys.transact([Absent(key), is_ours], [
                 Put(name, cluster_id.encode()), Put(key, text),
-                Put(self._key("at/end"), str(end).encode()),
+                Put(self._key(END), str(end).encode()),
                 self._put_snapshot(end, epoch, len(chunks))], [Get(key)])
             return done.succeeded or bool(done.rows[0]) and done.rows[0][0].value == text
 
@@ -200,7 +202,7 @@ class Quorum:
         lease = self._tried(lambda: self.keys.grant(ttl_s))
         self._tried(lambda: self._take(view.epoch, text, holder, lease))
         # Keeps (2): nobody else moves the end any more.
-        end = self._tried(lambda: self.keys.get(self._key("at/end")))
+        end = self._tried(lambda: self.keys.get(self._key(END)))
         return Term(epoch, text, int(end.value) if end else 0, lease, holder)
 
     def _take(self, old: int, text: bytes, holder: Holder, lease: int) -> None:
@@ -252,7 +254,7 @@ class Quorum:
         value = _kept(data)
         if len(value) > self.keys.value_bytes_max:
             raise TooLong(f"{count} records of metadata at once are too many for the quorum")
-        epoch, end, slot = self._key("at/epoch"), self._key("at/end"), self._slot(base)
+        epoch, end, slot = self._key("at/epoch"), self._key(END), self._slot(base)
         at_end = Absent(end) if base == 0 else Is(end, str(base).encode())
 
         def attempt() -> None:
@@ -279,7 +281,7 @@ class Quorum:
     def read(self, base: int) -> list:
         """Some Batches from `base` on; none at the end. Raises QuorumLost, Trimmed."""
         # The end first: what lies before it is there, or was trimmed.
-        looks = [Get(self._key("at/end")), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
+        looks = [Get(self._key(END)), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
 
         def attempt() -> tuple:
             end, rows = self.keys.look(looks)

@@ -10,19 +10,21 @@ Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
+from pylog.monitor.counts import counted
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.tools import endpoint, inquiry, replicas, verify
 from pylog.tools.cluster_moves import drain, grow, move, shrink
 from pylog.tools.command import TOPIC, Look, Tools, shared, watch_option, watched
 from pylog.tools.elections import elect
-from pylog.tools.printer import size
+from pylog.tools.printer import size, span
 from pylog.tools.reassignments import cancel, moves, reassign
 from pylog.tools.registrations import forget
 from pylog.tools.session import Session, ToolError
@@ -33,6 +35,8 @@ BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
 DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
         "bytes": ("SIZE", size), "usable_bytes": ("FREE", size), "total_bytes": ("OF", size),
         "error": "ERROR"}
+# Kafka's voters fetch twice a second; a member of ours is asked when somebody wants to know.
+SILENT_MS_MAX = 5000
 
 
 @click.group(cls=Tools, invoke_without_command=True,
@@ -50,7 +54,8 @@ def cluster(ctx: click.Context, watch: float | None) -> None:
 def status(session: Session, metrics: str | None, token: str | None) -> None:
     """What is wrong with the cluster, in sentences; fails when something is.
 
-    How the members of etcd or ZooKeeper are is known where a controller has a metrics endpoint.
+    What is wrong with a member of etcd or ZooKeeper is known where a controller has a metrics
+    endpoint. Elsewhere the active controller tells which of the others it hears.
     """
     async def work(asked: Cluster) -> dict[str, Any]:
         found = await _overview(asked)
@@ -58,18 +63,19 @@ def status(session: Session, metrics: str | None, token: str | None) -> None:
 
     found = session.run(work)
     members = found["quorum_members"]
-    told = [*_troubles(found), *quorum_troubles(members or ())]
+    heard = members or (found["quorum"] or {}).get("members", ())
+    told = [*_troubles(found), *quorum_troubles(heard)]
     if session.out.as_json:
         session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
                               "quorum_members": members})
     else:
         for line in told or [f"cluster {found['cluster_id']} is well: "
-                             f"{len(found['brokers'])} brokers, {found['partitions']} partitions, "
-                             "every replica in sync"
-                             f"{_shown(members)}"]:
+                             f"{counted(len(found['brokers']), 'broker')}, "
+                             f"{counted(found['partitions'], 'partition')}, every replica in sync"
+                             f"{_shown(heard)}"]:
             session.out.line(line)
     if told:
-        raise ToolError(f"{len(told)} of these need{'s' if len(told) == 1 else ''} somebody")
+        raise ToolError(f"{counted(len(told), 'of these needs', 'of these need')} somebody")
 
 
 @cluster.command()
@@ -108,21 +114,24 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
         for problem in row["problems"]:
             session.out.line(f"{row['topic']}-{row['partition']}: {problem}")
     if different:
-        raise ToolError(f"{len(different)} of {len(rows)} partitions are not the same on all "
-                        "their replicas")
-    session.out.line(f"{len(rows)} partitions, {sum(row['batches'] for row in rows)} batches: the "
-                     "same on all replicas")
+        raise ToolError("not the same on all replicas: "
+                        f"{len(different)} of {counted(len(rows), 'partition')}")
+    session.out.line(
+        f"{counted(len(rows), 'partition')}, "
+        f"{counted(sum(row['batches'] for row in rows), 'batch', 'batches')}: the same on all "
+        "replicas")
 
 
-def _shown(members: list[dict[str, Any]] | None) -> str:
-    return f", {len(members)} members of the quorum" if members else ""
+def _shown(members: Sequence[dict[str, Any]]) -> str:
+    return f", {len(members)} members of the quorum" if len(members) > 1 else ""
 
 
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Keeps (2)."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
     told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
-    told += [f"broker {number} is not there: it has replicas of {count} partitions" if count else
+    told += [f"broker {number} is not there: it has replicas of {counted(count, 'partition')}"
+             if count else
              f"broker {number} is not there; it has no replicas (pylog cluster forget {number}, "
              "when it is gone for good)" for number, count in found["missing_brokers"].items()]
     for key, is_so, are_so in (("offline", "has no leader", "have no leader"),
@@ -130,9 +139,8 @@ def _troubles(found: dict[str, Any]) -> list[str]:
         names = found[key]
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            text = f"partition {is_so}" if len(names) == 1 else f"partitions {are_so}"
-            told.append(f"{len(names)} {text}: {', '.join(names[:3])}{more} "
-                        "(pylog cluster explain says why)")
+            number = counted(len(names), f"partition {is_so}", f"partitions {are_so}")
+            told.append(f"{number}: {', '.join(names[:3])}{more} (pylog cluster explain says why)")
     quorum = found["quorum"]
     if quorum is not None and quorum["leader"] < 0:
         told.append("there is no active controller: nothing can be created, changed or elected")
@@ -154,7 +162,26 @@ async def _quorum(asked: Cluster) -> dict[str, Any] | None:
     row = answer.topics[0].partitions[0]
     return {"leader": row.leader_id, "epoch": row.leader_epoch,
             "voters": [voter.replica_id for voter in row.current_voters],
-            "observers": [other.replica_id for other in row.observers]}
+            "observers": [other.replica_id for other in row.observers],
+            "members": members_of(row)}
+
+
+def members_of(row: Any) -> list[dict[str, Any]]:
+    """How each voter of a DescribeQuorumResponse.PartitionData is, as quorum_troubles() takes it;
+    none where the answer has no times."""
+    newest_ms = max((voter.last_fetch_timestamp for voter in row.current_voters), default=-1)
+    if newest_ms < 0:
+        return []
+    found = []
+    for voter in row.current_voters:
+        silent_ms = newest_ms - voter.last_fetch_timestamp
+        never = voter.last_fetch_timestamp < 0
+        reason = f"controller {row.leader_id} has not heard it yet" if never else \
+            f"controller {row.leader_id} heard it last {span(silent_ms / 1000)} ago" \
+            if silent_ms > SILENT_MS_MAX else ""
+        found.append({"address": f"controller {voter.replica_id}", "answers": not reason,
+                      "reason": reason})
+    return found
 
 
 for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget):
@@ -199,7 +226,7 @@ def _show(session: Session) -> None:
         out.document(found)
         return
     out.title(f"cluster {found['cluster_id']}")
-    out.line(f"  {found['topics']} topics, {found['partitions']} partitions; "
+    out.line(f"  {counted(found['topics'], 'topic')}, {counted(found['partitions'], 'partition')}; "
              f"{found['offline_partitions']} offline, "
              f"{found['under_replicated_partitions']} under-replicated")
     out.line()

@@ -32,7 +32,7 @@ ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
 class Broker:
     """What a handler sees of the broker."""
 
-    departures = None
+    departures = voters = None
     replicates = False
 
     def __init__(self, texts=None, logs=None):

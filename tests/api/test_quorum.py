@@ -1,14 +1,27 @@
+from types import SimpleNamespace
+
 import pytest
 
+from pylog.metadata.voters import Voter
 from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
+
+
+VOTERS = {"controller.quorum.voters": "1@h1:9093,2@h2:9093,3@h3:9093",
+          "controller.listener.names": "CONTROLLER", "process.roles": "broker,controller",
+          "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093"}
+
+
+async def described(broker):
+    new = messages.DescribeQuorumRequest
+    return await broker.ask(api.DESCRIBE_QUORUM, 2, new(topics=[new.TopicData(
+        topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
 
 
 def test_this_node_is_the_only_voter_and_never_behind():
     async def scenario(broker):
-        new = messages.DescribeQuorumRequest
-        answer = await broker.ask(api.DESCRIBE_QUORUM, 2, new(topics=[new.TopicData(
-            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
+        answer = await described(broker)
         partition = answer.topics[0].partitions[0]
         assert (partition.leader_id, partition.leader_epoch) == (1, broker.image.epoch)
         assert [(voter.replica_id, voter.log_end_offset) for voter in partition.current_voters] \
@@ -17,6 +30,51 @@ def test_this_node_is_the_only_voter_and_never_behind():
         listener = answer.nodes[0].listeners[0]
         assert (listener.host, listener.port) == ("dialled.example", 1234)
     with_broker(scenario)
+
+
+def test_the_other_voters_are_told_as_they_were_heard():
+    async def scenario(broker):
+        end = broker.image.offset + 1
+
+        async def asked(known):
+            assert known == end
+            return [Voter(2, end - 1, 70, 60), Voter(1, end, 90, 90), Voter(3)]
+        broker.voters = SimpleNamespace(asked=asked)
+        answer = await described(broker)
+        partition = answer.topics[0].partitions[0]
+        assert partition.leader_id == 1
+        assert {voter.replica_id: (voter.log_end_offset, voter.last_fetch_timestamp,
+                                   voter.last_caught_up_timestamp)
+                for voter in partition.current_voters} == {
+                    1: (end, 90, broker.now_ms()), 2: (end - 1, 70, 60), 3: (-1, -1, -1)}
+        assert {node.node_id: [(one.name, one.host, one.port) for one in node.listeners]
+                for node in answer.nodes} == {
+                    1: [("CONTROLLER", "dialled.example", 1234)],
+                    2: [("CONTROLLER", "h2", 9093)], 3: [("CONTROLLER", "h3", 9093)]}
+    with_broker(scenario, VOTERS)
+
+
+def test_a_voter_is_not_told_to_have_more_than_the_leader():
+    async def scenario(broker):
+        end = broker.image.offset + 1
+
+        async def asked(known):
+            return [Voter(1, end + 2, 90, 90), Voter(2, end + 2, 90, 90)]
+        broker.voters = SimpleNamespace(asked=asked)
+        partition = (await described(broker)).topics[0].partitions[0]
+        assert {voter.log_end_offset for voter in partition.current_voters} == {end}
+    with_broker(scenario, VOTERS)
+
+
+def test_who_was_replaced_while_it_asked_describes_nothing():
+    async def scenario(broker):
+        async def asked(known):
+            broker.controller.resign()
+            return [Voter(1, known, 90, 90), Voter(2, known, 90, 90)]
+        broker.voters = SimpleNamespace(asked=asked)
+        answer = await described(broker)
+        assert (answer.error_code, answer.topics) == (ErrorCode.NOT_CONTROLLER, [])
+    with_broker(scenario, VOTERS)
 
 
 @pytest.mark.parametrize("name, level, kind, error", [

@@ -273,9 +273,12 @@ def quorum(three: Three) -> str:
     status = three.ask(tool, "describe", "--status")
     leader = int(seen(r"^LeaderId:\s+([123])$", status)[1])
     seen(r"^CurrentVoters:\s+\[.*\]$", status)
-    # Those that stand by follow etcd, not the one that decides.
-    seen(rf"^{leader}\s+\S+\s+\d+\s+0\s+\S+\s+\S+\s+Leader\s*$",
-         three.ask(tool, "describe", "--replication"))
+    told = three.ask(tool, "describe", "--replication")
+    seen(rf"^{leader}\s+\S+\s+\d+\s+0\s+\S+\s+\S+\s+Leader\s*$", told)
+    # Each of those that stand by has the log in its etcd, which may be a moment behind.
+    followers = re.findall(r"^([123])\s+\S+\s+\d+\s+\d+\s+\S+\s+\S+\s+Follower\s*$", told,
+                           re.MULTILINE)
+    assert {leader, *map(int, followers)} == {1, 2, 3}, told
     epoch = int(seen(r"^LeaderEpoch:\s+(\d+)$", status)[1])
     with three.killed(leader):
         others = Three(three.cluster)
@@ -283,6 +286,14 @@ def quorum(three: Three) -> str:
                                       three.cluster.brokers.items() if number != leader))
         told = others.until(rf"^LeaderId:\s+(?!{leader})[123]$", tool, "describe", "--status")
         assert int(seen(r"^LeaderEpoch:\s+(\d+)$", told)[1]) > epoch
+        # Its etcd goes with it: the next one hears it no more.
+        heard = [""]
+
+        def is_silent() -> bool:
+            heard.append(seen(rf"^{leader}\s+\S+\s+\S+\s+\d+\s+(\S+)\s+\S+\s+Follower\s*$",
+                              others.ask(tool, "describe", "--replication"))[1])
+            return heard[-1] == heard[-2]
+        until(is_silent, WAIT_S, f"controller {leader} is heard all the time")
     return "status and replication, of one controller and of the next"
 
 

@@ -76,6 +76,15 @@ def test_looks_are_made_together_and_rows_come_in_their_order():
 
 
 @pytest.mark.parametrize(("answer", "expected"), [
+    ({"kvs": [{"key": A, "value": B}], "count": "1"}, Row("a", b"b")), ({"header": {}}, None)])
+def test_a_key_may_be_asked_of_one_member_alone(answer, expected):
+    members = Members(answer)
+    assert members.keys.get_here("a") == expected
+    _, method, body, _ = members.asked[0]
+    assert method == "kv/range" and body == {"key": A, "serializable": True}
+
+
+@pytest.mark.parametrize(("answer", "expected"), [
     ({"succeeded": True, "responses": [{"response_put": {}}]}, Answered(True, [])),
     ({"responses": [found((A, B))]}, Answered(False, [[Row("a", b"b")]])),
     ({}, Answered(False, []))])

@@ -3,6 +3,9 @@
 import pytest
 
 from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.monitor.overview import quorum_troubles
+from pylog.protocol import messages
+from pylog.tools.cluster import members_of
 from pylog.tools.cluster_moves import planned
 from pylog.tools.replicas import Facts, sentences
 from pylog.tools.session import ToolError
@@ -14,7 +17,7 @@ from tests.wire.talk import append
 def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
     topic = topic_of(target, partitions=1)
     append(target.port, topic, records(3))
-    assert "is well: 1 brokers" in run("cluster", "status", broker=target).out
+    assert "is well: 1 broker," in run("cluster", "status", broker=target).out
     assert run("cluster", "status", "--json", broker=target).json["troubles"] == []
     assert run("cluster", "explain", f"{topic}-0", broker=target).out == (
         f"{topic}-0 is well: led by broker 1, its only replica.\n")
@@ -42,6 +45,28 @@ def test_replicas_are_compared(target):
     append(target.port, topic, records(2))
     assert run("cluster", "verify", topic, broker=target).out == (
         "2 partitions, 0 batches: the same on all replicas\n")
+
+
+def voters(**fetched_ms):
+    """A DescribeQuorumResponse's partition of voters n1, n2 ..., heard at these times."""
+    new = messages.DescribeQuorumResponse
+    return new.PartitionData(leader_id=1, current_voters=[new.ReplicaState(
+        replica_id=int(name[1:]), last_fetch_timestamp=time_ms)
+        for name, time_ms in fetched_ms.items()])
+
+
+@pytest.mark.parametrize("row,said", [
+    (voters(n1=90_000, n2=90_000, n3=85_000), []),
+    (voters(n1=90_000, n2=90_000, n3=48_000), [
+        "controller 3 of the quorum cannot be used: controller 1 heard it last 42.0 s ago",
+        "one member of the quorum less, and nothing can be changed or elected"]),
+    (voters(n1=90_000, n2=-1, n3=-1), [
+        "controller 2 of the quorum cannot be used: controller 1 has not heard it yet",
+        "controller 3 of the quorum cannot be used: controller 1 has not heard it yet",
+        "the quorum has no majority: nothing can be created, changed or elected"]),
+    (voters(n1=-1, n2=-1, n3=-1), []), (voters(), [])])
+def test_who_is_not_heard_in_the_quorum_is_said(row, said):
+    assert quorum_troubles(members_of(row)) == said
 
 
 def facts(**changed):
