@@ -53,6 +53,7 @@ class Lifecycle:
         self._previous_epoch = previous_epoch
         self._incarnation_id: bytes = random_id()
         self._must_amend = False
+        self._changes = self._sent_changes = 0   # Of what is registered: all, and those sent.
 
     @property
     def is_registered(self) -> bool:
@@ -70,6 +71,7 @@ class Lifecycle:
         if self.stage is Stage.STOPPED:
             return None
         if self.stage is Stage.REGISTER or self._must_amend:
+            self._sent_changes = self._changes
             return Register(self._incarnation_id, self._previous_epoch)
         # Keeps (2).
         behind = image_offset < self.broker_epoch or not ready
@@ -86,11 +88,13 @@ class Lifecycle:
             assert broker_epoch >= 0, broker_epoch
             if broker_epoch != self.broker_epoch:
                 self.broker_epoch, self.stage = broker_epoch, Stage.CATCH_UP
-            self._must_amend = False
+            # What changed meanwhile was not in it.
+            self._must_amend = self._changes > self._sent_changes
 
     def amend(self) -> None:
         """What is registered of this broker has changed: it is said again, under the same
         incarnation, and the broker stays what it is."""
+        self._changes += 1
         self._must_amend = self.is_registered and not self.is_stopping
 
     def beaten(self, sent: Heartbeat, error: int, is_fenced: bool, should_shut_down: bool) -> None:

@@ -125,9 +125,24 @@ def test_what_changed_of_a_broker_is_registered_again_and_it_stays_what_it_is():
     assert (made.stage, made.next(20, True)) == (Stage.RUNNING, first)
 
 
-def test_a_broker_that_is_not_registered_or_stops_registers_nothing_again():
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_changed_while_a_registration_was_under_way_is_registered_too(is_known):
+    """It was sent with what the broker was before."""
+    made = running() if is_known else fresh()
+    if is_known:
+        made.amend()
+    again = made.next(20, True)
+    made.amend()
+    made.registered(0, 10)
+    assert made.next(20, True) == again and made.broker_epoch == 10
+    made.registered(0, 10)
+    assert isinstance(made.next(20, True), Heartbeat)
+
+
+def test_a_broker_that_is_not_registered_yet_or_stops_registers_nothing_again():
     made = fresh()
     made.amend()
+    made.next(-1, True)
     made.registered(0, 10)
     assert isinstance(made.next(10, True), Heartbeat)
     made.amend()
