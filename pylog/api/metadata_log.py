@@ -161,7 +161,7 @@ class MetadataLogApi:
 
     def _elsewhere(self, controller, asked) -> Message | None:
         """The answer to who cannot go on where it is; None for others. Raises NotController for who
-        has more of this epoch. Keeps (2)."""
+        has more of this epoch, where that can be. Keeps (2)."""
         metadata_log, offset, epoch = controller.log, asked.fetch_offset, asked.last_fetched_epoch
         if metadata_log.start_offset == 0 and offset == 0:
             return None
@@ -177,7 +177,7 @@ class MetadataLogApi:
         known, end = metadata_log.end_for_epoch(epoch)
         if known == epoch and offset <= end:
             return None
-        if known == controller.epoch:
+        if known == controller.epoch and not metadata_log.is_whole:
             # An append of its own whose outcome it has not heard, and others have.
             raise NotController()
         if known < 0:

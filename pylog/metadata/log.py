@@ -43,6 +43,8 @@ class MetadataLog(ABC):
     metadata_version = NEWEST_VERSION
     # What a start, or who follows, reads at most beside the snapshot.
     records_between_snapshots = 200_000
+    # Whether its end is the log's: no record of this epoch is elsewhere and not here.
+    is_whole = True
 
     @property
     def snapshot_end(self) -> int:

@@ -22,6 +22,8 @@ class QuorumLog(ObservedLog):
 
     # A node that comes reads this many batches at most beside the snapshot.
     records_between_snapshots = 20_000
+    # The answer to an append may be lost, and others have its records before this node.
+    is_whole = False
 
     def __init__(self, directory, checkpoint, now_ms, quorum: Quorum, **limits):
         super().__init__(directory, checkpoint, now_ms, **limits)

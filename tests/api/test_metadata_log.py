@@ -16,15 +16,18 @@ class Log:
 
     start_offset, snapshot_id = 0, None
 
+    def __init__(self, is_whole):
+        self.is_whole = is_whole
+
     def end_for_epoch(self, epoch):
         return (1, 10) if epoch < 3 else (3, 20)
 
 
-def fetched(offset, last_epoch, epoch=3):
+def fetched(offset, last_epoch, epoch=3, is_whole=False):
     """The partition's row of an answer of the active controller of epoch 3, which has heard of the
-    records below 20."""
+    records below 20. is_whole: there can be no others."""
     metadata = SimpleNamespace(
-        cluster_id="c", controller=SimpleNamespace(epoch=epoch, is_active=True, log=Log()),
+        cluster_id="c", controller=SimpleNamespace(epoch=epoch, is_active=True, log=Log(is_whole)),
         tail=SimpleNamespace(newest=SimpleNamespace(offset=19, epoch=3)))
     handler = MetadataLogApi(metadata, Observers(), 1, lambda: 0)
     context = SimpleNamespace(api_version=17, local_host="h", local_port=9)
@@ -44,6 +47,11 @@ def test_who_has_more_of_this_epoch_than_the_controller_has_heard_of_is_told_not
     row = fetched(21, 3)
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert row.diverging_epoch.epoch == -1
+
+
+def test_who_has_more_than_the_only_controller_is_told_where_it_ends():
+    row = fetched(21, 3, is_whole=True)
+    assert (row.error_code, row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (0, 3, 20)
 
 
 def test_an_epochs_end_is_known_to_who_came_after_it():
