@@ -52,7 +52,7 @@ def test_flush_counts_what_was_lost_and_raises_when_asked(target):
         assert producer.flush() == 3
         assert producer.flush(check=True) == 0
         producer.send(topic, os.urandom(2000))
-        with pytest.raises(LostRecords, match="1 records were not acknowledged") as lost:
+        with pytest.raises(LostRecords, match="1 record was not acknowledged") as lost:
             producer.flush(check=True)
         assert lost.value.count == 1
 
