@@ -381,6 +381,8 @@ void log_range_release(struct log_range *range);
  * its directory. */
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
 void log_range_failed(const struct log_range *range, int error);
+/* The whole range, without waiting for a disk. False: some of it is cold, or cannot be read. */
+bool log_range_read_cached(const struct log_range *range, uint8_t *to);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
 /* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */

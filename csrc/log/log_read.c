@@ -430,6 +430,20 @@ ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int6
     return n;
 }
 
+bool log_range_read_cached(const struct log_range *range, uint8_t *to) {
+    if (cold_expects(&range->segment->home->dir->cold, range)) return false;
+    for (int32_t done = 0; done < range->length;) {
+        struct iovec rest = {to + done, (size_t)(range->length - done)};
+        int64_t position = range->position + done;
+        ssize_t n = preadv2(range->fd, &rest, 1, position, RWF_NOWAIT);
+        if (n < 0 && errno == EOPNOTSUPP)
+            n = log_range_read(range, rest.iov_base, rest.iov_len, position);
+        if (n <= 0) return false;
+        done += (int32_t)n;
+    }
+    return true;
+}
+
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     int64_t bytes = 0;
     log_view_lock(log);

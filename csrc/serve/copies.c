@@ -50,28 +50,20 @@ static bool is_of(const struct copies_entry *e, const struct log_range *range) {
            e->truncations == range->truncations;
 }
 
-/* NULL: memory or the file refused. */
+/* NULL: memory or the file refused, or a disk would have to be waited for. */
 static struct copy *read_copy(const struct log_range *range) {
     struct copy *copy = malloc(sizeof *copy + (size_t)range->length);
     if (copy == NULL) return NULL;
     copy->references = 1;
     copy->length = range->length;
-    for (int32_t done = 0; done < range->length;) {
-        ssize_t n = log_range_read(range, copy->bytes + done, (size_t)(range->length - done),
-                                   range->position + done);
-        if (n <= 0) {
-            free(copy);
-            return NULL;
-        }
-        done += (int32_t)n;
-    }
-    return copy;
+    if (log_range_read_cached(range, copy->bytes)) return copy;
+    free(copy);
+    return NULL;
 }
 
 static void fill(struct copies *c, struct copies_entry *e, const struct log_range *range) {
     forget_copy(c, e);
     if (c->bytes + (uint64_t)range->length > COPIES_BYTES_MAX) return; /* Keeps (1). */
-    if (log_range_is_cold(range)) return; /* a reactor waits for no disk */
     e->copy = read_copy(range);
     if (e->copy != NULL) c->bytes += (uint64_t)e->copy->length;
 }

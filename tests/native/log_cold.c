@@ -81,6 +81,21 @@ static void forget_what_was_read_in(void) {
     let_go();
 }
 
+/* Where its next range begins there is nothing that is read from the cache alone. */
+static void leave_its_next_range_to_a_worker(void) {
+    uint8_t bytes[APPENDED * PAGE];
+    int64_t offset = 0;
+    struct log_range range;
+    open_one(scene_config(1 << 26, 4096));
+    append_some();
+    CHECK(read_on(&offset, 100000));
+    CHECK(log_read(one, offset, LOG_BOUND_END, 100000, true, &range) == 0);
+    CHECK(range.length <= (int32_t)sizeof bytes && !log_range_read_cached(&range, bytes));
+    log_range_release(&range);
+    cold_sweep(&dir->cold, true);
+    let_go();
+}
+
 /* What is appended while a reader is on its way is in the cache, for those at the end. */
 static void keep_what_is_appended(void) {
     int64_t offset = 0;
@@ -136,6 +151,7 @@ static void forget_nothing_blindly(void) {
 
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {{"read", forget_what_was_read_in},
+                                          {"next", leave_its_next_range_to_a_worker},
                                           {"appended", keep_what_is_appended},
                                           {"resident", keep_what_was_resident},
                                           {"silent", forget_nothing_blindly}};

@@ -1,5 +1,7 @@
 /* Reads: where a range begins and ends, what readers remember, times and epochs. Usage: log_reads
  * DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+#include <sys/uio.h>
+
 #include "log_one.h"
 
 static struct log_config config_of(int32_t segment_bytes) {
@@ -213,6 +215,51 @@ static void read_ranges(void) {
     let_go();
 }
 
+/* ---- the page cache alone ---- */
+
+/* What each read of it gets: so many bytes at most; after `whole` of them an error, 0: the end. */
+static struct {
+    size_t bytes_max;
+    int whole, error, reads;
+} cached = {.bytes_max = SIZE_MAX, .whole = INT32_MAX};
+
+ssize_t __wrap_preadv2(int fd, const struct iovec *to, int count, off_t at, int flags);
+ssize_t __wrap_preadv2(int fd, const struct iovec *to, int count, off_t at, int flags) {
+    CHECK(count == 1 && flags == RWF_NOWAIT);
+    if (cached.reads++ >= cached.whole) {
+        errno = cached.error;
+        return cached.error == 0 ? 0 : -1;
+    }
+    return pread(fd, to->iov_base, to->iov_len < cached.bytes_max ? to->iov_len : cached.bytes_max,
+                 at);
+}
+
+/* Of the second batch. */
+static bool reads_cached(size_t bytes_max, int whole, int error) {
+    uint8_t bytes[SMALL + 1] = {0};
+    cached.bytes_max = bytes_max;
+    cached.whole = whole;
+    cached.error = error;
+    cached.reads = 0;
+    bool read = log_range_read_cached(&range, bytes);
+    CHECK(bytes[SMALL] == 0);
+    return read && get_i64(bytes) == 1 && get_i32(bytes + 8) == SMALL - 12;
+}
+
+static void read_the_cache_alone(void) {
+    open_one(config_of(1 << 20));
+    fill(3, 1);
+    CHECK(log_read(one, 1, LOG_BOUND_END, SMALL, true, &range) == 0 && range.length == SMALL);
+    CHECK(reads_cached(SIZE_MAX, INT32_MAX, 0) && cached.reads == 1);
+    CHECK(reads_cached(SMALL / 2 + 1, INT32_MAX, 0) && cached.reads == 2);
+    /* The rest is cold, or cut off. */
+    CHECK(!reads_cached(SMALL / 2, 1, EAGAIN) && !reads_cached(SMALL / 2, 1, 0));
+    /* A filesystem that does not tell is read as it is. */
+    CHECK(reads_cached(SIZE_MAX, 0, EOPNOTSUPP));
+    log_range_release(&range);
+    let_go();
+}
+
 /* ---- times ---- */
 
 static bool finds(int64_t time, int64_t offset, int64_t timestamp, int32_t epoch) {
@@ -323,7 +370,8 @@ int main(int argc, char **argv) {
         {"borders", read_borders},   {"within", read_within_batches},
         {"bounds", read_up_to_bounds}, {"hints", remember_readers},
         {"bytes", count_bytes},      {"fail", fail_to_read},
-        {"ranges", read_ranges},     {"times", find_times},
-        {"records", tell_times_of_records}, {"epochs", tell_epochs}};
+        {"ranges", read_ranges},     {"cached", read_the_cache_alone},
+        {"times", find_times},       {"records", tell_times_of_records},
+        {"epochs", tell_epochs}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

@@ -6,6 +6,7 @@ from tests.native.programs import play
 
 SCENES = {
     "what_a_reader_brought_in_is_forgotten_once_it_has_gone": "read",
+    "where_it_goes_on_the_cache_is_not_read_for_others": "next",
     "what_is_appended_while_it_reads_stays": "appended",
     "what_was_resident_before_it_came_stays": "resident",
     "where_the_kernel_cannot_tell_nothing_is_forgotten": "silent",

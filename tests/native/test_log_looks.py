@@ -12,6 +12,7 @@ SCENES = {
     "bytes_that_are_left_to_read_are_counted": "bytes",
     "a_read_that_fails_says_why": "fail",
     "a_range_is_read_whole_or_its_disk_is_offline": "ranges",
+    "what_is_in_the_page_cache_is_read_without_a_disk": "cached",
     "the_first_record_of_a_time_is_found": "times",
     "each_record_has_its_time": "records",
     "each_epoch_ends_where_the_next_begins": "epochs",
@@ -20,4 +21,4 @@ SCENES = {
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_looks(tmp_path, scene):
-    play("log_reads", tmp_path, scene)
+    play("log_reads", tmp_path, scene, played=("preadv2",))

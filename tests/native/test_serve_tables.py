@@ -4,7 +4,7 @@ import pytest
 
 from tests.native.programs import SERVE, play_watched
 
-PLAYED = ("log_range_read", "log_range_release", "log_range_is_cold", "segment_retain",
+PLAYED = ("log_range_read", "log_range_release", "log_range_read_cached", "segment_retain",
           "segment_release")
 SCENES = {
     "an_answer_has_bytes_ranges_and_copies_up_to_its_limits": "replies",
