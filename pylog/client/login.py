@@ -63,13 +63,11 @@ def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
 
 def own_chain(settings: Settings) -> bytes:
     """The certificates that the client shows, as PEM; empty when there are none any more."""
+    location = settings["ssl.certificate.location"]
     try:
-        own = stores.own(_named(settings))
-        if own is not None:
-            return own.chain
-        location = settings["ssl.certificate.location"]
-        return stores.pem_file(location) if location else b""
-    except (stores.ConfigError, OSError):
+        return stores.own_chain(_named(settings)) or (
+            stores.pem_file(location) if location else b"")
+    except stores.ConfigError:
         return b""
 
 

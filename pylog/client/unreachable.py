@@ -8,18 +8,16 @@ Source: what brokers, HTTP servers and TLS do when they are spoken to in another
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from typing import TYPE_CHECKING
 
 from pylog.client import login
 from pylog.client.errors import AuthenticationError
-from pylog.security import outgoing, stores
+from pylog.security import outgoing
 
 if TYPE_CHECKING:
-    from pylog.client.connection import Connection
+    import ssl
 
-CERTIFICATE_SECONDS = 5.0
+    from pylog.client.connection import Connection
 
 
 def how_far(connection: Connection) -> str:
@@ -35,31 +33,11 @@ def how_far(connection: Connection) -> str:
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
     """Why TLS failed; of an expired certificate with its date, for which it is looked at again."""
-    error = refused(connection, failure)
-    if "expired" in str(error) and isinstance(failure, ssl.SSLCertVerificationError):
-        day = stores.expiry(await _certificate(connection.host, connection.port))
-        return AuthenticationError(f"{error}, on {day}") if day else error
-    return error
+    return AuthenticationError(f"{connection.host}:{connection.port}: " + await outgoing.distrusted(
+        failure, connection.host, connection.port, lambda: login.own_chain(connection.settings)))
 
 
 def refused(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
     """The same, without a look at the broker's certificate."""
-    text = outgoing.explained(failure)
-    if text == outgoing.OWN_EXPIRED:
-        day = stores.chain_expiry(login.own_chain(connection.settings))
-        text += f", on {day}" if day else ""
+    text = outgoing.refused(failure, lambda: login.own_chain(connection.settings))
     return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
-
-
-async def _certificate(host: str, port: int) -> bytes:
-    """A broker's certificate, unchecked, in DER; empty when it cannot be had."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        async with asyncio.timeout(CERTIFICATE_SECONDS):
-            _, writer = await asyncio.open_connection(host, port, ssl=context)
-            certificate = writer.get_extra_info("ssl_object").getpeercert(True)
-            writer.close()
-    except OSError:
-        return b""
-    return certificate or b""

@@ -27,7 +27,6 @@ from pylog.protocol.errors import ProtocolError
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from typing import Any
 
     from pylog.peer.credentials import Credentials
@@ -56,7 +55,7 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, host: str, port: int, client_id: str):
         self.failure: PeerError | None = None
-        self._host, self._name = host, f"{host}:{port}"
+        self._host, self._port, self._name = host, port, f"{host}:{port}"
         self._client_id = client_id
         self._transport: Any = None
         self._under_way: deque[tuple[int, asyncio.Future[bytes]]] = deque()
@@ -85,6 +84,10 @@ class Peer(asyncio.Protocol):
         except TimeoutError:
             made.close()
             raise PeerError(f"{host}:{port}: no connection within {timeout_s} s") from None
+        except OSError as error:
+            made.close()
+            # Beyond its time, for a certificate that is looked at again.
+            raise PeerError(f"{host}:{port}: {await made._unopened(error)}") from error
         except BaseException:
             made.close()
             raise
@@ -93,26 +96,29 @@ class Peer(asyncio.Protocol):
     async def _open(self, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         if self._credentials is None or not self._credentials.has_tls:
-            await self._opened(loop.create_connection(lambda: self, host, port))
+            await loop.create_connection(lambda: self, host, port)
         else:
             context = self._credentials.context()
-            await self._opened(loop.create_connection(
-                lambda: self, host, port, ssl=context, server_hostname=host))
+            await loop.create_connection(
+                lambda: self, host, port, ssl=context, server_hostname=host)
 
-    async def _opened(self, connecting: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await connecting
-        except OSError as error:
-            raise PeerError(f"{self._name}: {self._reason(error)}") from error
-
-    def _reason(self, error: Exception) -> str:
+    async def _unopened(self, error: OSError) -> str:
         if self._credentials is not None and self._credentials.has_tls:
-            # Imported here: it loads Python's ssl.
+            # Imported here, as below: it loads Python's ssl.
             from pylog.security import outgoing
 
             if outgoing.is_tls(error):
-                return outgoing.explained(error)
-        return str(getattr(error, "strerror", None) or error)
+                return await outgoing.distrusted(
+                    error, self._host, self._port, self._credentials.own_chain)
+        return _plain(error)
+
+    def _ended_by(self, error: Exception) -> str:
+        if self._credentials is not None and self._credentials.has_tls:
+            from pylog.security import outgoing
+
+            if outgoing.is_tls(error):
+                return outgoing.refused(error, self._credentials.own_chain)
+        return _plain(error)
 
     async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:
         """The answer to a request, decoded. Raises PeerError; EncodeError before it is sent."""
@@ -229,6 +235,8 @@ class Peer(asyncio.Protocol):
                     break
                 answer = await self._said(*asked)
         except PeerError as error:
+            if error is self.failure:
+                raise
             raise PeerError(f"{self._name}: {error}") from None
         self._login_ends_s = None if lifetime_ms <= 0 else \
             loop.time() + RENEW_SHARE * lifetime_ms / 1000
@@ -270,7 +278,7 @@ class Peer(asyncio.Protocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(self._reason(exc) if exc is not None else "the connection was closed")
+        self._fail(self._ended_by(exc) if exc is not None else "the connection was closed")
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -298,3 +306,7 @@ class Peer(asyncio.Protocol):
         self._room.release()
         if not waiter.done():
             waiter.set_result(answer)
+
+
+def _plain(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

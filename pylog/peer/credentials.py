@@ -68,6 +68,10 @@ class Credentials:
         """Whether the other side's certificate has to be for the host that was dialled."""
         return self._get("ssl.endpoint.identification.algorithm") != ""
 
+    def own_chain(self) -> bytes:
+        """The certificates that are shown, as PEM; empty when there are none."""
+        return stores.own_chain(self._get)
+
     def context(self) -> ssl.SSLContext:
         """For Python's sockets, of the files as they are now. Raises ConfigError."""
         stamp = stores.stamp(stores.files(self._get))

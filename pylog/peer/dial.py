@@ -60,12 +60,21 @@ def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentia
 
 
 def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
-    tls = None
-    if credentials.has_tls:
-        tls = credentials.client().connect(line.socket.fileno(), host, credentials.checks_names)
+    if not credentials.has_tls:
+        return Dialled(line.socket, None, line.log_in(host, credentials))
+    # Imported here: it loads Python's ssl.
+    from pylog._native.tls import TlsError
+    from pylog.security import outgoing
+
+    try:
+        tls = credentials.client().connect(
+            line.socket.fileno(), host, credentials.checks_names)
         line.shake(tls)
-    return Dialled(
-        line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
+        # By TLS 1.3, what the other side says to a certificate comes with the login's answers.
+        return Dialled(
+            line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
+    except TlsError as error:
+        raise PeerError(outgoing.refused_text(str(error), credentials.own_chain)) from None
 
 
 class _Line:
@@ -82,20 +91,13 @@ class _Line:
         self._receive: Callable[[int], bytes] = made.recv
 
     def shake(self, tls: Any) -> None:
-        """Raises PeerError."""
-        # Imported here: it loads Python's ssl.
-        from pylog._native.tls import TlsError
-        from pylog.security import outgoing
-
-        try:
-            while not tls.handshake():
-                self._wait(self._poll)
-        except TlsError as error:
-            raise PeerError(outgoing.explained_text(str(error))) from None
+        """Raises PeerError, TlsError."""
+        while not tls.handshake():
+            self._wait(self._poll)
         self._send, self._receive = tls.send, tls.recv
 
     def log_in(self, host: str, credentials: Credentials) -> int:
-        """For how many ms the login is good. Raises PeerError, OSError, ProtocolError."""
+        """For how many ms the login is good. Raises PeerError, OSError, ProtocolError, TlsError."""
         steps, answer, number = credentials.login(host), None, 0
         try:
             while True:

@@ -1,8 +1,8 @@
 """TLS towards a broker: the context of outgoing connections, and what went wrong in words.
 
 Owns: nothing.
-Called by: client.login, client.connection, peer.credentials, peer.accounts, peer.connection,
-  peer.dial, security.sasl.
+Called by: client.login, client.connection, client.unreachable, peer.credentials, peer.accounts,
+  peer.connection, peer.dial, security.sasl.
 Invariants: (1) who is at the other end is checked, unless a setting says otherwise; (2) a text
   names the cause and the setting that mends it, and no secret.
 Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
@@ -10,6 +10,7 @@ Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWN_EXPIRED = "the client's certificate has expired"
+CERTIFICATE_SECONDS = 5.0
 STORES = {"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}
 _ISSUERS = ("local issuer certificate", "self-signed certificate", "self signed certificate",
             "unable to get issuer")
@@ -70,16 +72,59 @@ def is_tls(failure: BaseException) -> bool:
     return isinstance(failure, (ssl.SSLError, ConnectionResetError))
 
 
+async def distrusted(failure: BaseException, host: str, port: int,
+                     own_chain: Callable[[], bytes]) -> str:
+    """As refused(); of the other side's expired certificate with its day too, for which it is
+    looked at again."""
+    text = refused(failure, own_chain)
+    if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
+        return _with(stores.expiry(await _certificate(host, port)), text)
+    return text
+
+
+def refused(failure: BaseException, own_chain: Callable[[], bytes]) -> str:
+    """As explained(); of an expired certificate of one's own with its day. own_chain: what is
+    shown, as PEM."""
+    return _with_own(explained(failure), own_chain)
+
+
+def refused_text(reason: str, own_chain: Callable[[], bytes]) -> str:
+    """As refused(), of OpenSSL's words for it."""
+    return _with_own(_explained_text(reason), own_chain)
+
+
+def _with_own(text: str, own_chain: Callable[[], bytes]) -> str:
+    return _with(stores.chain_expiry(own_chain()), text) if text == OWN_EXPIRED else text
+
+
+def _with(day: str, text: str) -> str:
+    return f"{text}, on {day}" if day else text
+
+
+async def _certificate(host: str, port: int) -> bytes:
+    """A broker's certificate, unchecked, in DER; empty when it cannot be had."""
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CERTIFICATE_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=unchecked)
+            certificate = writer.get_extra_info("ssl_object").getpeercert(True)
+            writer.close()
+    except OSError:
+        return b""
+    return certificate or b""
+
+
 def explained(failure: BaseException) -> str:
     """What a failed connection says to who has to mend it. Keeps (2)."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         return _distrusted(failure.verify_message)
     if isinstance(failure, (ssl.SSLEOFError, ConnectionError)):
-        return explained_text("closed the connection")
-    return explained_text(str(getattr(failure, "reason", None) or failure))
+        return _explained_text("closed the connection")
+    return _explained_text(str(getattr(failure, "reason", None) or failure))
 
 
-def explained_text(reason: str) -> str:
+def _explained_text(reason: str) -> str:
     """As explained(), of OpenSSL's words for it."""
     text = reason.replace("_", " ").lower()
     if any(words in text for words in ("wrong version number", "record layer failure",

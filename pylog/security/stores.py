@@ -71,6 +71,15 @@ def own(get: Get) -> Own | None:
     return Own(text, text, secret)
 
 
+def own_chain(get: Get) -> bytes:
+    """The certificates that own() shows, as PEM; empty when there are none, or none any more."""
+    try:
+        found = own(get)
+    except ConfigError:
+        return b""
+    return b"" if found is None else found.chain
+
+
 def trusted(get: Get) -> bytes | None:
     """PEM of the certificates that `ssl.truststore.*` name, None when they name nothing. Raises
     ConfigError."""

@@ -1,9 +1,13 @@
 """Settings of a node whose listener IN is secured, and a server that behaves as one."""
 
 import asyncio
+import socket
 import ssl
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from pylog.config import Settings
 from pylog.peer import securing
@@ -43,6 +47,38 @@ def now_ms() -> int:
 
 def credentials(protocol: str, root: Path, **more):
     return securing.between_brokers(settings(protocol, root, **more), now_ms)
+
+
+@contextmanager
+def refusing(root: Path):
+    """A server on `port` that says to one client what is wrong with its certificate, and stays
+    until the client has gone: a reset would take its word back. asyncio's end it without one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own = CA.issue()
+    context.load_cert_chain(write(root, "refusing.pem", own.chain + own.key))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=CA.pem.decode())
+
+    def serve() -> None:
+        plain, _ = server.accept()
+        with plain.dup() as line:
+            secured = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            try:
+                secured.do_handshake()
+            except ssl.SSLError:
+                pass
+            try:
+                while line.recv(65_536):
+                    pass
+            except ConnectionResetError:
+                pass
+            secured.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield SimpleNamespace(port=server.getsockname()[1])
+        thread.join()
 
 
 class Node:

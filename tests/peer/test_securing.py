@@ -14,7 +14,7 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import codec, messages
 from pylog.security.errors import TokenRefused
 from pylog.security.tokens import Token
-from tests.peer.secured import CA, OTHER_CA, Node, credentials, now_ms, settings
+from tests.peer.secured import CA, OTHER_CA, Node, credentials, now_ms, refusing, settings
 from tests.security.issuer import Issuer, served
 
 GOOD, MINE = CA.issue(), CA.issue("node 2", ())
@@ -87,12 +87,21 @@ def test_a_node_shows_its_certificate(way, tmp_path):
 @pytest.mark.parametrize("mine,node,words", [
     ({}, {"own": OTHER_CA.issue()}, "not trusted"),
     ({}, {"own": CA.issue("elsewhere", ["elsewhere"])}, "for another name"),
-    ({}, {"own": CA.issue(days=-1)}, "expired"),
+    ({}, {"own": CA.issue(days=-1)}, "expired, on 20[0-9-]{8}"),
     ({}, {}, "does not speak TLS|ended the connection"),
 ], ids=["authority", "name", "expired", "plain text"])
 def test_who_is_not_the_other_node_is_left_with_the_reason(way, mine, node, words, tmp_path):
     with pytest.raises(PeerError, match=f"127.0.0.1:[0-9]+: .*({words})"):
         run(way, credentials("SSL", tmp_path, **mine), tmp_path, **node)
+
+
+@WAYS
+def test_a_certificate_of_ones_own_that_has_expired_is_told_with_its_day(way, tmp_path):
+    wanted = credentials("SASL_SSL", tmp_path, own=CA.issue("late", (), days=-2))
+    words = "the client's certificate has expired, on 20[0-9-]{8}"
+    with refusing(tmp_path) as node, pytest.raises(
+            PeerError, match=f"^127.0.0.1:[0-9]+: {words}$"):
+        asyncio.run(way(node, wanted))
 
 
 @WAYS
