@@ -445,7 +445,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves, self._refresh_certificates,
+                         self._finish_moves, self._refresh_certificates, self._ask_again,
                          self._remove_expired_tokens):
                 try:
                     await step()
@@ -461,6 +461,10 @@ class Broker:
         if self.network.has_tls:
             await in_thread(self.network.refresh_certificates)
             await in_thread(self.metadata.refresh_certificates)
+
+    async def _ask_again(self) -> None:
+        if self._authorizer is not None:
+            self.guard().ask_again()
 
     async def _remove_expired_tokens(self) -> None:
         now_ms, controller = self.now_ms(), self.metadata.controller
@@ -509,7 +513,7 @@ def _authorizer_of(settings: Settings) -> Authorizer | None:
     # Imported here: not every broker asks what its clients may do.
     from pylog.security.access import authorizer_of
 
-    return authorizer_of(settings)
+    return authorizer_of(settings, time.monotonic_ns)
 
 
 def _address_of(host: str) -> str | None:

@@ -57,7 +57,9 @@ class Authorizer(abc.ABC):
     is called with the broker's Settings.
 
     knows_hosts: addresses make a difference. from_image: a decision stays the same while the
-    metadata does. Both as for the worst until a subclass says otherwise.
+    metadata does; else it is asked again each second about what is written and read all the time.
+    Both as for the worst until a subclass says otherwise. What it raises is a refusal
+    (security.contained).
     """
 
     knows_hosts = True

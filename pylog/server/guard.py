@@ -18,6 +18,7 @@ from pylog.security import audit, authorizer, identities
 from pylog.security.access import Access
 from pylog.security.certificate_names import NAME as MAPPING_RULES
 from pylog.security.certificate_names import Rules, Unmapped
+from pylog.security.contained import Contained
 from pylog.security.sasl import Mechanisms
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -45,6 +46,7 @@ class Guard:
                  topic: AuditTopic | None = None):
         self.identities = identities.Identities()
         self._settings, self._listener_name = settings, network.listener_name
+        self._metadata = metadata
         self._mappings: dict[str, Rules] = {}    # By their text, which changes with a start only.
         self._grants = grants
         self._reactors = network.reactors
@@ -71,6 +73,17 @@ class Guard:
                 self.access.authorizer.knows_hosts):
             self._reactors.set_principal(connection, number)
         self._grants.void()
+
+    def ask_again(self) -> None:
+        """To be called often: what decides by more than the metadata may have changed its mind,
+        and what could not take the rules may do so now."""
+        if self.access is None:
+            return
+        enforcer = self.access.authorizer
+        if isinstance(enforcer, Contained) and enforcer.is_behind:
+            self.take(self._metadata.image.security)
+        if not enforcer.from_image:
+            self._grants.void()
 
     @property
     def audit_dropped(self) -> int:

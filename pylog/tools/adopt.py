@@ -80,7 +80,7 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     found = [Finding("settings", "", WARN, warning) for warning in settings.warnings]
     if settings["authorizer.class.name"]:
         try:
-            authorizer_of(settings)
+            authorizer_of(settings, lambda: 0)
         except ConfigError as error:
             found.append(Finding("settings", "authorizer.class.name", FAIL, str(error),
                                  "access would not be controlled as before"))

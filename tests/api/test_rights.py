@@ -297,6 +297,56 @@ def test_an_authorizer_of_ones_own_decides():
             assert (produced(alice, "one"), produced(alice, "four")) == (0, REFUSED)
 
 
+class Fickle(OddNames):
+    """Allows everything for as long as that is `open`, and takes rules while it is not `away`."""
+
+    open, away = True, False
+
+    def authorize(self, *asked):
+        return Decision(Fickle.open, None, "open or not")
+
+    def take(self, security, changed):
+        if Fickle.away:
+            raise ConnectionError("nobody answers")
+
+
+@pytest.fixture
+def fickle(monkeypatch):
+    """(Itself, the port of a broker's listener, alice at the one that asks who is there.)"""
+    monkeypatch.setattr(Fickle, "open", True)
+    monkeypatch.setattr(Fickle, "away", False)
+    ports = free_port(), free_port()
+    with Broker(settings=settings(ports, **{
+            "authorizer.class.name": f"{__name__}:Fickle"})), Caller(ports[1]) as alice:
+        alice.plain("alice", "alice")
+        create_topic(ports[0], "t")
+        yield Fickle, ports[0], alice
+
+
+def comes(alice, error: int) -> bool:
+    """Whether a record for the topic is answered like that before long."""
+    end_s = time.monotonic() + 60
+    while (seen := produced(alice, "t")) != error and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return seen == error
+
+
+def test_a_right_that_an_authorizer_of_ones_own_takes_back_ends_without_a_new_rule(fickle):
+    authorizer_, _, alice = fickle
+    assert produced(alice, "t") == 0
+    authorizer_.open = False
+    assert comes(alice, REFUSED)
+
+
+def test_an_authorizer_that_could_not_take_the_rules_gets_them_again(fickle):
+    authorizer_, port, alice = fickle
+    authorizer_.away = True
+    allow((port, 0), rule("t", authorizer.WRITE))
+    assert comes(alice, REFUSED)
+    authorizer_.away = False
+    assert comes(alice, 0)
+
+
 def test_without_an_authorizer_there_are_no_rules():
     ports = free_port(), free_port()
     with Broker(settings={**settings(ports), "authorizer.class.name": ""}), \
