@@ -40,9 +40,13 @@ class ListenerTls:
         return self._server.maker()
 
     def load(self) -> None:
-        """Reads all of it. Blocks. Raises ConfigError (1)."""
-        stamp = self._now()
-        own = use(self._server, self._settings, self._listener)
+        """Reads all of it. Blocks. Raises ConfigError (1), with the listener's name."""
+        stamp, where = self._now(), f"{self._listener!r}"
+        try:
+            own = use(self._server, self._settings, self._listener)
+        except ConfigError as error:
+            text = str(error)
+            raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None
         self._stamp = stamp
         log.info("the listener speaks TLS", extra={
             "listener": self._listener.name, "library": library(),

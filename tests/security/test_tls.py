@@ -2,7 +2,11 @@
 
 import logging
 
+import pytest
+
 from pylog._native.tls import library
+from pylog.config import ConfigError, Settings
+from pylog.security.tls import ListenerTls
 from pylog.testing import Broker
 
 
@@ -10,3 +14,18 @@ def test_a_start_says_which_library_encrypts(caplog):
     with caplog.at_level(logging.INFO, "pylog.tls"), Broker(tls=True):
         [told] = [one for one in caplog.records if one.message == "the listener speaks TLS"]
     assert (told.library, told.listener) == (library(), "SSL")
+
+
+@pytest.mark.parametrize("texts,words", [
+    ({}, "speaks TLS and has no certificate: set listener.name.one.ssl.keystore.location"),
+    ({"listener.name.one.ssl.keystore.key": "x"}, "certificate chain is not specified"),
+    ({"listener.name.one.ssl.keystore.location": "/nowhere"}, "/nowhere: No such file"),
+])
+def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, words):
+    settings = Settings({
+        "listeners": "ONE://127.0.0.1:9", "inter.broker.listener.name": "ONE",
+        "listener.security.protocol.map": "ONE:SSL", "ssl.keystore.type": "PEM", **texts})
+    with pytest.raises(ConfigError) as caught:
+        ListenerTls(settings, settings.listeners[0]).load()
+    told = str(caught.value)
+    assert told.startswith("ONE://127.0.0.1:9") and told.count("ONE://") == 1 and words in told
