@@ -188,12 +188,26 @@ class Settings:
         usable = {}
         for name, kept in texts.items():
             try:
-                text = self.sealer.opened(name, kept)
-                dynamic.check_layer({name: text}, per_broker)
+                usable[name] = self._opened(name, kept, per_broker)
             except ConfigError:
                 continue
-            usable[name] = text
         return usable
+
+    def unusable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
+        """Why each of the others cannot be, by its name."""
+        reasons = {}
+        for name, kept in texts.items():
+            try:
+                self._opened(name, kept, per_broker)
+            except ConfigError as error:
+                reasons[name] = str(error)
+        return reasons
+
+    def _opened(self, name: str, kept: str, per_broker: bool) -> str:
+        """Raises ConfigError."""
+        text = self.sealer.opened(name, kept)
+        dynamic.check_layer({name: text}, per_broker)
+        return text
 
     @property
     def sealer(self) -> sealing.Sealer:
@@ -329,6 +343,7 @@ class Settings:
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
         advertised = tuple(entry for entry in advertised if entry.name not in controllers)
         self._check_advertised(advertised, [entry.name for entry in bound])
+        self._check_between([entry.name for entry in bound], protocols)
         return bound, advertised, tuple(entry for entry in every if entry.name in controllers)
 
     def _check_advertised(self, advertised: tuple, names: list[str]) -> None:
@@ -341,10 +356,16 @@ class Settings:
                 raise ConfigError(
                     f"advertised.listeners: {entry!r} is no address to connect to: give a host's "
                     "name or address, and a port above 0")
-        between = self["inter.broker.listener.name"]
-        if between is not None and between.upper() not in names:
-            raise ConfigError(
-                f"inter.broker.listener.name={between}: no listener of that name; {there}")
+
+    def _check_between(self, names: list[str], protocols: dict[str, str]) -> None:
+        name = self["inter.broker.listener.name"]
+        if name is None:
+            return
+        # A controller without a broker dials brokers at theirs, and has none of that name itself.
+        there = names if "broker" in self["process.roles"] else list(protocols)
+        if name.upper() not in there:
+            raise ConfigError(f"inter.broker.listener.name={name}: no listener of that name; "
+                              f"there are: {', '.join(there)}")
 
     def _check_together(self) -> None:
         self._read_listeners()

@@ -51,6 +51,7 @@ class MetadataService:
         self._now_ms = now_ms
         self._random = random.SystemRandom()
         self._stored_offset = -1     # Of the image in state.lmdb.
+        self._left_out: dict[tuple[str, str], str] = {}    # (broker, dynamic setting) -> why.
 
     @property
     def image(self) -> Image:
@@ -248,15 +249,21 @@ class MetadataService:
             log.error("the image could not be stored", extra={"reason": str(error)})
 
     def take_broker_configs(self, image: Image) -> None:
-        """Applies an image's dynamic settings of this broker, except those of another
-        version's."""
+        """Applies an image's dynamic settings of this broker, except those of another version and
+        what another secret sealed. What is left out is logged once for as long as it is."""
         usable = []
+        left_out: dict[tuple[str, str], str] = {}
         for name in ("", str(self._node_id)):
             stored = image.configs.get((RESOURCE_BROKER, name), {})
             usable.append(self._settings.usable_dynamic(stored, name != ""))
-            for key in stored.keys() - usable[-1].keys():
+            if len(usable[-1]) < len(stored):
+                left_out.update(((name, key), reason) for key, reason in
+                                self._settings.unusable_dynamic(stored, name != "").items())
+        for (name, key), reason in left_out.items():
+            if self._left_out.get((name, key)) != reason:
                 log.error("a dynamic setting cannot be used",
-                          extra={"setting": key, "broker": name})
+                          extra={"setting": key, "broker": name, "reason": reason})
+        self._left_out = left_out
         refused = self._settings.set_dynamic(*usable)
         if refused is not None:
             log.error("dynamic settings cannot be used", extra={"reason": refused})

@@ -207,3 +207,14 @@ def test_room_for_requests_must_hold_the_longest_request():
     with pytest.raises(ConfigError, match=r"queued\.max\.request\.bytes=1000.*104857600"):
         Settings({"queued.max.request.bytes": "1000"})
     assert Settings({"queued.max.request.bytes": "104857600"})
+
+
+def test_a_controller_without_a_broker_names_the_brokers_listener_as_kafkas_may():
+    texts = {"process.roles": "controller", "node.id": "7", "listeners": "CONTROLLER://127.0.0.1:9",
+             "controller.listener.names": "CONTROLLER",
+             "controller.quorum.voters": "7@127.0.0.1:9", "inter.broker.listener.name": "in",
+             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,IN:SASL_SSL"}
+    settings = Settings(texts)
+    assert settings.between_brokers == "IN" and settings.protocol_of("IN") == "SASL_SSL"
+    with pytest.raises(ConfigError, match="=in: no listener of that name; there are: CONTROLLER$"):
+        Settings({**texts, "listener.security.protocol.map": "CONTROLLER:PLAINTEXT"})

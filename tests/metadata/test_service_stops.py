@@ -7,6 +7,7 @@ import pytest
 
 from pylog._native.log import LogError
 from pylog.config import Settings
+from pylog.config.sealing import Sealer
 from pylog.log.errors import StartError
 from pylog.log.partitions import Role
 from pylog.metadata import brokers
@@ -32,7 +33,7 @@ class World:
         self.heard, self.fails = [], {}
         service = self.service = MetadataService.__new__(MetadataService)
         service._settings = Settings(settings)
-        service._node_id, service._stored_offset = US, -1
+        service._node_id, service._stored_offset, service._left_out = US, -1, {}
         self.image = Image(offset=7)
         service.tail = SimpleNamespace(published=self.image, newest=self.image,
                                        published_in_transaction=False, begin=self._does("begin"))
@@ -215,6 +216,23 @@ def test_settings_of_this_broker_and_of_all_are_taken_and_those_of_others_not(wo
     assert [(line.message, line.setting, line.broker) for line in caplog.records] == [
         ("a dynamic setting cannot be used", "log.retention.ms", ""),
         ("a dynamic setting cannot be used", "log.cleaner.backoff.ms", "1")]
+
+
+def test_a_setting_that_cannot_be_used_is_told_of_once_with_the_reason(world, caplog):
+    kept = world.image.configs[RESOURCE_BROKER, "1"] = {"log.retention.ms": "y"}
+    for text in ("y", "y", "z", "1", "z"):
+        kept["log.retention.ms"] = text
+        world.service.take_broker_configs(world.image)
+    assert [line.reason.partition(" for ")[0] for line in caplog.records] == [
+        "Invalid value y", "Invalid value z", "Invalid value z"]
+
+
+def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog):
+    name = "listener.name.in.ssl.key.password"
+    world.image.configs[RESOURCE_BROKER, "1"] = {name: Sealer("first", None).sealed(name, "x")}
+    world.service.take_broker_configs(world.image)
+    assert [(line.setting, line.reason) for line in caplog.records] == [
+        (name, f"{name} is sealed, and password.encoder.secret is not set")]
 
 
 # What is said of the broker.
