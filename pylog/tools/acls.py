@@ -115,6 +115,8 @@ def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
     if not who or not wanted:
         raise click.UsageError("nothing to add: --allow or --deny says who, --topic, --group, "
                                "--transactional-id, --user or --cluster on what")
+    for kind, _, operation in wanted:
+        _check_possible(kind, operation)
     rules = [AclBinding(kind, name, "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL",
                         principal, host, operation, permission)
              for permission, principal in who for kind, name, operation in wanted
@@ -137,6 +139,17 @@ def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer:
     plain = {name.upper() for name in operations} or {every}
     return [(kind, name, operation) for kind, name in named
             for operation in sorted(sets.get(kind, set()) if sets else plain)]
+
+
+def _check_possible(kind: str, operation: str) -> None:
+    """A rule on what nobody ever asks for would be no rule, as kafka-acls has it too."""
+    from pylog.client.security_administration import OPERATIONS, RESOURCE_TYPES, number_of, word_of
+    from pylog.security import authorizer
+
+    possible = authorizer.OPERATIONS[number_of(RESOURCE_TYPES, kind)]
+    if number_of(OPERATIONS, operation) not in (authorizer.ALL, *possible):
+        words = ", ".join(word_of(OPERATIONS, number) for number in (authorizer.ALL, *possible))
+        raise click.UsageError(f"{operation} on a {kind} is never asked for: {words} are")
 
 
 def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:

@@ -42,6 +42,20 @@ def test_what_a_producer_and_a_consumer_need_is_one_command_each(broker):
     assert "no rule added" in again.out + again.err
 
 
+@pytest.mark.parametrize("on,operation,words", [
+    (("--topic", "t"), "cluster_action", "CLUSTER_ACTION on a TOPIC is never asked for: ALL, READ"),
+    (("--transactional-id", "x"), "READ",
+     "on a TRANSACTIONAL_ID is never asked for: ALL, WRITE, DESCRIBE, TWO_PHASE_COMMIT are"),
+    (("--user", "User:b"), "ALTER", ": ALL, CREATE_TOKENS, DESCRIBE_TOKENS are"),
+    (("--topic", "t", "--cluster"), "IDEMPOTENT_WRITE", "on a TOPIC"),
+    (("--group", "g"), "ANY", "ANY on a GROUP"),
+])
+def test_a_rule_on_what_is_never_asked_for_is_refused_with_what_is(broker, on, operation, words):
+    ended = run("acl", "add", "--allow", "User:a", "--operation", operation, *on, broker=broker,
+                fails=True)
+    assert words in ended.err
+
+
 def test_the_rule_that_decides_is_named(broker):
     prefix = unique("ex")
     run("acl", "add", "--allow", "User:a", "--operation", "read", "--topic", prefix, "--prefixed",
