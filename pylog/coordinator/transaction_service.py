@@ -5,8 +5,8 @@ Called by: broker (start, stop), server.publisher (through broker: topic_changed
   api.transactions, coordinator.verification; on the event loop.
 Invariants: (1) a transaction that is prepared gets its markers until every partition has them, or
   has gone, and then its last record; (2) a marker carries the leader epoch of the term that
-  decided, so that what an older coordinator sends is refused; (3) one ending of a transactional id
-  is under way at a time.
+  decided, so that what an older coordinator sends is refused: an ending is over with the term that
+  began it; (3) in a term one ending of a transactional id is under way at a time.
 Source: Kafka's transaction coordinator and marker channel.
 """
 
@@ -40,8 +40,9 @@ RETRY_SECONDS = 0.02, 1.0     # Between tries of an ending: at first, at last.
 SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 log = logging.getLogger("pylog.coordinator")
-# Transactional id -> what is called at the end of its ending.
-Endings = dict[str, list[Callable[[], None]]]
+# An ending: the leader epoch of its term, and what is called at its end.
+UnderWay = tuple[int, list[Callable[[], None]]]
+Endings = dict[str, UnderWay]     # The newest one of each transactional id.
 WriteMarkers = Callable[[Marker, tuple[Partition, ...]], Awaitable[dict[Partition, Error]]]
 
 
@@ -72,7 +73,7 @@ class _Adding:
             self.answer.answer(error)
             return
         self._late = self._loop.call_at(self._until_s, self.answer.answer, error)
-        waiting.append(self._ended)
+        waiting[1].append(self._ended)
 
     def _ended(self) -> None:
         assert self._late is not None
@@ -204,35 +205,38 @@ class TransactionCoordinator:
             pending = Pending(lambda error: error)
             self._spawn(self._run_with_id(
                 message.transactional_id, pending, Transactions.abort_overdue, (message,)))
-        elif message.transactional_id not in self._ending:
-            # Keeps (3): a load may ask for what is under way.
-            self._ending[message.transactional_id] = []
-            self._spawn(self._end(message))
+            return
+        epoch = self.runtime.epoch_of(message.transactional_id)
+        under_way = self._ending.get(message.transactional_id)
+        # Keeps (3): a load may ask for what is under way.
+        if epoch >= 0 and (under_way is None or under_way[0] != epoch):
+            self._ending[message.transactional_id] = epoch, []
+            self._spawn(self._end(message, self._ending[message.transactional_id]))
 
     def refuse(self, error: Error) -> None:
         """It was not written, or may not have been: whoever loads the log knows."""
 
-    async def _end(self, ending: Ending) -> None:
-        """Keeps (1)."""
+    async def _end(self, ending: Ending, under_way: UnderWay) -> None:
+        """Keeps (1). under_way: its entry, which one of a later term may have replaced."""
         try:
-            if await self._mark(ending):
+            if await self._mark(ending, under_way[0]):
                 self.runtime.run(ending.transactional_id, Pending(lambda error: error),
                                  Transactions.complete, ending)
         except Exception:
             log.exception("a transaction could not be ended", extra={
                 "transactional_id": ending.transactional_id})
         finally:
-            for ended in self._ending.pop(ending.transactional_id):
+            if self._ending.get(ending.transactional_id) is under_way:
+                del self._ending[ending.transactional_id]
+            for ended in under_way[1]:
                 ended()
 
-    async def _mark(self, ending: Ending) -> bool:
-        """Whether every partition has the marker; False when another coordinator cares."""
+    async def _mark(self, ending: Ending, epoch: int) -> bool:
+        """Whether every partition has the marker; False when another coordinator cares, or this one
+        in a later term: by then others may have ended it, and the next one may be open."""
         left = ending.partitions
         pause_s, pause_s_max = RETRY_SECONDS
-        while left:
-            epoch = self.runtime.epoch_of(ending.transactional_id)
-            if epoch < 0:
-                return False
+        while left and self.runtime.epoch_of(ending.transactional_id) == epoch:
             # Keeps (2).
             results = await self._write(Marker(
                 ending.producer_id, ending.epoch, epoch, ending.committed, ending.version), left)
@@ -243,7 +247,7 @@ class TransactionCoordinator:
             if left:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, pause_s_max)
-        return self.runtime.epoch_of(ending.transactional_id) >= 0
+        return self.runtime.epoch_of(ending.transactional_id) == epoch
 
     def _has_gone(self, partition: Partition) -> bool:
         return self._broker.image.partition(*partition) is None

@@ -125,11 +125,36 @@ def test_a_coordinator_whose_markers_are_fenced_leaves_the_ending_to_its_success
 @pytest.mark.parametrize(("writes", "answers"), [(0, {}), (1, {}), (1, {A: [LATER]})])
 def test_a_coordinator_that_serves_the_id_no_more_ends_nothing(world, writes, answers):
     world.answers = answers
-    epochs = iter([0] * writes + [-1])
+    epochs = iter([0] * (1 + writes) + [-1])
     world.runtime.epoch_of = lambda id_: next(epochs)
     world.end(ending(A))
     assert len(world.written) == writes and world.completed == []
     assert all(marker.coordinator_epoch == 0 for _, marker, _ in world.written)
+
+
+def test_an_ending_is_over_with_the_term_that_began_it(world):
+    # Another coordinator may have ended it since, and the producer's next transaction be open.
+    world.answers = {A: [LATER]}
+    epochs = iter([4, 4, 6, 6])
+    world.runtime.epoch_of = lambda id_: next(epochs)
+    world.end(ending(A))
+    assert [marker.coordinator_epoch for _, marker, _ in world.written] == [4]
+    assert world.completed == []
+
+
+def test_an_ending_of_an_earlier_term_keeps_no_later_one_waiting(world):
+    world.answers = {A: [LATER]}
+    later = Ending(ID, 7, 3, False, (A, B), 0)
+
+    async def work():
+        world.service.answer(ending(A))
+        await asyncio.sleep(0.01)
+        world.runtime.epoch = 6
+        world.service.answer(later)
+    world.run(work)
+    assert world.written == [(0, Marker(7, 3, 4, True, 2), (A,)),
+                             (0.01, Marker(7, 3, 6, False, 0), (A, B))]
+    assert world.completed == [later] and not world.service._ending
 
 
 def test_what_is_asked_for_again_while_it_is_under_way_is_ended_once(world):
