@@ -31,6 +31,7 @@ from pylog.coordinator.transactions import (
     init_fault,
 )
 from pylog.metadata.image import Topic
+from pylog.metadata.refusal import Refusal
 from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = "__transaction_state"
@@ -165,8 +166,11 @@ class TransactionCoordinator:
             new_id = await self._broker.controller.next_producer_id()
         except LogError as error:
             pending.refuse(ErrorCode.of(error.code))
-            return
-        self.runtime.run(key, pending, step, *arguments, new_id)
+        except Refusal as refusal:
+            # Of a controller elsewhere.
+            pending.refuse(ErrorCode.of(refusal.error))
+        else:
+            self.runtime.run(key, pending, step, *arguments, new_id)
 
     def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
             version: int) -> Pending:

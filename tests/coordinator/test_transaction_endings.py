@@ -12,6 +12,7 @@ from pylog.coordinator.batches import Marker
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.transaction_service import TOPIC, TransactionCoordinator
 from pylog.coordinator.transactions import Ending, NeedProducerId, Overdue, Transactions
+from pylog.metadata.refusal import Refusal
 from pylog.protocol.errors import ErrorCode
 from tests.client.virtual_time import VirtualTime
 from tests.coordinator import played_runtime
@@ -260,8 +261,11 @@ def test_a_step_that_is_refused_is_answered_as_its_request_is_refused(world, whe
     assert step(world, *results, errors=[NONE] * where + [LATER]) == ("refused", LATER)
 
 
-def test_without_a_producer_id_to_be_had_the_request_is_told_why(world):
-    world.ids = [LogError(1, ErrorCode.REQUEST_TIMED_OUT, "no controller")]
+@pytest.mark.parametrize("failure", [
+    LogError(1, ErrorCode.REQUEST_TIMED_OUT, "no controller"),
+    Refusal(ErrorCode.REQUEST_TIMED_OUT)], ids=["of the controller here", "of one elsewhere"])
+def test_without_a_producer_id_to_be_had_the_request_is_told_why(world, failure):
+    world.ids = [failure]
     assert step(world, NeedProducerId) == ("refused", ErrorCode.REQUEST_TIMED_OUT)
     assert len(world.runtime.calls) == 1
 
