@@ -377,6 +377,9 @@ int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32
  * wrong. Blocks. */
 int log_read_damage(struct log *log, int64_t offset, struct log_range *out);
 void log_range_release(struct log_range *range);
+/* Whether its file is still the log's. Of one that retention or the cleaner took away the log no
+ * longer knows what was aborted in it. */
+bool log_range_is_current(struct log *log, const struct log_range *range);
 /* pread of a range's file, again after a signal; and what a failed read or send of one means for
  * its directory. */
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);

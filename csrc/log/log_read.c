@@ -417,6 +417,14 @@ void log_range_release(struct log_range *range) {
     range->length = 0;
 }
 
+bool log_range_is_current(struct log *log, const struct log_range *range) {
+    log_view_lock(log);
+    int32_t i = log_find_segment(log, range->segment->base_offset);
+    bool current = i >= 0 && log->view.segments[i] == range->segment;
+    log_view_unlock(log);
+    return current;
+}
+
 void log_range_failed(const struct log_range *range, int error) {
     log_dir_fail(range->segment->home->dir, error, "read");
 }

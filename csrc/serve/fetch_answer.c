@@ -55,6 +55,11 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
             log_aborted_between(read->log, p->offset, end, aborted, count) > count)
             a->failed = true;
     }
+    /* Looked at last: with the file went what was aborted in it. The client asks again. */
+    if (read->range.length > 0 && !log_range_is_current(read->log, &read->range)) {
+        fetch_release(read);
+        count = 0;
+    }
     reply_count(a, f->flexible, count);
     for (uint32_t i = 0; i < count && !a->failed; i++) {
         reply_i64(a, aborted[i].producer_id);

@@ -294,6 +294,32 @@ static void cold(void) {
     delete_both();
 }
 
+/* Its file goes while a worker reads it, and with it what the log knew of aborted records. */
+static void gone_meanwhile(void) {
+    struct serve_request r;
+    open_both(true);
+    append(a.logs[0], 5, 0, BATCH_TRANSACTIONAL);
+    append_marker(a.logs[0], 5, 0);
+    CHECK(log_seal(a.logs[0], NOW) == 0);
+    append(a.logs[0], -1, -1, 0);
+    const struct asked asked[] = {ASKED("a", 0)};
+    struct fetched rows[] = {row_of(&a, 0, 0, 2)};
+    disk_played.cold = true;
+    for (int gone = 0; gone < 2; gone++) {
+        const struct fetching f = FETCHING(VERSION, asked, 1, .isolation = 1);
+        CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
+        await_io(&r);
+        if (gone == 1) CHECK(log_move_start(a.logs[0], 2, NOW) == 0);
+        rows[0].aborted = gone == 1 ? 0 : 1;
+        rows[0].of[0] = (struct log_aborted){5, 0};
+        if (gone == 1) rows[0].len = 0;
+        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+        CHECK_FETCHED(&r, VERSION, rows, 1);
+    }
+    disk_played.cold = false;
+    delete_both();
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -304,7 +330,8 @@ int main(int argc, char **argv) {
                   {"waits_for_replicas", waits_for_replicas},
                   {"rights", rights},
                   {"voided", voided},
-                  {"cold", cold}};
+                  {"cold", cold},
+                  {"gone_meanwhile", gone_meanwhile}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {
