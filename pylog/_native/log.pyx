@@ -413,14 +413,25 @@ cdef class Log:
 
     def aborted_between(self, int64_t offset, int64_t upper) -> list:
         """(producer id, first offset) of aborted transactions that overlap [offset, upper)."""
-        cdef csrc.log_aborted found[1024]
-        cdef uint32_t n, i
+        cdef csrc.log_aborted *found = NULL
+        cdef uint32_t n, i, room = 0
         self.use()
-        with nogil:
-            n = csrc.log_aborted_between(self.ptr, offset, upper, found, 1024)
-        if n == UINT32_MAX:
-            self.refuse(csrc.LOG_E_MEMORY)
-        return [(found[i].producer_id, found[i].first_offset) for i in range(min(n, 1024))]
+        try:
+            while True:
+                with nogil:
+                    n = csrc.log_aborted_between(self.ptr, offset, upper, found, room)
+                if n == UINT32_MAX:
+                    self.refuse(csrc.LOG_E_MEMORY)
+                if n <= room:
+                    return [(found[i].producer_id, found[i].first_offset) for i in range(n)]
+                # All or none: what a cut list lacks would be taken for committed.
+                free(found)
+                found = <csrc.log_aborted *>malloc(n * sizeof(csrc.log_aborted))
+                if found == NULL:
+                    self.refuse(csrc.LOG_E_MEMORY)
+                room = n
+        finally:
+            free(found)
 
     def offset_for_time(self, int64_t target_ms):
         """(offset, timestamp, leader epoch) of the first record at or after target_ms, or None."""

@@ -278,11 +278,18 @@ class SharePartition:
         batches, positions = batch.edges(data)
         if not batches:
             return NOTHING
+        aborted = self.log.aborted_between(batches[0][0], batches[-1][1] + 1) \
+            if self._is_committed else []
+        if offset < self.log.start_offset:
+            # Looked at last: with what went meanwhile went what was aborted in it.
+            return NOTHING
         count = batches[-1][1] - batches[0][0] + 1
         self._record_bytes = max(1.0, len(data) / count)
         rows = in_flight.acquire(wanted, offset, batches, self._now_ms())
-        if rows and self._is_committed:
-            rows = self._without_aborted(in_flight, data, batches, rows)
+        for first, last in _aborted(data, aborted) if rows and aborted else ():
+            # Nobody is to see them.
+            in_flight.archive(first, last)
+            rows = [part for row in rows for part in _less(row, first, last)]
         if not rows:
             return NOTHING
         found = Acquired(
@@ -290,15 +297,6 @@ class SharePartition:
         self._figures.acquired += found.offset_count
         self._figures.out_bytes += len(found.records)
         return found
-
-    def _without_aborted(self, in_flight: InFlight, data: bytes, batches: Batches,
-                         rows: list[StateBatch]) -> list[StateBatch]:
-        """Archives records of aborted transactions, which nobody is to see."""
-        aborted = self.log.aborted_between(batches[0][0], batches[-1][1] + 1)
-        for first, last in _aborted(data, aborted) if aborted else ():
-            in_flight.archive(first, last)
-            rows = [part for row in rows for part in _less(row, first, last)]
-        return rows
 
 
 def _aborted(data: bytes, aborted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

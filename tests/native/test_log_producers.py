@@ -1,5 +1,7 @@
 """Idempotent producers: what the log takes, answers from memory and refuses."""
 
+import struct
+
 import pytest
 
 from pylog._native import log
@@ -129,3 +131,11 @@ def test_every_batch_that_may_be_sent_again_is_found_after_a_restart(tmp_path, c
         send(again, sequence)
     kept = range(max(0, count - 2), count + 3)
     assert [send(again, sequence) for sequence in kept] == [(10 + at, 10 + at) for at in kept]
+
+
+def test_aborted_transactions_are_told_however_many_there_are(one, tmp_path):
+    send(one, 0, 3000)
+    rows = [(7, at, at + 1, at + 2) for at in range(0, 3000, 2)]
+    (tmp_path / "t-0" / f"{0:020}.txnindex").write_bytes(
+        b"".join(struct.pack(">hqqqq", 0, *row) for row in rows))
+    assert one.aborted_between(0, 3000) == [(7, at) for at in range(0, 3000, 2)]

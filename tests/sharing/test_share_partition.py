@@ -114,3 +114,19 @@ def test_aborted_records_are_nobodys_where_committed_ones_are_wanted():
     assert committed.in_flight.start == 5
     assert acquired(loaded(Log(data, [(PRODUCER, 0)])), 500)[0] == [(0, 9)]
     assert acquired(loaded(Log(data), is_committed=True), 500)[0] == [(0, 9)]
+
+
+def test_records_that_go_while_they_are_read_are_nobodys():
+    # What the log knew of aborted ones went with them.
+    data = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
+                     attributes=batch.TRANSACTIONAL), 6: plain(6, 2)}
+    log = Log(data)
+
+    def going(first, end):
+        log.start_offset = 6
+        return []
+
+    log.aborted_between = going
+    partition = loaded(log, is_committed=True)
+    assert acquired(partition, 500) == ([], b"")
+    assert acquired(partition, 500) == ([(6, 7)], data[6])
