@@ -104,6 +104,7 @@ class AuditFile(Outlet):
         super().__init__()
         self._lines: Queue[str | None] = Queue(LINES_MAX)
         self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
+        self._is_amid_a_line = False
         self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
         self._thread.start()
 
@@ -117,12 +118,21 @@ class AuditFile(Outlet):
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
-                self._file.write(f"{line}\n".encode(errors="backslashreplace"))
+                self._append(f"{line}\n".encode(errors="backslashreplace"))
             except OSError as error:
                 # Keeps (3): a full disk, say. The next lines are tried all the same.
                 log.error("the audit log is not written", extra={
                     "file": self._file.name, "line": line, "reason": error.strerror})
         self._file.close()
+
+    def _append(self, data: bytes) -> None:
+        """A disk that is nearly full takes a part of a line: the next one does not go on in it.
+        Raises OSError."""
+        if self._is_amid_a_line:
+            data = b"\n" + data
+        while data:
+            data = data[self._file.write(data):]
+            self._is_amid_a_line = bool(data)
 
     def close(self) -> None:
         """Returns when every line is written."""

@@ -1,8 +1,11 @@
 """The audit log, and its file."""
 
+import errno
 import json
 import os
 import threading
+
+import pytest
 
 from pylog.security import audit
 from pylog.security.authorizer import (
@@ -53,6 +56,41 @@ def test_a_full_disk_stops_neither_decisions_nor_the_end(caplog):
         decided(log, str(number))
     file.close()
     assert "the audit log is not written" in caplog.text
+
+
+class Filling:
+    """A file on a disk that takes `room` bytes more, as many at once as `most`."""
+
+    name = "filling"
+
+    def __init__(self, room, most):
+        self.room, self.most, self.data = room, most, b""
+
+    def write(self, data):
+        taken = data[:min(self.room, self.most)]
+        if not taken:
+            self.room = 10**9     # Somebody makes room.
+            raise OSError(errno.ENOSPC, "full")
+        self.room -= len(taken)
+        self.data += taken
+        return len(taken)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("room", [150, 10**9])
+def test_a_line_that_is_taken_in_parts_is_whole_and_one_that_is_cut_ends(tmp_path, caplog, room):
+    log, file = to_file(tmp_path / "a")
+    file._file.close()
+    file._file = filling = Filling(room, 60)
+    for name in "abc":
+        decided(log, name)
+    file.close()
+    lines = filling.data.split(b"\n")
+    whole = [json.loads(line)["name"] for line in lines if line.endswith(b"}")]
+    assert whole == (["a", "c"] if room == 150 else ["a", "b", "c"]) and lines[-1] == b""
+    assert len(lines) == 4 and ("is not written" in caplog.text) == (room == 150)
 
 
 class Room(audit.Outlet):
