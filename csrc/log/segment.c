@@ -347,10 +347,20 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
     segment_path(s, "log.cleaned", fresh);
     int fd = log_dir_open(dir, fresh, O_RDWR | O_CREAT | O_TRUNC);
     if (fd < 0) return -errno;
-    int result = segment_copy(disk, s->fd, fd, bytes);
+    char folder_path[SEGMENT_PATH_BYTES];
+    memcpy(folder_path, path, sizeof path);
+    *strrchr(folder_path, '/') = 0;
+    int folder = log_dir_open(dir, folder_path, O_RDONLY | O_DIRECTORY);
+    int result = folder < 0 ? -errno : segment_copy(disk, s->fd, fd, bytes);
     if (result == 0 && disk->renameat(dir->fd, fresh, dir->fd, path) != 0) result = -errno;
     if (result == 0 && dup3(fd, s->fd, O_CLOEXEC) < 0) result = -errno;
     close(fd);
+    /* Before anything is appended: after a power cut the name might be the shared file's again. */
+    if (result == 0 && disk->fsync(folder) != 0) {
+        log_dir_fail(dir, errno, "fsync");
+        result = LOG_E_IO;
+    }
+    if (folder >= 0) close(folder);
     segment_path(s, "index", path);
     disk->unlinkat(dir->fd, path, 0);
     segment_path(s, "timeindex", path);

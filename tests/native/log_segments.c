@@ -329,8 +329,12 @@ static void cut_shared(void) {
     played_shorten(PWRITE, NULL, 1000);
     uint32_t synced = played.counts[FDATASYNC];
     int fd = s->fd;
+    played_note();
     CHECK(segment_cut(s, 299 * len) == 0 && played.counts[FDATASYNC] == synced + 1);
     CHECK(s->fd == fd && !segment_is_shared(s));
+    /* The name, too. */
+    const char *renamed = strstr(played.notes, "rename ");
+    CHECK(renamed != NULL && strstr(renamed, "\nfsync ") != NULL);
     CHECK(played_size(dir, NAME) == 299 * len && played_size(dir, "t-0/branch") == 300 * len);
     CHECK(played_size(dir, "t-0/00000000000000000000.index") == -1);
     CHECK(played_size(dir, "t-0/00000000000000000000.timeindex") == -1);
