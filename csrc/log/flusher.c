@@ -209,13 +209,13 @@ static void flusher_note(struct log *log) {
 static void flusher_syncfs(struct log_dir *dir, struct log *first) {
     for (struct log *log = first; log != NULL; log = log->queue.next) flusher_note(log);
     int64_t began_ns = log_dir_now_ns();
-    if (log_dir_disk(dir)->syncfs(dir->fd) != 0) log_dir_fail(dir, errno, "syncfs");
+    bool synced = log_dir_syncfs(dir) == 0;
     int64_t took_ns = log_dir_now_ns() - began_ns;
     meter_record_shared(&dir->flush_ns, METER_NS_FIRST, (uint64_t)took_ns);
     if (took_ns > FLUSHER_SYNCFS_MS_MAX * 1000000ll)
         atomic_store(&dir->flusher.syncfs_skips, FLUSHER_SYNCFS_SKIPS);
     for (struct log *log = first; log != NULL; log = log->queue.next)
-        if (log->queue.sync_target >= 0 && !log_dir_offline(dir))
+        if (log->queue.sync_target >= 0 && synced)
             log_flush_publish(log, log->queue.sync_target, log->queue.sync_truncations);
 }
 

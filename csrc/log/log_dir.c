@@ -202,6 +202,17 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
     return result == 0 ? 0 : LOG_E_IO;
 }
 
+int log_dir_syncfs(struct log_dir *dir) {
+    lock_acquire(&dir->syncfs_lock);
+    int result = log_dir_failure(dir, NULL) != 0 ? LOG_E_OFFLINE : 0;
+    if (result == 0 && log_dir_disk(dir)->syncfs(dir->fd) != 0) {
+        log_dir_fail(dir, errno, "syncfs");
+        result = LOG_E_IO;
+    }
+    lock_release(&dir->syncfs_lock);
+    return result;
+}
+
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
                       size_t *len) {
     int fd = log_dir_open(dir, path, O_RDONLY);
@@ -365,6 +376,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     lock_init(&dir->logs_lock);
     lock_init(&dir->files_lock);
     lock_init(&dir->flush_lock);
+    lock_init(&dir->syncfs_lock);
     lock_init(&dir->damages_lock);
     lock_condition_init(&dir->flush_quiet);
     cold_init(&dir->cold);
@@ -435,6 +447,7 @@ void log_dir_free(struct log_dir *dir) {
     lock_destroy(&dir->logs_lock);
     lock_destroy(&dir->files_lock);
     lock_destroy(&dir->flush_lock);
+    lock_destroy(&dir->syncfs_lock);
     lock_destroy(&dir->damages_lock);
     free(dir->path);
     free(dir);

@@ -1,7 +1,6 @@
 /* All logs of a directory at once: few are flushed one by one, many by one sync of the file system.
  * What it covers is noted before, published after; what changes meanwhile stays marked for the next
  * flush. */
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -72,10 +71,8 @@ static void log_flushing_note(struct log_flushing *entry) {
 
 static int log_flushing_sync(struct log_dir *dir, struct log_flushing *list, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) log_flushing_note(&list[i]);
-    if (log_dir_disk(dir)->syncfs(dir->fd) != 0) {
-        log_dir_fail(dir, errno, "syncfs");
-        return LOG_E_IO;
-    }
+    int result = log_dir_syncfs(dir);
+    if (result != 0) return result;
     for (uint32_t i = 0; i < count; i++) {
         if (!list[i].noted) continue;
         assert(list[i].target >= 0);

@@ -3,8 +3,8 @@
  *
  * Locks are taken in this order: log->flush.lock, append.lock, view.lock; a segment's index_lock;
  * the directory's files_lock. log->wait.lock and the directory's flush_lock and damages_lock are
- * taken last; its logs_lock comes before wait.lock. What Clang can compare, two locks of one
- * structure, is ACQUIRED_AFTER. */
+ * taken last; its logs_lock comes before wait.lock, its syncfs_lock before flush_lock. What Clang
+ * can compare, two locks of one structure, is ACQUIRED_AFTER. */
 #ifndef PYLOG_LOG_STATE_H
 #define PYLOG_LOG_STATE_H
 
@@ -78,7 +78,9 @@ struct log_dir {
     struct lock files_lock ACQUIRED_AFTER(logs_lock); /* descriptors and names, too */
     struct segment *clock GUARDED_BY(files_lock);
     uint32_t open_count GUARDED_BY(files_lock), open_max GUARDED_BY(files_lock);
-    struct lock flush_lock ACQUIRED_AFTER(files_lock); /* the flusher's queues, too */
+    /* Held over the call: the kernel tells of a failure once, to whoever comes first. */
+    struct lock syncfs_lock ACQUIRED_AFTER(files_lock);
+    struct lock flush_lock ACQUIRED_AFTER(syncfs_lock); /* the flusher's queues, too */
     struct lock_condition flush_quiet;                 /* jobs fell */
     struct log_dir_removal *removals GUARDED_BY(flush_lock);
     uint32_t jobs GUARDED_BY(flush_lock); /* on the pool, with a pointer to this directory */
@@ -339,6 +341,8 @@ bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes);
 int log_dir_sync(struct log_dir *dir,
                  const char *name); /* fsyncs a directory below it, NULL: itself. 0, -errno of its
                                        opening, or LOG_E_IO: the directory is offline */
+/* All that its file system has. 0; LOG_E_IO or LOG_E_OFFLINE: this sync or another call failed. */
+int log_dir_syncfs(struct log_dir *dir);
 /* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
                       size_t *len);

@@ -425,6 +425,41 @@ static void fail_all(void) {
     let_go_many(3);
 }
 
+static _Atomic int syncs;
+static _Atomic bool other_ended;
+/* As a kernel that tells of a failure once, to whoever comes first. */
+static int telling_syncfs(int fd) {
+    (void)fd;
+    if (atomic_fetch_add(&syncs, 1) > 0) return 0;
+    for (int i = 0; i < 200 && !atomic_load(&other_ended); i++) usleep(1000);
+    errno = EIO;
+    return -1;
+}
+static void *flush_besides(void *result) {
+    while (atomic_load(&syncs) == 0) usleep(100);
+    *(int *)result = log_dir_flush(dir);
+    atomic_store(&other_ended, true);
+    return NULL;
+}
+
+/* Two sync the directory at a time: what could not be written counts for neither. */
+static void fail_both(void) {
+    static struct disk disk;
+    dir->syncfs_silent = NULL;
+    open_many(12, config_of(1 << 20));
+    for (int i = 0; i < 12; i++) append_to(i, 1);
+    disk = *log_dir_disk(dir);
+    disk.syncfs = telling_syncfs;
+    log_dir_set_disk(dir, &disk);
+    pthread_t other;
+    int besides = 0;
+    CHECK(pthread_create(&other, NULL, flush_besides, &besides) == 0);
+    CHECK(log_dir_flush(dir) == LOG_E_IO);
+    CHECK(pthread_join(other, NULL) == 0 && besides == LOG_E_OFFLINE);
+    for (int i = 0; i < 12; i++) CHECK(log_flushed_offset(logs[i]) == 0);
+    let_go_many(12);
+}
+
 /* Removals whose time has come go; on a disk that is nearly full all of them. */
 static void remove_what_is_due(void) {
     for (int hurry = 0; hurry < 2; hurry++) {
@@ -492,7 +527,8 @@ int main(int argc, char **argv) {
         {"each", flush_each},             {"settle", settle},
         {"asked", flush_what_was_asked},  {"large", flush_large_groups},
         {"failed", fail_all},             {"due", remove_what_is_due},
-        {"soon", flush_soon},             {"crowd", relieve}};
+        {"soon", flush_soon},             {"crowd", relieve},
+        {"both", fail_both}};
     bool still = argc == 3 && strcmp(argv[2], "soon") != 0;
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, still);
 }

@@ -20,6 +20,7 @@ SCENES = {
     "the_flusher_takes_each_log_that_asked_once": "asked",
     "the_flusher_syncs_large_groups_at_once": "large",
     "where_too_many_files_are_open_all_is_synced_at_once_and_they_are_closed": "crowd",
+    "what_one_of_two_syncs_was_told_of_counts_for_neither": "both",
     "all_who_wait_are_told_of_a_directory_that_failed": "failed",
     "what_is_asked_is_flushed_soon_and_what_was_refused_later": "soon",
     "removals_go_when_they_are_due_or_room_is_short": "due",
