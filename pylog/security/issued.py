@@ -18,6 +18,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import namedtuple
+from http.client import HTTPException
 from math import inf
 
 from pylog.security.errors import AuthenticationFailed
@@ -108,7 +109,8 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
     except urllib.error.HTTPError as failure:
         raise AuthenticationFailed(
             f"{endpoint.url} gives no token: {failure.code} {_reason(failure)}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError,
+            RecursionError) as failure:
         raise AuthenticationFailed(
             f"{endpoint.url} gives no token: {type(failure).__name__}: {failure}") from None
     return Issued(token, ends_s if ends_s < inf else 0.0)
@@ -135,7 +137,7 @@ def _reason(failure: urllib.error.HTTPError) -> str:
         found = json.loads(failure.read(BYTES_MAX))
         return " ".join(str(found[name]) for name in ("error", "error_description")
                         if name in found)
-    except (ValueError, TypeError, OSError):
+    except (OSError, HTTPException, ValueError, TypeError, RecursionError):
         return str(failure.reason)
 
 

@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 import urllib.request
+from http.client import HTTPException
 from urllib.parse import urlsplit
 
 from pylog.config.errors import ConfigError
@@ -66,8 +67,8 @@ class Keys:
             rows = json.loads(self._read())["keys"]
             found = [jwk.import_key(row) for row in rows
                      if row.get("kty") in KINDS and row.get("use", "sig") == "sig"]
-        except (errors.JoseError, OSError, ValueError, KeyError, TypeError, AttributeError,
-                RecursionError) as error:
+        except (errors.JoseError, OSError, HTTPException, ValueError, KeyError, TypeError,
+                AttributeError, RecursionError) as error:
             raise ConfigError(f"no keys from {self._url}: {error}") from None
         if not found:
             raise ConfigError(f"no keys from {self._url}: it lists none that sign tokens")

@@ -3,6 +3,7 @@
 import base64
 import http.server
 import json
+import socket
 import ssl
 import threading
 import time
@@ -70,6 +71,28 @@ def _asserted(body, clients, taken):
         return None
     taken.append((found.header, found.claims))
     return claims["sub" if is_grant else "iss"]
+
+
+# What is no answer of an issuer, as a proxy in front of it may give.
+NO_ANSWERS = {
+    "no HTTP": b"busy\r\n\r\n",
+    "cut short": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+    "nested": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000}
+
+
+@contextmanager
+def answered(data):
+    """Yields the URL of one who answers a request with these bytes."""
+    def answer():
+        with server.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(data)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=answer)
+        answering.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        answering.join()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from pylog.security import issued, tokens
 from pylog.security.errors import AuthenticationFailed
-from tests.security.issuer import Issuer, served
+from tests.security.issuer import NO_ANSWERS, Issuer, answered, served
 
 RULES = tokens.Rules(issuer=None, audience=(), scope=(), scope_claim="scope", name_claim="sub",
                      skew_s=0)
@@ -93,6 +93,12 @@ def test_a_refusal_names_the_issuer_and_its_reason_and_no_secret():
     assert "0ther" not in str(caught.value)
     with pytest.raises(AuthenticationFailed, match="gives no token: URLError: .*refused"):
         issued.ask(issued.Endpoint(f"{server.url}/token", "me", "0ther"), lambda: 5.0)
+
+
+@pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
+def test_what_is_no_answer_is_a_refusal_too(data):
+    with answered(data) as url, pytest.raises(AuthenticationFailed, match="gives no token"):
+        issued.ask(issued.Endpoint(url, "me", "s3cret"), lambda: 5.0)
 
 
 def test_a_file_is_read_for_each_login(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from pylog.config import ConfigError
 from pylog.security import jwks
-from tests.security.issuer import Issuer, served
+from tests.security.issuer import NO_ANSWERS, Issuer, answered, served
 
 
 class Clock:
@@ -33,6 +33,12 @@ def soon(condition):
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("data", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
+def test_what_is_no_answer_has_no_keys(clock, data):
+    with answered(data) as url, pytest.raises(ConfigError, match="no keys from"):
+        loaded(url, clock)
 
 
 def test_a_new_key_is_known_soon_after_a_token_names_it(clock):
