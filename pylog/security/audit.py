@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.audit")
 
-LINES_MAX = 10_000     # That wait to be written.
+LINES_MAX = 10_000     # That wait to be written,
+BYTES_MAX = 16 << 20   # and of them: names may be long, and strangers choose them.
 OPERATION_NAMES = (
     "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe",
     "ClusterAction", "DescribeConfigs", "AlterConfigs", "IdempotentWrite", "CreateTokens",
@@ -47,10 +48,14 @@ class Outlet:
     def __init__(self) -> None:
         self.dropped = 0
         self._dropped = 0     # Since the last line.
+        self._came = self._went = 0     # Bytes; who offers counts the one, who writes the other.
 
     def offer(self, line: str) -> bool:
         """False: there is no room for it."""
         raise AssertionError(type(self))
+
+    def _has_room(self, size: int) -> bool:
+        return self._came - self._went + size <= BYTES_MAX
 
     def take(self, line: dict[str, object]) -> None:
         """Keeps (1)."""
@@ -109,10 +114,13 @@ class AuditFile(Outlet):
         self._thread.start()
 
     def offer(self, line: str) -> bool:
+        if not self._has_room(len(line)):
+            return False
         try:
             self._lines.put_nowait(line)
         except Full:
             return False
+        self._came += len(line)
         return True
 
     def _write(self) -> None:
@@ -123,6 +131,7 @@ class AuditFile(Outlet):
                 # Keeps (3): a full disk, say. The next lines are tried all the same.
                 log.error("the audit log is not written", extra={
                     "file": self._file.name, "line": line, "reason": error.strerror})
+            self._went += len(line)
         self._file.close()
 
     def _append(self, data: bytes) -> None:

@@ -83,9 +83,11 @@ class AuditTopic(Outlet):
 
     def offer(self, line: str) -> bool:
         """From any thread. Keeps (1)."""
-        if len(self._waiting) >= LINES_MAX:
+        data = line.encode(errors="backslashreplace")
+        if len(self._waiting) >= LINES_MAX or not self._has_room(len(data)):
             return False
-        self._waiting.append(line.encode(errors="backslashreplace"))
+        self._waiting.append(data)
+        self._came += len(data)
         if self._loop is not None and len(self._waiting) == 1:
             self._loop.call_soon_threadsafe(self._more.set)
         return True
@@ -103,7 +105,7 @@ class AuditTopic(Outlet):
             is_too_large = error == ErrorCode.MESSAGE_TOO_LARGE
             if error == ErrorCode.NONE or is_too_large and len(lines) == 1:
                 for _ in lines:
-                    self._waiting.popleft()
+                    self._went += len(self._waiting.popleft())
                 self.dropped += is_too_large
                 most, self._is_told = BATCH_BYTES, False
             elif is_too_large:

@@ -50,6 +50,22 @@ def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp
         closing.join()
 
 
+def test_long_lines_fill_the_queue_by_their_bytes(tmp_path):
+    os.mkfifo(tmp_path / "a")
+    reader = os.open(tmp_path / "a", os.O_RDONLY | os.O_NONBLOCK)   # It takes nothing yet.
+    (log, file), long = to_file(tmp_path / "a"), "x" * 200_000
+    for _ in range(200):
+        decided(log, long)
+    assert log.dropped == 200 - audit.BYTES_MAX // 200_141
+    os.set_blocking(reader, True)
+    with open(reader, "rb") as lines:
+        closing = threading.Thread(target=file.close)
+        closing.start()
+        assert len(lines.readlines()) == 200 - log.dropped
+        closing.join()
+    assert file._has_room(audit.BYTES_MAX)
+
+
 def test_a_full_disk_stops_neither_decisions_nor_the_end(caplog):
     log, file = to_file("/dev/full")
     for number in range(audit.LINES_MAX + 5):

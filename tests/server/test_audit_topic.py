@@ -8,6 +8,7 @@ import pytest
 from pylog._native import batch
 from pylog.config import ConfigError
 from pylog.protocol.errors import ErrorCode
+from pylog.security.audit import BYTES_MAX
 from pylog.server import audit_topic
 from pylog.server.audit_topic import AuditTopic
 
@@ -137,6 +138,17 @@ def test_what_there_is_no_room_for_is_refused_at_once(run, monkeypatch):
     async def scenario(world):
         assert [world.topic.offer(line) for line in "abc"] == [True, True, False]
 
+    run(scenario)
+
+
+def test_there_is_no_room_for_long_lines_beyond_their_bytes_until_some_are_written(run):
+    async def scenario(world):
+        size = BYTES_MAX // 2
+        offered = [world.topic.offer(end + "é" * (size // 2 - 1)) for end in "abc"]
+        assert offered == [True, True, False]
+        world.topic.start()
+        await all_taken(world.topic)
+        assert world.topic.offer("c" * BYTES_MAX)
     run(scenario)
 
 
