@@ -44,6 +44,7 @@ void connection_run_list(struct reactor *r, struct connection_list *list) {
 }
 
 void connection_run_ready(struct reactor *r) {
+    if (r->ready.first == NULL) return;
     int64_t until_ns = reactors_now_ns() + READY_TURN_NS;
     struct connection_list now = r->ready;
     r->ready = (struct connection_list){0};
