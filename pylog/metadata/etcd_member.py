@@ -109,8 +109,9 @@ class Member:
                 log.info("the others do not take this etcd in yet", extra={"reason": str(error)})
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
-            except OSError as error:
-                code, last = error.errno, str(error)
+            except Exception as error:
+                # Whatever it is, a cluster that loses one etcd after another ends.
+                code, last = getattr(error, "errno", None), str(error) or type(error).__name__
             log.error("etcd ended and is started again", extra={"exit": code, "reason": last})
             pause_s = PAUSE_S if loop.time() - began_s > LONG_S else min(2 * pause_s, PAUSE_MAX_S)
             await asyncio.sleep(pause_s)

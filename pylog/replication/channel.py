@@ -168,8 +168,12 @@ class ControllerChannel:
             try:
                 await self._say(wanted)
                 pause_s = RETRY_S
-            except PeerError as error:
-                self._report("no controller answers", str(error))
+            except Exception as error:
+                if isinstance(error, PeerError):
+                    self._report("no controller answers", str(error))
+                else:
+                    # A broker that said nothing more would be fenced until somebody comes.
+                    log.exception("a heartbeat failed")
                 await asyncio.sleep(RETRY_S)
                 await self._sleep(pause_s - RETRY_S)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)

@@ -10,6 +10,7 @@ Source: KIP-631; Kafka's BrokerServer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 
 from pylog.log.errors import StartError
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 # Leaderships are handed over within this, or the broker stops with them.
 LEAVE_SECONDS = 300.0
 TICK_SECONDS_MAX = 1.0
+
+log = logging.getLogger("pylog.replication")
 
 
 class Membership:
@@ -92,7 +95,11 @@ class Membership:
         while True:
             await asyncio.sleep(
                 min(self._settings["replica.lag.time.max.ms"] / 2000, TICK_SECONDS_MAX))
-            self.leadership.tick()
+            try:
+                self.leadership.tick()
+            except Exception:
+                # Else no replica that falls behind would leave an ISR any more.
+                log.exception("in-sync replicas could not be looked at")
 
     def _registered(self, broker_epoch: int) -> None:
         self._metadata.stir()

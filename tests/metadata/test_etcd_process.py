@@ -56,10 +56,11 @@ def test_one_that_ran_for_long_is_started_again_at_once(monkeypatch, tmp_path):
     assert started(monkeypatch, tmp_path, 0, 0, 9.5) == [0, 0.2, 0.6, 10.9]
 
 
-def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog):
-    assert started(monkeypatch, tmp_path, OSError(12, "no memory")) == [0, 0.2]
+@pytest.mark.parametrize("failure", [OSError(12, "no memory"), ValueError("no memory")])
+def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog, failure):
+    assert started(monkeypatch, tmp_path, failure) == [0, 0.2]
     row, = [row for row in caplog.records if row.getMessage() == "etcd ended and is started again"]
-    assert row.exit == 12 and "no memory" in row.reason
+    assert row.exit == getattr(failure, "errno", None) and "no memory" in row.reason
 
 
 def test_one_that_the_others_do_not_take_in_yet_is_not_started_before(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """The way to the active controller, while that one changes."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -78,29 +79,55 @@ def test_a_request_is_given_up_once_another_controller_is_active():
 
 def test_a_controller_that_is_newly_active_hears_from_a_broker_at_once(monkeypatch):
     async def scene():
-        controllers, asked = Controllers({1: Controller(1, "h", 1),
-                                          2: Controller(2, "h", 2)}), asyncio.Queue()
+        controllers = Controllers({1: Controller(1, "h", 1), 2: Controller(2, "h", 2)})
         controllers.learned(1, 5)
-
-        async def ask(line, message):
-            asked.put_nowait((controllers.next().id, message))
-            return SimpleNamespace(error_code=0, broker_epoch=10, is_fenced=False,
-                                   should_shut_down=False)
-
-        monkeypatch.setattr(Line, "ask", ask)
-        channel = ControllerChannel(
-            controllers, Lifecycle(lambda: bytes(16)),
-            SimpleNamespace(published=SimpleNamespace(offset=10)), node_id=1,
-            settings={"broker.heartbeat.interval.ms": 3_600_000,
-                      "broker.session.timeout.ms": 7_200_000,
-                      "controller.socket.timeout.ms": 3_600_000},
-            registration=lambda wanted: "register", heartbeat=lambda wanted: "beat",
-            is_ready=lambda: True, registered=lambda epoch: None)
-        running = asyncio.create_task(channel.run())
-        said = [await asyncio.wait_for(asked.get(), WAIT_S) for _ in range(3)]
-        assert said == [(1, "register"), (1, "beat"), (1, "beat")]
-        controllers.learned(2, 6)
-        assert await asyncio.wait_for(asked.get(), WAIT_S) == (2, "beat")
-        running.cancel()
+        async with beating(monkeypatch, controllers) as asked:
+            said = [await asyncio.wait_for(asked.get(), WAIT_S) for _ in range(3)]
+            assert said == [(1, "register"), (1, "beat"), (1, "beat")]
+            controllers.learned(2, 6)
+            assert await asyncio.wait_for(asked.get(), WAIT_S) == (2, "beat")
 
     asyncio.run(scene())
+
+
+def test_heartbeats_go_on_whatever_became_of_one(monkeypatch, caplog):
+    async def scene():
+        controllers = Controllers({1: Controller(1, "h", 1)})
+        failures = [RuntimeError("nobody expects it"), PeerError("nobody is there")]
+        async with beating(monkeypatch, controllers, failures=failures) as asked:
+            said = [await asyncio.wait_for(asked.get(), WAIT_S) for _ in range(4)]
+            assert said == [(1, "register"), (1, "register"), (1, "register"), (1, "beat")]
+
+    asyncio.run(scene())
+    assert [record.exc_info is not None for record in caplog.records
+            if record.levelname in ("ERROR", "WARNING")] == [True, False]
+
+
+@contextlib.asynccontextmanager
+async def beating(monkeypatch, controllers, failures=()):
+    """A broker that registers and beats: a queue of (the controller, what it is told). failures: of
+    what is asked first. Whatever is asked then is granted."""
+    asked, left = asyncio.Queue(), list(failures)
+
+    async def ask(line, message):
+        asked.put_nowait((controllers.next().id, message))
+        if left:
+            raise left.pop(0)
+        return SimpleNamespace(error_code=0, broker_epoch=10, is_fenced=False,
+                               should_shut_down=False)
+
+    monkeypatch.setattr(Line, "ask", ask)
+    every_ms = 3_600_000     # No test waits for the next one.
+    channel = ControllerChannel(
+        controllers, Lifecycle(lambda: bytes(16)),
+        SimpleNamespace(published=SimpleNamespace(offset=10)), node_id=1,
+        settings={"broker.heartbeat.interval.ms": every_ms,
+                  "broker.session.timeout.ms": 2 * every_ms,
+                  "controller.socket.timeout.ms": every_ms},
+        registration=lambda wanted: "register", heartbeat=lambda wanted: "beat",
+        is_ready=lambda: True, registered=lambda epoch: None)
+    running = asyncio.create_task(channel.run())
+    try:
+        yield asked
+    finally:
+        running.cancel()

@@ -1,0 +1,28 @@
+"""What a broker does by itself as one of several."""
+
+import asyncio
+from types import SimpleNamespace
+
+from pylog.replication.membership import Membership
+from tests.metadata.virtual import run
+
+
+def test_who_is_in_sync_is_looked_at_again_whatever_became_of_one_look(caplog):
+    looks = []
+
+    def tick():
+        looks.append(len(looks))
+        if len(looks) == 2:
+            raise RuntimeError("nobody expects it")
+
+    async def go(loop):
+        ticking = loop.create_task(Membership._tick(SimpleNamespace(
+            _settings={"replica.lag.time.max.ms": 1000},
+            leadership=SimpleNamespace(tick=tick))))
+        await asyncio.sleep(10)
+        ticking.cancel()
+
+    run(go)
+    assert len(looks) > 3
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [
+        "nobody expects it"]
