@@ -5,7 +5,10 @@
  * Ranges of files are read into a record's worth of stack and encrypted from there: the bytes are
  * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
  * mapped. OpenSSL copies what it encrypts in any case. The few bytes that stand before a range wait
- * for it and go in its first record: a small answer is one record and one packet. */
+ * for it and go in its first record: a small answer is one record and one packet. Of a longer range
+ * some records are gathered for one call of the kernel, which costs more for each than their copy.
+ * What the socket does not take of them waits in the session, and the last of them is told of as
+ * sent only once the socket has all. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/err.h>
@@ -25,9 +28,19 @@ enum {
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
     HANDSHAKE_BYTES_MAX = 192 << 10, /* from a peer, before it is known */
     OVERHEAD_BYTES = 64 << 10,       /* that one recv may read beyond its room */
+    /* Of one call: more would leave the processor's nearer caches. */
+    GATHER_RECORDS = 4,
+    /* With the rest of a record that the socket refused before. */
+    SEALED_BYTES = RECORD_BYTES + SSL3_RT_HEADER_LENGTH + SSL3_RT_MAX_ENCRYPTED_OVERHEAD,
+    GATHER_BYTES = (GATHER_RECORDS + 1) * SEALED_BYTES,
     HELD_BYTES_MAX = 512,
     REFUSAL_BYTES = 512,
     DAY_BYTES = 16
+};
+
+struct gather {
+    size_t bytes;
+    uint8_t room[GATHER_BYTES];
 };
 
 struct session {
@@ -43,17 +56,52 @@ struct session {
     bool refused;                      /* a record waits in OpenSSL: it is offered again first */
     uint16_t held;                     /* bytes that count as sent and wait for their range */
     uint8_t held_bytes[HELD_BYTES_MAX];
+    struct gather *gather; /* NULL: records go to the socket one by one */
+    uint8_t *left;         /* malloc'ed: records that the socket has not taken, NULL: none */
+    size_t left_bytes, left_sent;
+    size_t owed; /* of `left`: bytes of a range that are not told of as sent */
 };
 
 /* ---- the socket */
+
+static ssize_t to_socket(const struct session *s, const void *from, size_t bytes, bool more) {
+    ssize_t n;
+    do n = send(s->fd, from, bytes, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+/* False: the socket did not take all of what waits, and errno. */
+static bool left_goes(struct session *s) {
+    if (s->left == NULL) return true;
+    ssize_t n = to_socket(s, s->left + s->left_sent, s->left_bytes - s->left_sent, false);
+    if (n < 0) return false;
+    s->left_sent += (size_t)n;
+    assert_slow(s->left_sent <= s->left_bytes);
+    if (s->left_sent < s->left_bytes) {
+        errno = EAGAIN;
+        return false;
+    }
+    free(s->left);
+    s->left = NULL;
+    return true;
+}
 
 static int bio_write(BIO *bio, const char *from, int bytes) {
     struct session *s = BIO_get_data(bio);
     assert_slow(bytes > 0);
     BIO_clear_retry_flags(bio);
-    ssize_t n;
-    do n = send(s->fd, from, (size_t)bytes, MSG_NOSIGNAL | (s->more ? MSG_MORE : 0));
-    while (n < 0 && errno == EINTR);
+    struct gather *g = s->gather;
+    if (g != NULL && (size_t)bytes > sizeof g->room - g->bytes) {
+        BIO_set_retry_write(bio);
+        return -1;
+    }
+    if (g != NULL) {
+        memcpy(g->room + g->bytes, from, (size_t)bytes);
+        g->bytes += (size_t)bytes;
+        return bytes;
+    }
+    ssize_t n = left_goes(s) ? to_socket(s, from, (size_t)bytes, s->more) : -1;
     if (n < 0 && errno == EAGAIN) BIO_set_retry_write(bio);
     return (int)n;
 }
@@ -163,6 +211,14 @@ static ssize_t not_done(struct session *s, int result) {
     return -1;
 }
 
+/* False: for another reason than OpenSSL's. */
+static bool lost(struct session *s, const char *why) {
+    s->why = why;
+    s->failed = true;
+    errno = EPROTO;
+    return false;
+}
+
 static const char *tls_failure(const struct transport *t) {
     const struct session *s = t->session;
     return s->failed ? s->why : NULL;
@@ -258,23 +314,75 @@ static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count,
     return put(s, record, bytes, more || left != 0);
 }
 
+/* What the socket does not take of the gathered records waits. False: the session is over. */
+static bool give(struct session *s, const struct gather *g, bool more) {
+    ssize_t n = to_socket(s, g->room, g->bytes, more);
+    if (n < 0 && errno == EAGAIN) n = 0;
+    if (n == (ssize_t)g->bytes) return true;
+    size_t left = g->bytes - (size_t)(n < 0 ? 0 : n);
+    if (n >= 0) s->left = malloc(left);
+    if (s->left == NULL) return lost(s, n < 0 ? "the peer closed the connection" : "out of memory");
+    memcpy(s->left, g->room + n, left);
+    s->left_bytes = left;
+    s->left_sent = 0;
+    return true;
+}
+
+/* The next records of a range: how many bytes went, those that were held among them; 0 at the end
+ * of the file; -1 and errno. */
+static ssize_t put_range(struct session *s, int file, off_t position, size_t bytes) {
+    uint8_t record[RECORD_BYTES];
+    struct gather gather;
+    gather.bytes = 0;
+    size_t went = 0, last = 0, taken = 0;
+    ssize_t had = 0;
+    if (s->held + bytes > RECORD_BYTES) s->gather = &gather;
+    do {
+        size_t held = taken == 0 ? s->held : 0, room = record_of(held + bytes - taken) - held;
+        if (held != 0) memcpy(record, s->held_bytes, held);
+        do had = pread(file, record + held, room, position + (off_t)taken);
+        while (had < 0 && errno == EINTR);
+        if (had <= 0) break;
+        ssize_t n = put(s, record, held + (size_t)had, taken + (size_t)had < bytes);
+        if (n <= 0) {
+            had = n;
+            break;
+        }
+        taken += (size_t)n - held;
+        last = (size_t)n;
+        went += last;
+    } while (taken < bytes && went < (size_t)GATHER_RECORDS * RECORD_BYTES);
+    bool gathered = s->gather != NULL && went != 0;
+    s->gather = NULL;
+    if (went == 0) return had;
+    if (gathered && !give(s, &gather, taken < bytes)) return -1;
+    if (s->left == NULL) return (ssize_t)went;
+    s->owed = last;
+    errno = EAGAIN;
+    return went == last ? -1 : (ssize_t)(went - last);
+}
+
+/* Of bytes that went, those of the range. */
+static size_t without_held(struct session *s, size_t went) {
+    size_t of_held = went < s->held ? went : s->held;
+    s->held = (uint16_t)(s->held - of_held);
+    if (s->held != 0) memmove(s->held_bytes, s->held_bytes + of_held, s->held);
+    return went - of_held;
+}
+
 static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_t bytes) {
     struct session *s = t->session;
     assert_slow(bytes > 0 && position >= 0 && !t->handshaking);
-    uint8_t record[RECORD_BYTES];
-    size_t sent = 0;
-    while (sent < bytes) {
-        size_t held = s->held, room = record_of(held + bytes - sent) - held;
-        if (held != 0) memcpy(record, s->held_bytes, held);
-        ssize_t had = pread(file, record + held, room, position + (off_t)sent);
-        if (had < 0 && errno == EINTR) continue;
-        bool more = sent + (size_t)had < bytes;
-        ssize_t n = had <= 0 ? had : put(s, record, held + (size_t)had, more);
+    if (!left_goes(s)) {
+        if (errno != EAGAIN) lost(s, "the peer closed the connection");
+        return -1;
+    }
+    size_t sent = without_held(s, s->owed);
+    s->owed = 0;
+    while (sent < bytes && s->left == NULL) {
+        ssize_t n = put_range(s, file, position + (off_t)sent, bytes - sent);
         if (n <= 0) return sent != 0 ? (ssize_t)sent : n;
-        size_t of_held = (size_t)n < held ? (size_t)n : held;
-        s->held = (uint16_t)(held - of_held);
-        if (s->held != 0) memmove(s->held_bytes, s->held_bytes + of_held, s->held);
-        sent += (size_t)n - of_held;
+        sent += without_held(s, (size_t)n);
     }
     return (ssize_t)sent;
 }
@@ -342,6 +450,7 @@ static void tls_end(struct transport *t) {
     SSL_free(s->ssl);
     tls_release(s->tls);
     free(s->refusal);
+    free(s->left);
     free(s);
     t->session = NULL;
 }
