@@ -30,9 +30,10 @@ def value(samples: Samples, point: int, side: str, key: str) -> float | None:
     return median(rounds) if rounds else None
 
 
-def growth(curve: Curve, samples: Samples, side: str) -> tuple[int, float] | None:
-    """The last point with a figure, and how many times the least of the curve it is."""
-    found = [(point, at) for point in sorted(samples)
+def growth(curve: Curve, samples: Samples, side: str,
+           last: int | None = None) -> tuple[int, float] | None:
+    """The last point with a figure, and how many times the least up to it that is."""
+    found = [(point, at) for point in sorted(samples) if last is None or point <= last
              if (at := value(samples, point, side, curve.bending)) is not None]
     least = min((at for _, at in found), default=0.0)
     return (found[-1][0], found[-1][1] / least) if len(found) > 1 and least else None
@@ -47,8 +48,10 @@ def verdict(curve: Curve, samples: Samples) -> str:
     text = f"{what}: {ours[1]:.2f} times the least at {ours[0]:,} {curve.growing}"
     if theirs is None:
         return f"{text}."
-    bends = ours[0] == theirs[0] and ours[1] > theirs[1] * BENDS and ours[1] > BENDS
-    return (f"{text}, Kafka's {theirs[1]:.2f} times at {theirs[0]:,}: "
+    common = growth(curve, samples, "pylog", theirs[0]) or ours
+    bends = common[1] > theirs[1] * BENDS and common[1] > BENDS
+    there = "" if common == ours else f", pylog's {common[1]:.2f} times there"
+    return (f"{text}, Kafka's {theirs[1]:.2f} times at {theirs[0]:,}{there}: "
             f"{'**bends more than Kafka’s**' if bends else 'no more than Kafka’s'}.")
 
 

@@ -11,8 +11,11 @@ import os
 import resource
 
 NO_LIMIT = (1 << 32) - 1
-# Segments at rest: more descriptors make no read faster.
-SEGMENT_FILES_MAX, SEGMENT_FILES_LOW = 4096, 512
+# Of the descriptors, for segments: a partition that is written has one, and who writes to more
+# partitions than may be open opens and closes one with each request, for twice the CPU. Half of
+# the maps that Linux gives a process, since the index of an open segment may be one.
+SEGMENT_FILES_PART = 0.4
+SEGMENT_FILES_MAX, SEGMENT_FILES_LOW = 32_768, 512
 # Listeners, LMDB, locks, the small files that come and go; and what connections never touch.
 OTHER_FILES, FILES_RESERVED = 64, 64
 # Of the memory there is, for requests that arrive; more than that makes nothing faster.
@@ -31,7 +34,7 @@ def segment_files(directories: int) -> int:
     limit = descriptors()
     if limit == NO_LIMIT:
         return SEGMENT_FILES_MAX
-    return max(1, min(SEGMENT_FILES_MAX, limit // 2 // directories))
+    return max(1, min(SEGMENT_FILES_MAX, int(limit * SEGMENT_FILES_PART) // directories))
 
 
 def connections(directories: int) -> tuple[int, int]:

@@ -35,7 +35,7 @@ OWN = (
      "live", "The dead-letter topic of a share group is created when it is first needed."),
     ("errors.deadletterqueue.topic.name.prefix", "string", "dlq.", "", "medium", "cluster", "live",
      "What the names of dead-letter topics begin with; empty: anything."),
-    ("fetch.gather.max.ms", "int", 5, "0..1000", "low", "", "live",
+    ("fetch.gather.max.ms", "int", 10, "0..1000", "low", "", "live",
      "How long a busy broker lets short answers to many readers wait for more; 0: not at all."),
     ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
      "Free space below which produce gets error 56 and all else goes on; -1: 2 %, at most 1 GiB."),

@@ -28,9 +28,11 @@ def test_a_curve_that_grows_more_than_kafkas_is_named():
     assert "no more than" in page.verdict(CURVE, _samples([50, 50, 90], [5, 5, 8]))
 
 
-def test_curves_that_end_at_different_points_are_not_compared():
+def test_curves_that_end_at_different_points_are_compared_as_far_as_both_go():
     text = page.verdict(CURVE, _samples([50, 50, None], [5, 5, 8]))
-    assert "**" not in text and "1.60 times the least at 100" in text and "at 10" in text
+    assert "**" not in text and "1.60 times the least at 100" in text
+    assert "1.00 times at 10, pylog's 1.00 times there" in text
+    assert "**bends more" in page.verdict(CURVE, _samples([50, 50, None], [5, 8, 9]))
 
 
 def test_a_point_without_a_figure_is_a_gap_in_the_table():

@@ -41,6 +41,12 @@ def test_connections_and_segments_leave_descriptors_for_the_rest(monkeypatch, li
     assert count + files + min(limits.OTHER_FILES, limit // 4) <= limit and end < limit
 
 
+def test_who_may_have_many_descriptors_may_write_to_many_partitions(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (20_000, 20_000))
+    assert limits.segment_files(1) == 8_000
+    assert limits.connections(1)[0] > 10_000
+
+
 def test_no_limit_stays_none(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     assert limits.connections(2) == (limits.NO_LIMIT, limits.NO_LIMIT)
