@@ -137,7 +137,9 @@ static struct produce *take_first(struct produce_groups *all) {
     return q;
 }
 
-bool serve_is_queued(const struct serve *s) { return s->groups != NULL && s->groups->count != 0; }
+bool serve_is_queued(const struct serve *s) {
+    return s->groups != NULL && (s->groups->count != 0 || s->groups->first != NULL);
+}
 
 struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status) {
     if (s->groups == NULL) return NULL;

@@ -131,7 +131,8 @@ enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum se
 /* Appends what is queued; then one request after the other that was, and its status. NULL: that
  * was the last. To be called before the thread sleeps. */
 struct serve_request *serve_next_appended(struct serve *s, enum serve_status *status);
-bool serve_is_queued(const struct serve *s); /* some are to be appended */
+/* Some are to be appended, or were and serve_next_appended has not said so yet. */
+bool serve_is_queued(const struct serve *s);
 /* The connection is gone. True: everything is released. False: a job still reads the body; keep
  * request and body, and call again at its MESSAGE_IO_DONE. */
 bool serve_abandon(struct serve *s, struct serve_request *r);
