@@ -389,14 +389,16 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
     int64_t taken = 0;
+    uint32_t ranges = 0; /* each may be a part of the answer */
     bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
     f->blocked = false;
     f->at_end = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        int64_t left = limit - taken;
+        int64_t left = ranges < REPLY_PARTS_MAX ? limit - taken : 0;
         read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait, over);
         if (f->blocked) return true;
         taken += p->read->range.length;
+        ranges += p->read->range.length > 0;
         if (!reaches_end(f, p->read)) f->at_end = false;
         /* What is unknown is part of the answer, but does not hasten it. */
         if (fetch_is_unknown(p)) continue;

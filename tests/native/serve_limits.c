@@ -237,7 +237,7 @@ enum { WIDE = 1001, WIDEST = FETCH_PARTITIONS_MAX };
 static enum serve_status fetch_wide(struct serve_request *wide, int32_t count) {
     const struct asked asked = ASKED("a", 0);
     enum { PARTITION_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1 };
-    write_fetch(&m, &FETCHING(VERSION, &asked, 1));
+    write_fetch(&m, &FETCHING(VERSION, &asked, 1, .bytes_max = INT32_MAX));
     uint8_t *body = malloc(m.len + (size_t)count * PARTITION_BYTES + 8), *to = body;
     const size_t head = 4 + 4 + 4 + 4 + 1 + 4 + 4 + 1 + 2;
     memcpy(to, m.bytes, head);
@@ -258,9 +258,7 @@ static enum serve_status fetch_wide(struct serve_request *wide, int32_t count) {
     return status;
 }
 
-/* Those that wait hold so much memory that they have a limit together. */
-static void wide(void) {
-    static struct serve_request widest[2], narrow, another;
+static void open_wide(void) {
     struct log **logs = malloc(WIDEST * sizeof *logs);
     open_a();
     for (int32_t i = 0; i < WIDEST; i++) logs[i] = a.logs[0];
@@ -269,6 +267,12 @@ static void wide(void) {
     topic_release(made);
     free(logs);
     CHECK(grants_allow(grants, 0, a.id, GRANT_READ) == 0);
+}
+
+/* Those that wait hold so much memory that they have a limit together. */
+static void wide(void) {
+    static struct serve_request widest[2], narrow, another;
+    open_wide();
     for (int i = 0; i < 2; i++) CHECK(fetch_wide(&widest[i], WIDEST) == SERVE_WAIT);
     CHECK(fetch_wide(&another, WIDE) == SERVE_ANSWER); /* with nothing */
     reply_clear(&another.reply);
@@ -282,6 +286,18 @@ static void wide(void) {
     CHECK(serve_abandon(serve, &widest[1]) && serve_abandon(serve, &narrow));
     CHECK(atomic_load(&shared->fetches_waiting) == 0);
     CHECK(fetch_wide(&another, WIDEST + 1) == SERVE_CLOSE);
+    delete_topic(&a);
+}
+
+/* Records of more partitions than an answer has parts for: it has those of as many as it can. */
+static void wide_answers(void) {
+    enum { RECORD = 72, COPIED = REPLY_COPIED_BYTES_MAX / RECORD };
+    open_wide();
+    append(a.logs[0], -1, -1, 0);
+    shared->limits.fetch_bytes_max = INT32_MAX;
+    CHECK(fetch_wide(&r, COPIED + REPLY_PARTS_MAX + 100) == SERVE_ANSWER);
+    CHECK(r.reply.copied_bytes + r.reply.file_bytes == (uint64_t)REPLY_PARTS_MAX * RECORD);
+    reply_clear(&r.reply);
     delete_topic(&a);
 }
 
@@ -375,6 +391,7 @@ int main(int argc, char **argv) {
                   {"fetch_quota_bytes", fetch_quota_bytes},
                   {"charges", charges},
                   {"wide", wide},
+                  {"wide_answers", wide_answers},
                   {"starved", starved},
                   {"spares", spares}};
     CHECK(argc == 3);
