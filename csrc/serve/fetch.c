@@ -537,7 +537,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     f->version = r->api_version;
     f->flexible = r->api_version >= 12; /* v12: tagged fields (KIP-482) */
     f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
-    fetch_set_init(&f->own, f->by_id);
+    fetch_set_init(&f->own, f->by_id, sessions_seed(s->shared->sessions));
     f->set = &f->own;
     if (!parse(s, f, r)) {
         fetch_free(s, r);

@@ -3,14 +3,18 @@
  *
  * Tables of their own: a set has up to 200,000 partitions, whose place in a chain takes 8 bytes and
  * whose keys are shared; uthash would take 56 for each, khash a copy of the key or a pointer to
- * follow at each probe. Sessions have chains of a fixed number, a few lines. */
+ * follow at each probe. Sessions have chains of a fixed number, a few lines.
+ *
+ * A set's hash is SipHash under a secret seed: its keys are named by clients, before anybody looks
+ * whether there are such topics. */
 #include "serve/sessions.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "format/assertion.h"
-#include "format/hash.h"
+#include "log/keymap.h"
 #include "serve/error_codes.h"
 #include "thread/lock.h"
 
@@ -19,9 +23,10 @@ enum {
     SET_BUCKETS_FIRST = 8
 };
 
-void fetch_set_init(struct fetch_set *set, bool by_id) {
+void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]) {
     memset(set, 0, sizeof *set);
     set->by_id = by_id;
+    set->seed = seed;
 }
 
 /* The bytes that came free. */
@@ -48,15 +53,17 @@ void fetch_set_clear(struct fetch_set *set) {
     }
     assert(bytes == set->bytes);
     free(set->buckets);
-    fetch_set_init(set, set->by_id);
+    fetch_set_init(set, set->by_id, set->seed);
 }
 
-static uint32_t part_hash(const uint8_t *key, uint32_t len, int32_t partition) {
-    return hash_bytes(HASH_SEED ^ (uint32_t)partition * 2654435761u, key, len);
+static uint32_t part_hash(const struct fetch_set *set, const uint8_t *key, uint32_t len,
+                          int32_t partition) {
+    const uint64_t seed[2] = {set->seed[0], set->seed[1] ^ (uint32_t)partition};
+    return (uint32_t)keymap_hash_of(seed, key, len).low;
 }
 
-static uint32_t hash_of(const struct fetch_part *p) {
-    return part_hash(p->key->bytes, p->key->len, p->partition);
+static uint32_t hash_of(const struct fetch_set *set, const struct fetch_part *p) {
+    return part_hash(set, p->key->bytes, p->key->len, p->partition);
 }
 
 static bool set_grow(struct fetch_set *set) {
@@ -68,7 +75,7 @@ static bool set_grow(struct fetch_set *set) {
     set->buckets = buckets;
     set->bucket_count = count;
     for (struct fetch_part *p = set->first; p != NULL; p = p->next) {
-        struct fetch_part **at = &buckets[hash_of(p) & (count - 1)];
+        struct fetch_part **at = &buckets[hash_of(set, p) & (count - 1)];
         p->chain = *at;
         *at = p;
     }
@@ -132,7 +139,7 @@ static struct fetch_part *part_new(struct fetch_set *set, const uint8_t *key, ui
 
 struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uint32_t key_len,
                                   int32_t partition, bool make) {
-    uint32_t hash = part_hash(key, key_len, partition);
+    uint32_t hash = part_hash(set, key, key_len, partition);
     struct fetch_part *p =
         set->bucket_count == 0 ? NULL : set->buckets[hash & (set->bucket_count - 1)];
     for (; p != NULL; p = p->chain)
@@ -151,7 +158,7 @@ struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uin
 }
 
 void fetch_set_remove(struct fetch_set *set, struct fetch_part *part) {
-    struct fetch_part **at = &set->buckets[hash_of(part) & (set->bucket_count - 1)];
+    struct fetch_part **at = &set->buckets[hash_of(set, part) & (set->bucket_count - 1)];
     while (*at != part) at = &(*at)->chain;
     *at = part->chain;
     list_remove(set, part);
@@ -171,6 +178,7 @@ void fetch_set_move_to_end(struct fetch_set *set, struct fetch_part *part) {
 struct sessions {
     struct lock lock;
     uint32_t slots;
+    uint64_t seed[2];
     struct session *buckets[SESSION_BUCKETS] GUARDED_BY(lock);
     struct session *oldest GUARDED_BY(lock), *newest GUARDED_BY(lock); /* of the idle ones */
     size_t bytes GUARDED_BY(lock); /* sum of the sessions' */
@@ -180,10 +188,16 @@ struct sessions {
 struct sessions *sessions_new(uint32_t slots) {
     struct sessions *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
+    if (getrandom(s->seed, sizeof s->seed, 0) != (ssize_t)sizeof s->seed) {
+        free(s);
+        return NULL;
+    }
     lock_init(&s->lock);
     s->slots = slots;
     return s;
 }
+
+const uint64_t *sessions_seed(const struct sessions *s) { return s->seed; }
 
 static void session_free(struct session *e) {
     fetch_set_clear(&e->set);
@@ -301,7 +315,7 @@ struct session *sessions_create(struct sessions *s, struct fetch_set *set, uint3
     e->used_ms = now_ms;
     e->busy = true;
     e->set = *set;
-    fetch_set_init(set, set->by_id);
+    fetch_set_init(set, set->by_id, set->seed);
     e->chain = s->buckets[(uint32_t)e->id % SESSION_BUCKETS];
     s->buckets[(uint32_t)e->id % SESSION_BUCKETS] = e;
     s->count++;

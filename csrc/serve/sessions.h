@@ -43,11 +43,14 @@ struct fetch_set {
     struct fetch_part *first, *last;
     struct fetch_part **buckets;
     size_t bytes; /* what all of it takes */
+    const uint64_t *seed; /* two words, of the table's hash */
     uint32_t bucket_count, count;
     bool by_id;
 };
 
-void fetch_set_init(struct fetch_set *set, bool by_id);
+/* `seed`: two words that no client knows, borrowed: whoever names partitions that meet in the table
+ * would hold up all others. */
+void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]);
 void fetch_set_clear(struct fetch_set *set);
 /* The part with this key (a name, or 16 bytes of id), made when `make`. NULL when absent, out of
  * memory or over FETCH_PARTITIONS_MAX. */
@@ -77,6 +80,8 @@ struct session {
 };
 
 struct sessions *sessions_new(uint32_t slots);
+/* For the sets that go with them. */
+const uint64_t *sessions_seed(const struct sessions *s);
 void sessions_free(struct sessions *s);
 uint32_t sessions_count(struct sessions *s);
 /* A new session that takes over `set` (cleared on success), busy; NULL when there is no slot or no

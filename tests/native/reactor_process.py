@@ -15,7 +15,7 @@ from tests.wire import raw
 PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
 SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
-    "sessions_units": ["sessions"],
+    "sessions_units": ["sessions", "keymap"],
     "reactor_server": [*PARTS, "reactor", "handshake", "control", "listener", "connection",
                        "guard", "requests", "receive", "output", "transport_plain", "frames",
                        "repeats", "reply", "iopool", "timing"],

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/hash.h"
 #include "serve/sessions.h"
 #include "scenes.h"
 
@@ -17,11 +18,13 @@ static uint32_t draw(uint32_t below) {
     return (state >> 8) % below;
 }
 
+static const uint8_t letters[16] = "sixteen letters";
+static uint64_t seed[2];
+
 static void fill(struct fetch_set *set, bool by_id, int32_t partitions) {
-    static const uint8_t key[16] = "sixteen letters";
-    fetch_set_init(set, by_id);
+    fetch_set_init(set, by_id, seed);
     for (int32_t i = 0; i < partitions; i++)
-        CHECK(fetch_set_part(set, key, sizeof key, i, true) != NULL);
+        CHECK(fetch_set_part(set, letters, sizeof letters, i, true) != NULL);
 }
 
 /* An idle session of so many partitions; its id, 0 when there is none to be had. */
@@ -195,7 +198,7 @@ static void a_set_agrees_with_a_list(void) {
     static const char *names[KEYS] = {"a", "b", "ab", "aa", "", "abc"};
     struct fetch_set set;
     struct model model = {.count = 0};
-    fetch_set_init(&set, false);
+    fetch_set_init(&set, false, seed);
     for (int step = 0; step < 50000; step++) {
         uint32_t key = draw(KEYS), len = (uint32_t)strlen(names[key]);
         int32_t partition = (int32_t)draw(PARTITIONS);
@@ -224,6 +227,29 @@ static void a_set_agrees_with_a_list(void) {
     }
     fetch_set_clear(&set); /* asserts that its bytes were counted well */
     CHECK(set.bytes == 0 && set.count == 0);
+}
+
+/* They are named by whoever asks, who may know every hash but that of a secret seed. */
+static void partitions_that_meet_under_a_known_hash_do_not_meet(void) {
+    enum { MANY = 1024, CHAIN_MAX = 16 };
+    struct fetch_set set;
+    fetch_set_init(&set, true, seed);
+    for (uint32_t i = 0; set.count < MANY; i++)
+        if (hash_bytes(HASH_SEED ^ i * 2654435761u, letters, sizeof letters) % MANY == 0)
+            CHECK(fetch_set_part(&set, letters, sizeof letters, (int32_t)i, true) != NULL);
+    for (uint32_t i = 0; i < set.bucket_count; i++) {
+        int chain = 0;
+        for (struct fetch_part *p = set.buckets[i]; p != NULL; p = p->chain) chain++;
+        CHECK(chain <= CHAIN_MAX);
+    }
+    fetch_set_clear(&set);
+}
+
+static void each_table_has_a_seed_of_its_own(void) {
+    struct sessions *s = sessions_new(SLOTS), *other = sessions_new(SLOTS);
+    CHECK(memcmp(sessions_seed(s), sessions_seed(other), sizeof seed) != 0);
+    sessions_free(s);
+    sessions_free(other);
 }
 
 enum { THREADS = 4, ROUNDS = 4000, IDS = 16 };
@@ -284,6 +310,7 @@ static void many_reactors_share_the_table(void) {
 
 int main(int argc, char **argv) {
     state = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
+    for (int i = 0; i < 8; i++) seed[i / 4] = seed[i / 4] << 16 | draw(1 << 16);
     the_session_that_was_idle_for_longest_makes_room_and_no_other();
     the_newest_of_the_idle_ones_stays_when_all_others_go();
     a_session_that_a_request_holds_grows_no_older();
@@ -291,6 +318,8 @@ int main(int argc, char **argv) {
     the_room_can_be_used_to_its_last_byte();
     who_may_use_a_session_and_when();
     a_set_agrees_with_a_list();
+    partitions_that_meet_under_a_known_hash_do_not_meet();
+    each_table_has_a_seed_of_its_own();
     many_reactors_share_the_table();
     puts("ok");
     return 0;

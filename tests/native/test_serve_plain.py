@@ -25,4 +25,5 @@ def test_gathering():
 
 
 def test_sessions(random_source):
-    check_ok(built("sessions_units", "", ("serve/sessions.c",)), random_source.randrange(1 << 30))
+    parts = ("serve/sessions.c", "log/keymap.c")
+    check_ok(built("sessions_units", "", parts), random_source.randrange(1 << 30))
