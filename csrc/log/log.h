@@ -244,12 +244,13 @@ struct log_follower_fetch {
     int64_t now_ns;               /* CLOCK_MONOTONIC */
     int64_t told_high; /* out: the high watermark at its fetch before, -1: there was none */
     int32_t broker;
+    int32_t leader_epoch; /* this log's, by which its offset was found to be of one history */
     bool in_sync; /* out: it is in the ISR */
     bool may_ask; /* whether 1 may be answered */
 };
 /* A follower fetches from `offset` on; moves the high watermark. 0; 1: it may join the ISR, which
- * is said once for each log_set_replicas; LOG_E_NOT_LEADER: this log does not lead, or another
- * process of that broker is registered since; LOG_E_NOT_REPLICA; LOG_E_RANGE. */
+ * is said once for each log_set_replicas; LOG_E_NOT_LEADER: this log does not lead, or does anew,
+ * or another process of that broker is registered since; LOG_E_NOT_REPLICA; LOG_E_RANGE. */
 int log_follower_at(struct log *log, struct log_follower_fetch *at);
 /* Whether its replication counts on the throttles (KIP-73): what its followers fetch from here, and
  * what is fetched for it as a follower. */

@@ -170,7 +170,9 @@ int log_follower_at(struct log *log, struct log_follower_fetch *at) {
     int64_t end = atomic_load(&log->ends.end_offset);
     int64_t high = atomic_load(&log->ends.high_watermark);
     struct log_remote *r = log_remote_of(log, at->broker);
-    if (!atomic_load(&log->role.leader))
+    /* In another leadership the records before its offset may be others. */
+    if (!atomic_load(&log->role.leader) ||
+        atomic_load(&log->role.leader_epoch) != at->leader_epoch)
         result = LOG_E_NOT_LEADER;
     else if (r == NULL)
         result = LOG_E_NOT_REPLICA;

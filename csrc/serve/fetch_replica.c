@@ -20,9 +20,11 @@ static void note_join(struct serve *s, const struct fetch *f, const struct fetch
 
 static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, int64_t now_ns) {
     struct fetch_read *read = p->read;
+    int32_t leader_epoch = log_leader_epoch(read->log);
     /* What is refused or diverges says nothing of where it is. */
     if (fetch_check_epochs(f, p) != 0 || read->diverging_epoch >= 0) return;
     struct log_follower_fetch at = {.broker = f->replica_id,
+                                    .leader_epoch = leader_epoch,
                                     .epoch = f->replica_epoch,
                                     .offset = p->offset,
                                     .start_offset = p->start_offset,

@@ -385,7 +385,7 @@ cdef extern from "log/log.h" nogil:
     void log_set_throttled(log_t *log, bint leading, bint following)
     struct log_follower_fetch:
         int64_t epoch, offset, start_offset, now_ns, told_high
-        int32_t broker
+        int32_t broker, leader_epoch
         bint may_ask
     int log_follower_at(log_t *log, log_follower_fetch *at)
     struct log_follower:

@@ -223,6 +223,7 @@ cdef class Log:
         at.broker, at.epoch, at.offset, at.start_offset = \
             broker_id, broker_epoch, offset, start_offset
         at.now_ns, at.may_ask = now_ns, True
+        at.leader_epoch = csrc.log_leader_epoch(self.ptr)
         with nogil:
             result = csrc.log_follower_at(self.ptr, &at)
         if result < 0:

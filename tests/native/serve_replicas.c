@@ -93,6 +93,24 @@ static void positions(void) {
     delete_topic(&a);
 }
 
+/* ---- another leadership between two looks at the log ---- */
+
+static bool leads_anew;
+
+int __real_log_follower_at(struct log *log, struct log_follower_fetch *at);
+int __wrap_log_follower_at(struct log *log, struct log_follower_fetch *at);
+int __wrap_log_follower_at(struct log *log, struct log_follower_fetch *at) {
+    if (leads_anew) {
+        leads_anew = false;
+        log_become_follower(log, 1);
+        CHECK(log_truncate(log, 1, 1) == 0 && log_end_offset(log) == 1);
+        CHECK(log_become_leader(log, 2, 2) == 0);
+        set_replicas(2);
+        append(log, -1, -1, 0);
+    }
+    return __real_log_follower_at(log, at);
+}
+
 static void check_refused(enum serve_status status, int16_t error) {
     const struct fetched row = FETCH_REFUSED("a", 0, error);
     CHECK(status == SERVE_ANSWER && log_high_watermark(a.logs[0]) == 0);
@@ -105,6 +123,15 @@ static void check_asked(enum serve_status status, uint8_t right) {
     r.missing[0].error = REFUSED;
     CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
     check_row(&refused);
+}
+
+/* What it has before its offset was compared with what is gone now. */
+static void leadership(void) {
+    open_a();
+    leads_anew = true;
+    check_refused(FOLLOW(INSIDE, .offset = 2), NOT_LEADER);
+    CHECK(!leads_anew && log_end_offset(a.logs[0]) == 2);
+    delete_topic(&a);
 }
 
 static void refusals(void) {
@@ -334,6 +361,7 @@ int main(int argc, char **argv) {
         void (*play)(void);
     } scenes[] = {{"positions", positions},
                   {"refusals", refusals},
+                  {"leadership", leadership},
                   {"joins", joins},
                   {"high_is_news", high_is_news},
                   {"throttled", throttled},

@@ -5,9 +5,11 @@ import pytest
 
 from tests.native.programs import CACHE, SERVE, play_watched
 
+PLAYED = (*CACHE, "log_follower_at")
 SCENES = {
     "what_a_follower_has_is_committed": "positions",
     "a_follower_that_is_refused_moves_nothing": "refusals",
+    "a_position_in_what_another_leadership_cut_off_moves_nothing": "leadership",
     "a_follower_that_has_all_is_told_on_once_so_that_it_joins": "joins",
     "a_follower_with_readers_is_told_of_a_new_high_watermark_at_once": "high_is_news",
     "a_throttle_stops_only_followers_that_are_behind": "throttled",
@@ -19,4 +21,4 @@ SCENES = {
 @pytest.mark.timeout(300)  # the first of them builds it
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_replicas(tmp_path, scene):
-    play_watched("serve_replicas", SERVE, tmp_path / "data", scene, played=CACHE)
+    play_watched("serve_replicas", SERVE, tmp_path / "data", scene, played=PLAYED)
