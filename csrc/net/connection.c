@@ -287,6 +287,7 @@ static void report_failure(struct reactor *r, struct connection *c) REQUIRES(r->
 
 void connection_run(struct reactor *r, struct connection *c) {
     size_t turn = 0;
+    int rounds = 0;
     connection_delist(c);
     if (c->transport.handshaking && !handshake_run(r, c)) return;
     for (;;) {
@@ -298,7 +299,11 @@ void connection_run(struct reactor *r, struct connection *c) {
         if (!failed && !ended) {
             if (sent == OUTPUT_TURN) connection_enlist(c, &r->ready);
             if (sent != OUTPUT_DONE) break;
-            if (started > 0 || c->slot_count < before) continue;
+            if (started > 0 || c->slot_count < before) {
+                if (++rounds < ROUNDS_TURN) continue;
+                connection_enlist(c, &r->ready); /* others have their turn */
+                break;
+            }
             if (read_more(r, c, &turn, &failed)) continue;
         }
         if (failed || ended) {

@@ -27,6 +27,7 @@ enum {
     /* What an earlier frame lets a connection take at once is at most this part of the limit. */
     RECEIVE_EARNED_PART = 16,
     READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
+    ROUNDS_TURN = 16, /* of one connection: requests, their answers, and the requests behind them */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
     RECEIVE_MARK_BYTES_MAX = 128 << 10, /* of a large frame the kernel gathers so much */
     RECEIVE_MARK_BYTES_MIN = 32 << 10,

@@ -107,6 +107,19 @@ SCENE(a_turn_takes_256_messages_before_the_sockets_and_256_after_them) {
     end();
 }
 
+SCENE(requests_that_came_together_take_turns_with_those_of_others) {
+    enum { MANY = 100 };
+    begin();
+    struct client c = connect_one(), other = connect_one();
+    for (int i = 0; i < MANY; i++) post(&c, API_FETCH, i, 'A', 0, 0);
+    post(&other, API_FETCH, 1, 'A', 0, 0);
+    CHECK(turn() == 0 && answered(&other) == 1);
+    CHECK(serve_seen.started >= ROUNDS_TURN && serve_seen.started < MANY / 2);
+    settle();
+    for (int i = 0; i < MANY; i++) CHECK(answered(&c) == i);
+    end();
+}
+
 SCENE(a_message_for_nobody_is_dropped_with_what_it_brings) {
     begin();
     struct client c = connect_one();
