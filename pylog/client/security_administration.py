@@ -27,6 +27,9 @@ OPERATIONS = ("UNKNOWN", "ANY", "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALT
               "CLUSTER_ACTION", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE",
               "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT")
 PERMISSIONS = ("UNKNOWN", "ANY", "DENY", "ALLOW")
+# Of the fields of an AclBinding and an AclFilter.
+WORDS = {"resource_type": RESOURCE_TYPES, "pattern_type": PATTERN_TYPES, "operation": OPERATIONS,
+         "permission": PERMISSIONS}
 MECHANISMS = ("UNKNOWN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _SALT_BYTES = 24

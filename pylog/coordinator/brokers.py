@@ -7,11 +7,13 @@ Called by: broker (makes and closes it), coordinator.transaction_service (throug
   server.audit_topic (append); on the event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
   is an error that is tried again; (2) no answer is awaited from a broker that the controller has
-  fenced since; (3) a leader that is slow holds up no other's markers.
+  fenced since; (3) a leader that is slow holds up no other's markers; (4) why a broker does not
+  answer stands in the log, once until it does: who asked knows only that it is tried again.
 Source: Kafka's marker channel manager and AddPartitionsToTxnManager.
 """
 
 import asyncio
+import logging
 from typing import Any
 
 from pylog.coordinator.batches import Marker
@@ -21,6 +23,8 @@ from pylog.metadata.image import NO_LEADER, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
+
+log = logging.getLogger("pylog.coordinator")
 
 MARKERS_VERSION = 2
 PARTITIONS_VERSION = 5
@@ -39,6 +43,7 @@ class Brokers:
         self._markers = markers
         self._peers: dict[int, Any] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
+        self._unheard: set[int] = set()      # Brokers whose silence was told of.
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -65,20 +70,18 @@ class Brokers:
         return found
 
     async def append(self, topic: Topic, index: int, data: bytes) -> Error:
-        """NONE when a partition has the batch, as durable as an acks=all answer promises."""
+        """NONE when a partition has the batch, as durable as an acks=all answer promises. Raises
+        PeerError."""
         leader = topic.partitions[index].leader
         if leader == self._node.node_id:
             return await self._markers.append(topic.name, index, data)
         if leader == NO_LEADER:
             return ErrorCode.LEADER_NOT_AVAILABLE
         new = messages.ProduceRequest
-        try:
-            answer = await self.ask(leader, new(
-                acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
-                    name=topic.name, partition_data=[
-                        new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
-        except PeerError:
-            return ErrorCode.NETWORK_EXCEPTION
+        answer = await self.ask(leader, new(
+            acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
+                name=topic.name, partition_data=[
+                    new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
         for row in answer.responses:
             for cell in row.partition_responses:
                 return ErrorCode.of(cell.error_code)
@@ -133,7 +136,20 @@ class Brokers:
         return found
 
     async def ask(self, broker_id: int, request: Any, version: int) -> Any:
-        """The answer of another broker. Raises PeerError."""
+        """The answer of another broker. Raises PeerError. Keeps (4)."""
+        try:
+            answer = await self._asked(broker_id, request, version)
+        except PeerError as error:
+            if broker_id not in self._unheard:
+                self._unheard.add(broker_id)
+                log.warning("a broker does not answer: tried again", extra={
+                    "broker": broker_id, "reason": str(error)})
+            raise
+        self._unheard.discard(broker_id)
+        return answer
+
+    async def _asked(self, broker_id: int, request: Any, version: int) -> Any:
+        """Raises PeerError."""
         known = self._node.image.brokers.get(broker_id)
         answering = asyncio.ensure_future(self._answer(broker_id, request, version))
         try:

@@ -85,14 +85,6 @@ DIRECTORY_STATS = (
     ("pylog_log_segments_deleted", "segments_deleted"), ("pylog_log_shortages", "shortages"))
 
 
-def api_name(key: int) -> str:
-    """The name of an API: `Fetch` of 1; the number of one that has none."""
-    try:
-        return tables.name_of("request", key).removesuffix("Request")
-    except KeyError:
-        return str(key)
-
-
 def error_name(code: int) -> str:
     try:
         return ErrorCode.of(code).name
@@ -192,7 +184,7 @@ class Collector:
 
     def _count_requests(self, page) -> None:
         found = native.requests(self._reactors)
-        names = {key: api_name(key) for key in found}
+        names = {key: tables.api_name(key) for key in found}
         for family, kind in REQUEST_HISTOGRAMS:
             page.histograms(family, [((names[key],), histograms[kind])
                                      for key, (histograms, _) in found.items()

@@ -123,6 +123,14 @@ def name_of(kind: str, id_: int) -> str:
     return _names[kind, id_]
 
 
+def api_name(key: int) -> str:
+    """What an API is called, `CreateAcls`; its key's digits for one that is not known."""
+    try:
+        return name_of("request", key).removesuffix("Request")
+    except KeyError:
+        return str(key)
+
+
 def ids(kind: str) -> list[int]:
     """The numbers of all messages of a kind, rising."""
     if not _texts:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.security.identities import Identities, Principal
 
-    Audit = Callable[[Principal, str, int, int, str, Decision], None]
+    Audit = Callable[[Principal, str, int, int, int, str, Decision], None]
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -41,7 +41,7 @@ class Access:
     def may(self, context: RequestContext, operation: int, resource_type: int,
             name: str) -> bool:
         return self.decide(self.identities.principal(context.principal), context.peer_host,
-                           operation, resource_type, name)
+                           context.api_key, operation, resource_type, name)
 
     def may_besides(self, context: RequestContext, operation: int, resource_type: int,
                     name: str) -> bool:
@@ -49,19 +49,20 @@ class Access:
         leaves out what nobody asked for by its name. The audit hears of what is allowed only
         (Kafka's logIfDenied)."""
         return self.decide(self.identities.principal(context.principal), context.peer_host,
-                           operation, resource_type, name, refusal_ends=False)
+                           context.api_key, operation, resource_type, name, refusal_ends=False)
 
     def is_node(self, context: RequestContext) -> bool:
         """Whether a request may be one of the cluster's own nodes'."""
         return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
 
-    def decide(self, principal: Principal, host: str, operation: int, resource_type: int,
-               name: str, refusal_ends: bool = True) -> bool:
+    def decide(self, principal: Principal, host: str, api_key: int, operation: int,
+               resource_type: int, name: str, refusal_ends: bool = True) -> bool:
+        """api_key: of the request that asks for it."""
         if principal is GONE:
             return False
         decision = self.authorizer.authorize(principal, host, operation, resource_type, name)
         if self._audit is not None and (decision.allowed or refusal_ends):
-            self._audit(principal, host, operation, resource_type, name, decision)
+            self._audit(principal, host, api_key, operation, resource_type, name, decision)
         return decision.allowed
 
     def may_somewhere(self, context: RequestContext, operation: int, resource_type: int) -> bool:

@@ -16,6 +16,7 @@ import logging
 import threading
 from queue import Full, Queue
 
+from pylog.protocol import tables
 from pylog.security import authorizer
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -84,15 +85,16 @@ class AuditLog:
         """Lines that an outlet had no room for."""
         return sum(outlet.dropped for outlet in self._outlets)
 
-    def decided(self, principal: Principal, host: str, operation: int, resource_type: int,
-                name: str, decision: Decision) -> None:
+    def decided(self, principal: Principal, host: str, api_key: int, operation: int,
+                resource_type: int, name: str, decision: Decision) -> None:
+        """api_key: of the request that the decision is about."""
         if decision.allowed and operation in COMMON and (
                 not self._everything or self._is_own(resource_type, name)):
             return
         line = {
             "time_ms": self._now_ms(), "principal": str(principal), "host": host,
-            "operation": OPERATION_NAMES[operation], "resource": RESOURCE_NAMES[resource_type],
-            "name": name, "allowed": decision.allowed,
+            "request": tables.api_name(api_key), "operation": OPERATION_NAMES[operation],
+            "resource": RESOURCE_NAMES[resource_type], "name": name, "allowed": decision.allowed,
             "by": decision.reason if decision.rule is None else shown(decision.rule)}
         for outlet in self._outlets:
             outlet.take(line)

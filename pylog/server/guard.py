@@ -14,6 +14,7 @@ import logging
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog.api.authentication import AuthenticationApi
 from pylog.config import ConfigError
+from pylog.protocol import api
 from pylog.security import audit, authorizer, identities
 from pylog.security.access import Access
 from pylog.security.certificate_names import NAME as MAPPING_RULES
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.guard")
 
-_AS_NODE = authorizer.CLUSTER_ACTION, authorizer.CLUSTER, authorizer.CLUSTER_NAME
+_AS_NODE = api.FETCH, authorizer.CLUSTER_ACTION, authorizer.CLUSTER, authorizer.CLUSTER_NAME
 
 
 class Guard:
@@ -137,7 +138,7 @@ class Guard:
         """Whether a number's principal may write under a transactional id (CVE-2018-17196)."""
         return self.access is None or self.access.decide(
             self.identities.principal(principal), self.identities.host_of(principal),
-            authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
+            api.PRODUCE, authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
 
     def may(self, miss: Miss, topic: str) -> bool | None:
         """Whether a miss's principal has the right that is asked for, and no other: an audit tells
@@ -147,9 +148,8 @@ class Guard:
         host = self.identities.host(miss.connection)
         if host is None or not self.identities.is_current(miss.connection, miss.principal):
             return None
-        operation, resource_type, name = {
-            READ: (authorizer.READ, authorizer.TOPIC, topic),
-            WRITE: (authorizer.WRITE, authorizer.TOPIC, topic),
+        asked = {
+            READ: (api.FETCH, authorizer.READ, authorizer.TOPIC, topic),
+            WRITE: (api.PRODUCE, authorizer.WRITE, authorizer.TOPIC, topic),
             FOLLOW: _AS_NODE}[miss.right]
-        return self.access.decide(self.identities.principal(miss.principal), host, operation,
-                                  resource_type, name)
+        return self.access.decide(self.identities.principal(miss.principal), host, *asked)

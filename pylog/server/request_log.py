@@ -27,12 +27,8 @@ def unsafe(event: Unsafe) -> None:
 
 def slow(event: Slow) -> None:
     """One line of the request log."""
-    try:
-        name = tables.name_of("request", event.api_key).removesuffix("Request")
-    except KeyError:
-        name = str(event.api_key)
     requests.warning("slow request", extra={
-        "api": name, "version": event.api_version,
+        "api": tables.api_name(event.api_key), "version": event.api_version,
         "client": event.client_id.decode("utf-8", "replace"), "peer": event.peer,
         "connection": event.connection, "correlation": event.correlation_id,
         "total_ms": f"{event.total_ns / 1e6:.3f}", "local_ms": f"{event.local_ns / 1e6:.3f}",

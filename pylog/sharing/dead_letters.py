@@ -19,6 +19,7 @@ from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import CREATE_TIMEOUT_MS, Node
 from pylog.coordinator.share_state import ShareKey
 from pylog.metadata.image import Topic
+from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing.group_settings import GroupSettings
@@ -104,15 +105,18 @@ class DeadLetters:
             now_ms = self._node.now_ms()
             data = batch.build([(letter.key, letter.value, now_ms,
                                  (*letter.headers, *letter.copied)) for letter in part])
+            reason = ""
             try:
                 async with asyncio.timeout(APPEND_SECONDS):
                     error = await self._brokers.append(topic, index, data)
             except TimeoutError:
                 error = ErrorCode.REQUEST_TIMED_OUT
+            except PeerError as failure:
+                error, reason = ErrorCode.NETWORK_EXCEPTION, str(failure)
             kind = self.requests if error == ErrorCode.NONE else self.failures
             kind[key.group_id] = kind.get(key.group_id, 0) + 1
             if error != ErrorCode.NONE:
-                raise DeadLetterError(f"{name}-{index}: {error.name}: {error.message}")
+                raise DeadLetterError(f"{name}-{index}: {error.name}: {reason or error.message}")
             self.records[key.group_id] = self.records.get(key.group_id, 0) + len(part)
 
     async def _topic(self, name: str) -> Topic:

@@ -29,8 +29,10 @@ COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "O
            "host": "FROM"}
 CLUSTER_NAME = "kafka-cluster"
 FILE_BYTES_MAX = 64 << 20
-UNDECIDED = ("no rule allows it, so only super.users may, and everybody where no rule names the "
-             "resource and allow.everyone.if.no.acl.found is set")
+FILTERS_ONLY = ("UNKNOWN", "ANY", "MATCH")
+UNDECIDED = ("no rule allows it. A super user may all the same, and everybody where no rule names "
+             "the resource and allow.everyone.if.no.acl.found is set: brokers do not tell these "
+             "settings, --properties reads them")
 
 
 def _resources(command: Any) -> Any:
@@ -259,12 +261,34 @@ def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bo
 
 
 def _read(file: Any) -> list[AclBinding]:
+    """Raises ToolError."""
     try:
         rows = json.loads(file.read(FILE_BYTES_MAX))
-        return [AclBinding(**{name: str(value) for name, value in row.items()}) for row in rows]
-    except (ValueError, TypeError, AttributeError) as error:
+        if not isinstance(rows, list):
+            raise ValueError("no list")
+        return [_rule(number, row) for number, row in enumerate(rows, 1)]
+    except ValueError as error:
         raise ToolError(f"{file.name}: expected a list of rules as `pylog acl export` writes it: "
                         f"{error}") from None
+
+
+def _rule(number: int, row: Any) -> AclBinding:
+    """The rule of a row, counted from 1. Raises ValueError."""
+    from pylog.client.security_administration import WORDS
+
+    if not isinstance(row, dict):
+        raise ValueError(f"rule {number} is no object")
+    for wrong, names in (("lacks", [name for name in AclBinding._fields if name not in row]),
+                         ("has no field", [name for name in row if name not in COLUMNS])):
+        if names:
+            raise ValueError(f"rule {number} {wrong} {', '.join(names)}")
+    for name, value in row.items():
+        if not isinstance(value, str):
+            raise ValueError(f"rule {number}: {name} is no text: {json.dumps(value)}")
+        words = [word for word in WORDS.get(name, ()) if word not in FILTERS_ONLY]
+        if words and value.upper() not in words:
+            raise ValueError(f"rule {number}: {name} {value!r} is none of {', '.join(words)}")
+    return AclBinding(**row)
 
 
 # ---- which rule decides -----------------------------------------------------------------------
@@ -275,9 +299,14 @@ def _read(file: Any) -> list[AclBinding]:
 @click.option("--principal", required=True, metavar="User:NAME", help="Who.")
 @click.option("--operation", required=True, metavar="NAME", help="Wants to do what.")
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="From where.")
+@click.option("--properties", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="The brokers' server.properties: its super.users and "
+              "allow.everyone.if.no.acl.found count too.")
 @click.pass_obj
-def explain(session: Session, principal: str, operation: str, host: str, **given: Any) -> None:
+def explain(session: Session, principal: str, operation: str, host: str, properties: str | None,
+            **given: Any) -> None:
     """Say whether somebody may do something, and which rule decides."""
+    settings = _Untold() if properties is None else _settings(properties)
     named = _named(given)
     if len(named) != 1:
         raise click.UsageError("name one resource: --topic, --group, --transactional-id, --user or "
@@ -285,19 +314,42 @@ def explain(session: Session, principal: str, operation: str, host: str, **given
     kind, name = named[0]
 
     rules = session.administer(lambda admin: admin.describe_acls())
-    decision = _decided(rules, principal, operation, host, kind, name)
-    rule = decision.rule
-    text = UNDECIDED if rule is None else " ".join(
-        _words(rule)[field] for field in (
-            "permission", "principal", "operation", "resource_type", "pattern_type",
-            "resource_name")) + f" from {rule.host}"
+    decision = _decided(settings, rules, principal, operation, host, kind, name)
+    is_told = properties is not None
+    allowed, by = decision.allowed, decision.reason
+    if decision.rule is not None:
+        by = _shown(decision.rule)
+        if not (allowed or is_told):
+            by += "; a super user may all the same"
+    elif not is_told:
+        allowed, by = None, UNDECIDED
     session.out.result(
-        {"allowed": decision.allowed, "rule": None if rule is None else _words(rule)},
-        f"{'allowed' if decision.allowed else 'denied'}: {text}")
+        {"allowed": allowed, "rule": None if decision.rule is None else _words(decision.rule),
+         "by": by},
+        f"{ {True: 'allowed', False: 'denied', None: 'by the rules denied'}[allowed]}: {by}")
 
 
-def _decided(rules: list[AclBinding], principal: str, operation: str, host: str, kind: str,
-             name: str) -> Any:
+def _settings(properties: str) -> Any:
+    """Raises ToolError."""
+    from pylog.config import ConfigError, Settings
+    from pylog.security.access import STANDARD
+
+    try:
+        settings = Settings.load(properties)
+    except ConfigError as error:
+        raise ToolError(str(error)) from None
+    name = settings["authorizer.class.name"]
+    if not name:
+        raise ToolError(f"{properties}: without authorizer.class.name everybody who gets in may do "
+                        "everything")
+    if name != STANDARD:
+        raise ToolError(f"{properties}: authorizer.class.name={name}: these rules are not what "
+                        f"brokers with it go by, only those with {STANDARD}")
+    return settings
+
+
+def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: str, host: str,
+             kind: str, name: str) -> Any:
     """Keeps (2)."""
     from pylog.client.security_administration import (
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
@@ -309,7 +361,7 @@ def _decided(rules: list[AclBinding], principal: str, operation: str, host: str,
     if who is None:
         raise click.UsageError(f"{principal!r}: expected User:NAME")
 
-    judge = authorizer.StandardAuthorizer(_NoSettings())
+    judge = authorizer.StandardAuthorizer(settings)
     judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
         resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
         resource_name=rule.resource_name,
@@ -321,11 +373,19 @@ def _decided(rules: list[AclBinding], principal: str, operation: str, host: str,
                            number_of(RESOURCE_TYPES, kind), name)
 
 
-class _NoSettings:
-    """Brokers do not tell super.users and allow.everyone.if.no.acl.found."""
+class _Untold:
+    """The settings of brokers that were not asked: as Kafka's, they tell nobody super.users and
+    allow.everyone.if.no.acl.found."""
 
     def value(self, name: str) -> None:
         return None
+
+
+def _shown(rule: Any) -> str:
+    words = _words(rule)
+    return " ".join(words[field] for field in (
+        "permission", "principal", "operation", "resource_type", "pattern_type",
+        "resource_name")) + f" from {rule.host}"
 
 
 def _words(rule: Any) -> dict[str, str]:

@@ -222,9 +222,10 @@ def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, 
         time.sleep(0.01)
     lines = [json.loads(line) for line in audit.read_text().splitlines()]
     mine = [line for line in lines if line["name"] == topic and line["operation"] == "Write"]
-    assert (mine[0]["principal"], mine[0]["host"], mine[0]["allowed"], mine[0]["by"]) == (
-        "User:alice", "127.0.0.1", False, "no rule allows it")
-    assert any(line["operation"] == "Alter" and line["allowed"] for line in lines)
+    assert (mine[0]["principal"], mine[0]["host"], mine[0]["request"], mine[0]["allowed"],
+            mine[0]["by"]) == ("User:alice", "127.0.0.1", "Produce", False, "no rule allows it")
+    assert any((line["request"], line["operation"], line["allowed"]) == (
+        "CreateAcls", "Alter", True) for line in lines)
     assert '"alice"' not in audit.read_text().replace("User:alice", "")
 
 
@@ -265,9 +266,9 @@ def test_the_audit_log_has_no_refusal_of_what_nobody_tried(ports, topic, alice, 
         assert time.monotonic() < end_s
         time.sleep(0.01)
     lines = [json.loads(line) for line in audit.read_bytes()[begin:].splitlines()]
-    assert [(line["operation"], line["name"]) for line in lines
+    assert [(line["request"], line["operation"], line["name"]) for line in lines
             if line["principal"] == "User:alice"] == [
-        ("Write", topic), ("Write", hidden), ("Write", topic)]
+        ("Produce", "Write", topic), ("Produce", "Write", hidden), ("Produce", "Write", topic)]
 
 
 class OddNames(Authorizer):

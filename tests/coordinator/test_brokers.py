@@ -3,6 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from pylog.config import Settings
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.brokers import Brokers
@@ -28,7 +30,7 @@ class Other:
         self.error, self.asked = error, []
 
     async def call(self, message, version, timeout_s):
-        key = {"WriteTxnMarkersRequest": 27, "AddPartitionsToTxnRequest": 24}[
+        key = {"WriteTxnMarkersRequest": 27, "AddPartitionsToTxnRequest": 24, "ProduceRequest": 0}[
             type(message).__qualname__]
         self.asked.append(codec.decode_request(
             key, version, codec.encode_request(key, version, message)))
@@ -66,6 +68,25 @@ def test_each_leader_gets_the_markers_of_its_partitions():
 def test_a_broker_that_does_not_answer_is_asked_again_later():
     found = asyncio.run(brokers_of(_2=Other("silent")).write(MARKER, (("a", 1),)))
     assert found == {("a", 1): 13}
+
+
+def test_why_a_broker_does_not_answer_is_logged_once_until_it_does(caplog):
+    async def scene():
+        second = Other("silent")
+        brokers = brokers_of(_2=second, _3=Other("silent"))
+        for error in ("silent", "silent", 0, "silent"):
+            second.error = error
+            await brokers.write(MARKER, (("a", 1),))
+        await brokers.ask_coordinator(3, "id", 7, 3, [("b", 0)], True)
+    asyncio.run(scene())
+    assert [(record.broker, record.reason) for record in caplog.records] == [
+        (2, "no answer"), (2, "no answer"), (3, "no answer")]
+
+
+def test_a_batch_that_a_leader_does_not_answer_to_fails_with_the_reason():
+    topic = SimpleNamespace(name="a", partitions=[None, SimpleNamespace(leader=2)])
+    with pytest.raises(PeerError, match="^no answer$"):
+        asyncio.run(brokers_of(_2=Other("silent")).append(topic, 1, b""))
 
 
 class Hung(Other):

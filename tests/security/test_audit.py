@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from pylog.protocol import api
 from pylog.security import audit
 from pylog.security.authorizer import (
     ALTER, CLUSTER, CLUSTER_ACTION, READ, TOPIC, WRITE, Decision,
@@ -20,8 +21,8 @@ def to_file(path):
     return audit.AuditLog([file], False, lambda: 5), file
 
 
-def decided(log, name, operation=ALTER):
-    log.decided(user("u\n"), "h", operation, CLUSTER, name, Decision(True, None, "why"))
+def decided(log, name, operation=ALTER, request=api.CREATE_ACLS):
+    log.decided(user("u\n"), "h", request, operation, CLUSTER, name, Decision(True, None, "why"))
 
 
 def test_a_decision_is_one_line_whatever_names_are_in_it(tmp_path):
@@ -31,6 +32,16 @@ def test_a_decision_is_one_line_whatever_names_are_in_it(tmp_path):
     file.close()
     lines = (tmp_path / "a").read_bytes().split(b"\n")
     assert len(lines) == 2 and json.loads(lines[0])["name"] == "x\ny\u2028é"
+
+
+def test_a_line_names_the_request_that_was_tried(tmp_path):
+    log, file = to_file(tmp_path / "a")
+    decided(log, "kafka-cluster")
+    decided(log, "kafka-cluster", request=999)
+    file.close()
+    lines = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
+    assert [(line["request"], line["operation"]) for line in lines] == [
+        ("CreateAcls", "Alter"), ("999", "Alter")]
 
 
 def test_what_the_queue_has_no_room_for_is_counted_and_told_by_the_next_line(tmp_path):
@@ -56,7 +67,7 @@ def test_long_lines_fill_the_queue_by_their_bytes(tmp_path):
     (log, file), long = to_file(tmp_path / "a"), "x" * 200_000
     for _ in range(200):
         decided(log, long)
-    assert log.dropped == 200 - audit.BYTES_MAX // 200_141
+    assert log.dropped == 200 - audit.BYTES_MAX // 200_164
     os.set_blocking(reader, True)
     with open(reader, "rb") as lines:
         closing = threading.Thread(target=file.close)
@@ -95,7 +106,7 @@ class Filling:
         pass
 
 
-@pytest.mark.parametrize("room", [150, 10**9])
+@pytest.mark.parametrize("room", [175, 10**9])
 def test_a_line_that_is_taken_in_parts_is_whole_and_one_that_is_cut_ends(tmp_path, caplog, room):
     log, file = to_file(tmp_path / "a")
     file._file.close()
@@ -105,8 +116,8 @@ def test_a_line_that_is_taken_in_parts_is_whole_and_one_that_is_cut_ends(tmp_pat
     file.close()
     lines = filling.data.split(b"\n")
     whole = [json.loads(line)["name"] for line in lines if line.endswith(b"}")]
-    assert whole == (["a", "c"] if room == 150 else ["a", "b", "c"]) and lines[-1] == b""
-    assert len(lines) == 4 and ("is not written" in caplog.text) == (room == 150)
+    assert whole == (["a", "c"] if room == 175 else ["a", "b", "c"]) and lines[-1] == b""
+    assert len(lines) == 4 and ("is not written" in caplog.text) == (room == 175)
 
 
 class Room(audit.Outlet):
@@ -140,6 +151,7 @@ def test_who_reads_the_audit_logs_own_topic_makes_no_lines_by_that():
     for name, operation, allowed in (("audit", READ, True), ("audit", WRITE, True),
                                      ("audit", READ, False), ("audit", ALTER, True),
                                      ("other", READ, True)):
-        log.decided(user("u"), "h", operation, TOPIC, name, Decision(allowed, None, "why"))
+        log.decided(
+            user("u"), "h", api.FETCH, operation, TOPIC, name, Decision(allowed, None, "why"))
     assert [(line["name"], line["operation"], line["allowed"]) for line in room.lines] == [
         ("audit", "Read", False), ("audit", "Alter", True), ("other", "Read", True)]

@@ -60,13 +60,15 @@ def test_what_a_connection_left_behind_may_do_nothing():
     from types import SimpleNamespace
 
     from pylog.config import Settings
+    from pylog.protocol import api
     from pylog.security.access import Access
     from pylog.security.authorizer import CLUSTER, DELETE, READ, TOPIC, StandardAuthorizer
 
     known = Identities()
     access = Access(StandardAuthorizer(Settings({
         "super.users": "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true"})), known)
-    context = SimpleNamespace(principal=known.enter(1, user("a"), "h"), peer_host="h")
+    context = SimpleNamespace(
+        principal=known.enter(1, user("a"), "h"), peer_host="h", api_key=api.DELETE_TOPICS)
     assert access.may(context, DELETE, TOPIC, "t") and access.operations(context, CLUSTER, "c")
     known.leave(1)
     assert not access.may(context, DELETE, TOPIC, "t")

@@ -7,6 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog.config import ConfigError
+from pylog.peer.errors import PeerError
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import BYTES_MAX
 from pylog.server import audit_topic
@@ -43,6 +44,8 @@ class World:
         values = [value for _, _, _, value, _ in batch.records(data)]
         await asyncio.sleep(0)
         error = self.errors.pop(0) if self.errors else NONE
+        if isinstance(error, PeerError):
+            raise error
         if len(values) > self.batch_lines_max:
             error = ErrorCode.MESSAGE_TOO_LARGE
         if error == NONE:
@@ -94,6 +97,18 @@ def test_lines_that_no_leader_takes_are_tried_again_and_told_of_once(run, caplog
 
     assert run(scenario).written == [(2, [b"line"])]
     assert caplog.text.count("is not written: tried again") == 1
+
+
+def test_a_leader_that_cannot_be_reached_is_told_of_with_the_reason(run, caplog):
+    async def scenario(world):
+        world.errors = [PeerError("h2:9093: it refuses the login of node")] * 2
+        world.topic.start()
+        world.topic.offer("line")
+        await all_taken(world.topic)
+
+    assert run(scenario).written == [(2, [b"line"])]
+    told, = [record.reason for record in caplog.records if hasattr(record, "reason")]
+    assert told == "h2:9093: it refuses the login of node"
 
 
 def test_a_controller_that_fails_does_not_end_the_writing(run, monkeypatch, caplog):

@@ -6,6 +6,7 @@ import pytest
 
 from pylog.client import Admin, errors
 from pylog.client.descriptions import AclBinding, AclFilter
+from pylog.security.access import STANDARD
 from tests.tools.support import run
 from tests.wire.talk import unique
 
@@ -15,7 +16,7 @@ def broker():
     from pylog.testing import Broker
 
     with Broker(settings={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "authorizer.class.name": STANDARD,
             "super.users": "User:ANONYMOUS;User:root"}) as running:
         yield running
 
@@ -65,11 +66,37 @@ def test_the_rule_that_decides_is_named(broker):
     assert allowed["allowed"] and allowed["rule"]["pattern_type"] == "PREFIXED"
     denied = explained(broker, "User:a", "read", "--topic", f"{prefix}-secret")
     assert not denied["allowed"] and denied["rule"]["permission"] == "DENY"
-    assert explained(broker, "User:b", "read", "--topic", prefix) == {
-        "allowed": False, "rule": None}
+    assert denied["by"].endswith("from *; a super user may all the same")
+
+
+def test_what_only_the_brokers_settings_decide_is_not_called_denied(broker):
+    found = explained(broker, "User:root", "alter", "--cluster")
+    assert (found["allowed"], found["rule"]) == (None, None)
     said = run("acl", "explain", "--principal", "User:root", "--operation", "alter", "--cluster",
                broker=broker).out
-    assert said.startswith("denied: no rule allows it, so only super.users may")
+    assert said.startswith("by the rules denied: no rule allows it. A super user may all the same")
+
+
+@pytest.mark.parametrize("who,more,allowed,by", [
+    ("User:root", "", True, "a super user"), ("User:b", "", False, "no rule allows it"),
+    ("User:b", "allow.everyone.if.no.acl.found=true", True, "allow.everyone.if.no.acl.found")])
+def test_with_the_brokers_settings_super_users_count(broker, tmp_path, who, more, allowed, by):
+    (tmp_path / "p").write_text(
+        f"authorizer.class.name={STANDARD}\nsuper.users=User:root\n{more}\n")
+    found = explained(broker, who, "alter", "--topic", unique("set"), "--properties",
+                      tmp_path / "p")
+    assert found == {"allowed": allowed, "rule": None, "by": by}
+
+
+@pytest.mark.parametrize("text,words", [
+    ("", "without authorizer.class.name everybody who gets in may do everything"),
+    ("authorizer.class.name=a:B", "these rules are not what brokers with it go by"),
+    ("no.such.setting=1", "unknown setting")])
+def test_settings_under_which_rules_decide_nothing_are_refused(broker, tmp_path, text, words):
+    (tmp_path / "p").write_text(text)
+    ended = run("acl", "explain", "--principal", "User:a", "--operation", "READ", "--topic", "t",
+                "--properties", tmp_path / "p", broker=broker, fails=True)
+    assert words in ended.err
 
 
 def test_rules_go_into_a_file_and_come_back(broker, tmp_path):
@@ -139,11 +166,27 @@ def test_what_makes_no_sense_is_refused_in_a_line(broker, words):
     run("acl", *words, broker=broker, fails=True)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"topic": "t"}]', "[[]]"])
-def test_a_file_that_has_no_rules_is_named(broker, tmp_path, content):
+RULE = {"resource_type": "TOPIC", "resource_name": "t", "pattern_type": "LITERAL",
+        "principal": "User:a", "host": "*", "operation": "READ", "permission": "ALLOW"}
+
+
+@pytest.mark.parametrize("content,words", [
+    ("", "Expecting value"), ("{}", "no list"), ("[1]", "rule 1 is no object"),
+    ("[[]]", "rule 1 is no object"),
+    (json.dumps([RULE, {"resource_type": "TOPIC", "host": "*"}]),
+     "rule 2 lacks resource_name, pattern_type, principal, operation, permission"),
+    (json.dumps([RULE | {"topic": "t"}]), "rule 1 has no field topic"),
+    (json.dumps([RULE | {"host": None}]), "rule 1: host is no text: null"),
+    (json.dumps([RULE | {"operation": "fly"}]),
+     "rule 1: operation 'fly' is none of ALL, READ, WRITE"),
+    (json.dumps([RULE | {"pattern_type": "ANY"}]),
+     "rule 1: pattern_type 'ANY' is none of LITERAL, PREFIXED")])
+def test_a_file_that_has_no_rules_is_named_with_what_is_wrong_in_it(
+        broker, tmp_path, content, words):
     (tmp_path / "rules.json").write_text(content)
-    ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=content != "{}")
-    assert content == "{}" or "expected a list of rules" in ended.err
+    ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=True)
+    assert f"rules.json: expected a list of rules as `pylog acl export` writes it: {words}" \
+        in ended.err
 
 
 def test_without_an_authorizer_it_is_said(brokerd):
