@@ -171,6 +171,16 @@ void connection_close(struct reactor *r, struct connection *c) {
     STAT_ADD(r, connections_closed, 1);
 }
 
+/* Until when it is muted, or idle for too long when its peer has nothing more to say and waits for
+ * no answer: it would keep a descriptor for as long as a mute may be, which is days. */
+static int64_t mute_deadline(const struct reactor *r, const struct connection *c)
+    REQUIRES(r->role) {
+    int64_t idle_ms_max = idle_max(r, c);
+    if (!c->hung_up || c->first != NULL || idle_ms_max < 0) return c->muted_until_ms;
+    int64_t idle_ms = c->active_ms + idle_ms_max;
+    return idle_ms < c->muted_until_ms ? idle_ms : c->muted_until_ms;
+}
+
 static int64_t frame_deadline(const struct connection *c) {
     size_t pending = c->in_end - c->in_start;
     return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
@@ -181,7 +191,7 @@ static int64_t frame_deadline(const struct connection *c) {
 static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
     if (c->blocked) return c->progress_ms + STALL_MS_MAX;
-    if (c->muted) return c->muted_until_ms;
+    if (c->muted) return mute_deadline(r, c);
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {
         int64_t idle_ms_max = idle_max(r, c);
@@ -210,6 +220,11 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     }
     if (c->transport.handshaking) {
         handshake_expire(r, c);
+        return;
+    }
+    if (!c->blocked && c->muted && c->muted_until_ms > r->now_ms) {
+        STAT_ADD(r, connections_idle, 1);
+        connection_close(r, c);
         return;
     }
     if (!c->blocked && c->muted) {

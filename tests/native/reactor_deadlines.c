@@ -256,6 +256,32 @@ SCENE(a_connection_is_idle_only_after_it_was_muted) {
     end();
 }
 
+SCENE(a_muted_connection_whose_peer_has_ended_its_input_is_idle_in_its_time) {
+    begin_idle(5000);
+    struct client c = connect_one(), waits = connect_one(), live = connect_one();
+    ask(&waits, API_PRODUCE, 1, 'W', 5500);
+    post(&waits, API_PRODUCE, 2, 'T', 10000, 0);
+    ask(&c, API_PRODUCE, 1, 'T', 10000);
+    ask(&live, API_PRODUCE, 1, 'T', 10000);
+    post(&c, API_PRODUCE, 2, 'S', 0, 0); /* not read any more */
+    after_ms(1000);
+    shutdown(c.fd, SHUT_WR);
+    shutdown(waits.fd, SHUT_WR);
+    settle();
+    after_ms(3999);
+    CHECK(is_open(&c) && is_open(&waits));
+    after_ms(1);
+    CHECK(!is_open(&c) && is_open(&waits) && STAT(connections_idle) == 1);
+    after_ms(500); /* it was waited for, not idle */
+    settle();
+    CHECK(answered(&waits) == 1 && answered(&waits) == 2 && is_open(&waits));
+    after_ms(4499);
+    CHECK(is_open(&waits));
+    after_ms(1);
+    CHECK(!is_open(&waits) && is_open(&live));
+    end();
+}
+
 SCENE(a_stranger_has_10_s_whatever_others_have) {
     struct reactors_config config = usual_config();
     begin_with(&config, LISTENER_GUARDED, NULL);
