@@ -463,10 +463,12 @@ def test_ipv6_clients_are_served_and_named():
 def test_stop_answers_what_is_in_flight_and_closes():
     with ReactorServer(drain_ms=10_000) as server:
         with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
+            idle.ask(PRODUCE, "A")
+            # The question itself; an answer may be here before it is counted as gone.
+            eventually(lambda: server.stats()["requests_in_flight"] == 1)
             fetch.post(FETCH, 1, "D", 60_000)
             produce.post(PRODUCE, 1, "W", 2000)
-            idle.ask(PRODUCE, "A")
-            # What the reactor has not read is not in flight; the third is the question itself.
+            # What the reactor has not read is not in flight.
             eventually(lambda: server.stats()["requests_in_flight"] == 3)
             server.process.stdin.close()
             server.process.stdin = None
