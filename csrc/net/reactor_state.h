@@ -77,7 +77,7 @@ enum {
     MESSAGE_ROOM,     /* the events have room again */
     MESSAGE_RETRY,    /* token: connection whose client was asked about */
     MESSAGE_LISTEN,   /* data: struct listener_socket */
-    MESSAGE_UNLISTEN, /* size: listener */
+    MESSAGE_UNLISTEN, /* size: listener; status: UNLISTEN_AGAIN from another reactor */
     MESSAGE_ADOPT,    /* data: struct listener_accepted */
     MESSAGE_STOP_ACCEPTING,
     MESSAGE_RETIRE, /* takes no connections until MESSAGE_RETURN */
@@ -108,7 +108,7 @@ struct reactor_stats {
                               (uint64_t)(n),                                                       \
                           memory_order_relaxed)
 
-enum { REPLY_CLOSES = -1 };
+enum { REPLY_CLOSES = -1, UNLISTEN_AGAIN = 1 };
 
 enum slot_state {
     SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */

@@ -295,17 +295,41 @@ SCENE(a_listener_that_ends_takes_its_connections_with_it_once_they_are_answered)
     end();
 }
 
+/* As one that was accepted by another reactor. */
+static int hand_on(struct reactor *to) {
+    int fd = arrive_from(1);
+    struct listener_accepted *late = calloc(1, sizeof *late);
+    *late = (struct listener_accepted){.fd = incoming[--incoming_count].result,
+                                       .listener = LISTENER};
+    CHECK(peers_enter(all->peers, late->peer.ip, 1));
+    all->connections++;
+    to->load++;
+    control_post(to, &(struct message){.kind = MESSAGE_ADOPT, .data = late});
+    return fd;
+}
+
+SCENE(a_connection_that_is_handed_on_while_its_listener_ends_ends_too) {
+    struct reactors_config config = usual_config();
+    config.threads = 2;
+    begin_with(&config, 0, NULL);
+    const struct message ends = {.kind = MESSAGE_UNLISTEN, .size = LISTENER};
+    struct reactor *other = &all->reactors[1];
+    control_post(other, &ends);
+    turn_of(1);
+    hand_on(other); /* by the first, which has not heard of it */
+    turn_of(1);
+    CHECK(other->listeners == NULL && all->connections == 1 && other->load == 1);
+    control_post(reactor, &ends);
+    while (turn_of(0) == 0 || turn_of(1) == 0) {}
+    CHECK(reactor->listeners == NULL && all->connections == 0);
+    end();
+}
+
 SCENE(a_connection_that_comes_when_no_more_are_accepted_is_closed) {
     begin();
     struct client c = connect_one();
-    int fd = arrive_from(1);
-    struct listener_accepted *late = calloc(1, sizeof *late);
-    *late = (struct listener_accepted){.fd = incoming[--incoming_count].result};
-    CHECK(peers_enter(all->peers, late->peer.ip, 1));
-    all->connections++;
-    reactor->load++;
     reactors_stop_accepting(all);
-    control_post(reactor, &(struct message){.kind = MESSAGE_ADOPT, .data = late});
+    int fd = hand_on(reactor);
     turn();
     char byte;
     CHECK(recv(fd, &byte, 1, 0) == 0 && reactor->load == 1 && all->connections == 1);
