@@ -50,8 +50,7 @@ static bool is_of(const struct copies_entry *e, const struct log_range *range) {
            e->truncations == range->truncations;
 }
 
-/* NULL: memory or the file refused, or a disk would have to be waited for. */
-static struct copy *read_copy(const struct log_range *range) {
+struct copy *copy_read(const struct log_range *range) {
     struct copy *copy = malloc(sizeof *copy + (size_t)range->length);
     if (copy == NULL) return NULL;
     copy->references = 1;
@@ -64,7 +63,7 @@ static struct copy *read_copy(const struct log_range *range) {
 static void fill(struct copies *c, struct copies_entry *e, const struct log_range *range) {
     forget_copy(c, e);
     if (c->bytes + (uint64_t)range->length > COPIES_BYTES_MAX) return; /* Keeps (1). */
-    e->copy = read_copy(range);
+    e->copy = copy_read(range);
     if (e->copy != NULL) c->bytes += (uint64_t)e->copy->length;
 }
 

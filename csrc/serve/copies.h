@@ -38,6 +38,10 @@ static inline void copy_release(struct copy *c) {
     if (--c->references == 0) free(c);
 }
 
+/* The range's bytes: one reference. NULL: memory or the file refused, or a disk would have to be
+ * waited for. */
+struct copy *copy_read(const struct log_range *range);
+
 struct copies_entry {
     struct segment *segment; /* one reference; NULL: the entry is free */
     struct copy *copy;       /* one reference; NULL: one reader asked so far */
