@@ -3,7 +3,8 @@
 Owns: nothing.
 Called by: tools.app (by name).
 Invariants: (1) what the properties make brokerd write is writable in the unit, and nothing else
-  is; (2) a file is written by --install only.
+  is; (2) a file is written by --install only; (3) what the unit could not see or write is refused,
+  or told, before systemd fails to start it.
 Source: systemd.exec(5), systemd.service(5), sd_notify(3).
 """
 
@@ -21,6 +22,8 @@ from pylog.tools.session import Session, ToolError
 FOLDER = "/etc/systemd/system"
 STATE = "/var/lib"
 HOMES = ("/home/", "/root/", "/run/user/")
+TEMPORARY = ("/tmp/", "/var/tmp/")
+PATH_ENDINGS = (".location", ".file")    # Of settings, those of a listener too.
 PRIVILEGED_PORTS = range(1, 1024)
 BIND = "CAP_NET_BIND_SERVICE"
 
@@ -70,7 +73,9 @@ def systemd(session: Session, properties: str | None, name: str, user: str | Non
             command: str | None, is_installed: bool) -> None:
     """Print the unit that runs brokerd under systemd, sandboxed. What server.properties makes it
     write (log.dirs, audit.log.file) is writable, and nothing else is."""
-    text = unit(properties, name, user, command)
+    text, notes = unit(properties, name, user, command)
+    for note in notes:
+        session.out.note(f"pylog: {note}")
     path = f"{FOLDER}/{name}.service"
     if not is_installed:
         session.out.result({"path": path, "unit": text}, text.rstrip("\n"))
@@ -83,8 +88,8 @@ def systemd(session: Session, properties: str | None, name: str, user: str | Non
 
 
 def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
-         command: str | None = None) -> str:
-    """The text of the unit. Raises ToolError."""
+         command: str | None = None) -> tuple[str, list[str]]:
+    """(the text of the unit, what whoever installs it has to know). Raises ToolError."""
     from pylog.config import ConfigError, Settings
 
     try:
@@ -96,16 +101,20 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
     state = f"{STATE}/{name}"
     words = [program, *([properties] if properties else []),
              *([] if has_dirs else ["--override", f"log.dirs={state}"])]
+    named = [("the command", program), *([("the properties", properties)] if properties else []),
+             *_named(settings, has_dirs)]
+    _check_visible(named)    # Keeps (3).
+    at_home = [f"{what} {path}" for what, path in named if path.startswith(HOMES)]
+    written = _written(settings, state if not has_dirs else None)
     ports = [listener.port for listener in settings.all_listeners]
     capability = BIND if any(port in PRIVILEGED_PORTS for port in ports) else ""
     # A user of its own name space has no such capability outside of it.
     lines = [f"CapabilityBoundingSet={capability}", f"AmbientCapabilities={capability}",
              f"PrivateUsers={'no' if capability else 'yes'}",
-             f"ProtectHome={'read-only' if _is_at_home(program, properties) else 'yes'}"]
+             f"ProtectHome={'read-only' if at_home else 'yes'}"]
     # Keeps (1).
-    for path in _written(settings, state if not has_dirs else None):
-        lines.append(f"ReadWritePaths={_quoted(path)}")
-    return f"""\
+    lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
+    text = f"""\
 [Unit]
 Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol
 Wants=network-online.target
@@ -136,6 +145,7 @@ RestartPreventExitStatus=2
 [Install]
 WantedBy=multi-user.target
 """
+    return text, _notes(at_home, written, user)
 
 
 def _program() -> str:
@@ -147,8 +157,30 @@ def _program() -> str:
     return os.path.abspath(found)
 
 
-def _is_at_home(*paths: str | None) -> bool:
-    return any(path is not None and path.startswith(HOMES) for path in paths)
+def _named(settings, has_dirs: bool) -> list[tuple[str, str]]:
+    """[(setting, a path that it names)] of what the properties have."""
+    found = [("log.dirs", path) for path in settings.log_dirs if has_dirs]
+    return found + [(key, text) for key, text in settings.texts.items()
+                    if key.endswith(PATH_ENDINGS) and text.startswith("/")]
+
+
+def _check_visible(named: list[tuple[str, str]]) -> None:
+    """Raises ToolError."""
+    hidden = [f"{what} {path}" for what, path in named if path.startswith(TEMPORARY)]
+    if hidden:
+        raise ToolError(f"{', '.join(hidden)}: the unit has temporary directories of its own, "
+                        f"which are empty (PrivateTmp): move it, below /etc or {STATE} say")
+
+
+def _notes(at_home: list[str], written: list[str], user: str | None) -> list[str]:
+    found = []
+    if at_home:
+        found.append(f"{', '.join(at_home)}: for that the unit sees homes (ProtectHome=read-only), "
+                     f"and its user has to be let in; what is below /etc or {STATE} needs neither")
+    if written and user is None:
+        found.append(f"{', '.join(written)}: the user that systemd makes (DynamicUser) cannot "
+                     "write there: name one with --user, and make it the owner")
+    return found
 
 
 def _written(settings, state: str | None) -> list[str]:

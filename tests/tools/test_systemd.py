@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from pylog.tools import systemd
+from pylog.tools.session import ToolError
 from pylog.tools.systemd import unit
 from tests.brokers import Brokerd
 from tests.tools.support import run
@@ -38,13 +40,14 @@ class Comparison(ctypes.Structure):
 
 
 
-
 def lines(text: str, key: str) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", text, re.M)
 
 
 @pytest.fixture
-def properties(tmp_path):
+def properties(tmp_path, monkeypatch):
+    # The directory of the test may lie below /tmp.
+    monkeypatch.setattr(systemd, "TEMPORARY", ("/scratch/",))
     path = tmp_path / "server.properties"
 
     def made(**texts) -> str:
@@ -55,7 +58,8 @@ def properties(tmp_path):
 
 
 def test_without_settings_everything_is_in_the_units_own_directory():
-    text = unit(None, command="/usr/bin/brokerd")
+    text, notes = unit(None, command="/usr/bin/brokerd")
+    assert not notes
     assert lines(text, "ExecStart") == ["/usr/bin/brokerd --override log.dirs=/var/lib/brokerd"]
     assert lines(text, "DynamicUser") == ["yes"] and not lines(text, "ReadWritePaths")
     assert lines(text, "AmbientCapabilities") == [""] and lines(text, "ProtectHome") == ["yes"]
@@ -64,12 +68,39 @@ def test_without_settings_everything_is_in_the_units_own_directory():
 def test_what_the_properties_make_it_write_is_writable_and_a_low_port_is_allowed(properties):
     path = properties(log_dirs="/data/a b,/data/c%d", audit_log_file="/var/log/k/audit.json",
                       listeners="PLAINTEXT://127.0.0.1:80")
-    text = unit(path, user="kafka", command="/home/x/brokerd")
+    text, _ = unit(path, user="kafka", command="/home/x/brokerd")
     assert lines(text, "ReadWritePaths") == ['"/data/a b"', "/data/c%%d", "/var/log/k"]
     assert lines(text, "User") == ["kafka"] and not lines(text, "DynamicUser")
     assert lines(text, "CapabilityBoundingSet") == ["CAP_NET_BIND_SERVICE"]
     assert lines(text, "PrivateUsers") == ["no"] and lines(text, "ProtectHome") == ["read-only"]
     assert lines(text, "ExecStart") == [f"/home/x/brokerd {path}"]
+
+
+@pytest.mark.parametrize("texts", [
+    {"log_dirs": "/data/a,/scratch/b"}, {"audit_log_file": "/scratch/b"},
+    {"listener_name_in_ssl_keystore_location": "/scratch/b"}])
+def test_what_the_unit_would_not_find_below_tmp_is_refused(properties, texts):
+    with pytest.raises(ToolError, match=r"^[a-z.]+ /scratch/b: .*\(PrivateTmp\): move it"):
+        unit(properties(**texts), command="/usr/bin/brokerd")
+    with pytest.raises(ToolError, match=r"^the command /scratch/brokerd: "):
+        unit(properties(log_dirs="/data/a"), command="/scratch/brokerd")
+
+
+def test_data_in_a_home_is_in_sight_and_that_is_said(properties):
+    text, notes = unit(properties(log_dirs="/home/x/data"), user="x", command="/usr/bin/brokerd")
+    assert lines(text, "ProtectHome") == ["read-only"]
+    assert lines(text, "ReadWritePaths") == ["/home/x/data"]
+    note, = notes
+    assert note.startswith("log.dirs /home/x/data: for that the unit sees homes")
+
+
+def test_a_directory_that_a_user_of_systemds_cannot_own_is_told(properties):
+    path = properties(log_dirs="/data/a")
+    assert unit(path, user="kafka", command="/usr/bin/brokerd")[1] == []
+    note, = unit(path, command="/usr/bin/brokerd")[1]
+    assert note.startswith("/data/a: ") and "--user" in note
+    told = run("systemd", path, "--command", "/usr/bin/brokerd")
+    assert told.err == f"pylog: {note}\n" and "ReadWritePaths=/data/a" in told.out
 
 
 def test_wrong_settings_are_refused_before_a_unit_has_them(properties):
@@ -85,7 +116,7 @@ def test_systemd_takes_the_unit_and_finds_it_tight(tmp_path, properties, port):
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
     path.write_text(unit(properties(listeners=f"PLAINTEXT://127.0.0.1:{port}"),
-                         command=str(command)))
+                         command=str(command))[0])
     checked = subprocess.run([ANALYZE, "verify", str(path)], capture_output=True, text=True,
                              timeout=60, check=False)
     own = [line for line in checked.stderr.splitlines() if "brokerd.service" in line]
