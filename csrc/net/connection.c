@@ -181,6 +181,13 @@ static int64_t mute_deadline(const struct reactor *r, const struct connection *c
     return idle_ms < c->muted_until_ms ? idle_ms : c->muted_until_ms;
 }
 
+/* Of a reader that takes nothing of its answer: what it took before is of another one. */
+static int64_t stall_deadline(const struct connection *c) {
+    assert_slow(c->first != NULL && c->first->state == SLOT_ANSWERED);
+    int64_t answered_ms = c->first->mark_ns / 1000000;
+    return (answered_ms > c->progress_ms ? answered_ms : c->progress_ms) + STALL_MS_MAX;
+}
+
 static int64_t frame_deadline(const struct connection *c) {
     size_t pending = c->in_end - c->in_start;
     return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
@@ -190,7 +197,7 @@ static int64_t frame_deadline(const struct connection *c) {
  */
 static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
-    if (c->blocked) return c->progress_ms + STALL_MS_MAX;
+    if (c->blocked) return stall_deadline(c);
     if (c->muted) return mute_deadline(r, c);
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {

@@ -147,6 +147,26 @@ SCENE(a_reader_that_takes_nothing_has_60_s) {
     end();
 }
 
+static ssize_t refuse_all(int fd, size_t bytes) {
+    (void)fd, (void)bytes;
+    errno = EAGAIN;
+    return -1;
+}
+
+SCENE(a_reader_that_takes_nothing_has_60_s_since_its_answer_was_there) {
+    begin();
+    struct client c = connect_one();
+    after_ms(100000);
+    played_send = refuse_all;
+    ask(&c, API_FETCH, 1, 'A', 0);
+    after_ms(59999);
+    CHECK(is_open(&c));
+    after_ms(1);
+    CHECK(!is_open(&c) && STAT(connections_stalled) == 1);
+    played_send = NULL;
+    end();
+}
+
 SCENE(a_request_that_waits_for_us_has_all_the_time) {
     begin_idle(1000);
     struct client served = connect_one(), controlled = connect_one();
