@@ -32,7 +32,6 @@ enum {
     RECEIVE_MARK_BYTES_MAX = 128 << 10, /* of a large frame the kernel gathers so much */
     RECEIVE_MARK_BYTES_MIN = 32 << 10,
     RECEIVE_MARK_MS_MAX = 1000,         /* if it began so recently: later its progress counts */
-    RECEIVE_HELD_BYTES_MAX = 20 << 10,  /* received by a session of TLS and not yet handed out */
     OUTPUT_TURN_BYTES = 256 << 10,      /* sent from files to one connection, likewise */
     HANDSHAKE_TURN_NS = 500000 /* of a round, for handshakes: one more begins before that */
 };

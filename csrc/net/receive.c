@@ -164,10 +164,10 @@ static void mark(struct connection *c, int bytes) {
 }
 
 void receive_mark(struct reactor *r, struct connection *c) {
-    size_t held = c->transport.session == NULL ? 0 : RECEIVE_HELD_BYTES_MAX, wanted = lacks(c);
-    bool gathers = c->in != NULL && wanted >= RECEIVE_MARK_BYTES_MIN + held &&
+    size_t wanted = lacks(c), inside = c->transport.inside;
+    bool gathers = c->in != NULL && wanted >= RECEIVE_MARK_BYTES_MIN + inside &&
                    r->now_ms - c->frame_ms < RECEIVE_MARK_MS_MAX && !input_is_tight(&r->input);
-    mark(c, gathers ? (int)smaller(wanted - held, RECEIVE_MARK_BYTES_MAX) : 1);
+    mark(c, gathers ? (int)smaller(wanted - inside, RECEIVE_MARK_BYTES_MAX) : 1);
 }
 
 bool receive_unmark(struct connection *c) {

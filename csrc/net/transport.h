@@ -47,6 +47,8 @@ struct transport {
     int fd; /* the connection's own */
     bool handshaking;
     bool left;     /* by recv: more, or the end, is to be had without another event */
+    /* By recv: no more than so many of the bytes that are still due have left the socket. */
+    size_t inside;
     void *session; /* the table's own; NULL: the bytes are as they are */
 };
 

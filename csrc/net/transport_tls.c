@@ -50,6 +50,7 @@ struct session {
     char *refusal;   /* malloc'ed: of which certificate, NULL: of none */
     size_t budget;   /* bytes that may still be read from the socket in this call */
     size_t received;
+    size_t inside; /* received since OpenSSL last had nothing, and not handed out */
     int fd;
     bool more, starved, ended, failed; /* starved: the budget was too small */
     bool emptied;                      /* the last read had all that was there */
@@ -126,6 +127,7 @@ static int bio_read(BIO *bio, char *to, int room) {
         assert_slow((size_t)n <= s->budget);
         s->budget -= (size_t)n;
         s->received += (size_t)n;
+        s->inside += (size_t)n;
     }
     return (int)n;
 }
@@ -226,6 +228,14 @@ static const char *tls_failure(const struct transport *t) {
 
 /* ---- bytes */
 
+/* What was received and not handed out, what records are longer than their bytes included. With
+ * nothing more than a header OpenSSL says that it has nothing, and that is true of their bytes. */
+static size_t inside_after(struct session *s, size_t got) {
+    assert_slow(got <= s->inside);
+    s->inside = SSL_has_pending(s->ssl) ? s->inside - got : 0;
+    return s->inside;
+}
+
 static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
     struct session *s = t->session;
     assert_slow(room > 0 && !t->handshaking);
@@ -250,6 +260,7 @@ static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
         t->left = s->failed || s->starved;
         break;
     }
+    t->inside = inside_after(s, got);
     if (got == 0) return -1;
     return (ssize_t)got;
 }

@@ -269,6 +269,31 @@ SCENE(a_read_that_emptied_the_socket_is_the_last_one) {
     close_both();
 }
 
+/* A read of the client's: what its session then has beside what it handed out. */
+static size_t inside_after(size_t room, ssize_t expected) {
+    uint8_t got[1000];
+    CHECK(client.calls->recv(&client, got, room) == expected);
+    return client.inside;
+}
+
+SCENE(a_session_says_what_it_has_inside_and_never_less) {
+    enum { HEADER = 5, OVERHEAD = 22 };
+    static const size_t parts[] = {1, HEADER, HEADER + 1, 300, 400 + OVERHEAD - 1};
+    open_usual();
+    struct iovec piece = {bytes, 400};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        CHECK(client.inside == 0 && send_pieces(&piece, 1, false) == 400);
+        CHECK(inside_after(100, 100) == 300 + OVERHEAD);
+        send_room = (ssize_t)parts[i]; /* of the next record */
+        CHECK(send_pieces(&piece, 1, false) == -1 && errno == EAGAIN);
+        size_t inside = inside_after(1000, 300); /* what the first is longer by counts, too */
+        CHECK(inside >= parts[i] - (parts[i] == HEADER) * HEADER && inside <= parts[i] + OVERHEAD);
+        send_room = -1;
+        CHECK(send_pieces(&piece, 1, false) == 400 && inside_after(1000, 400) == 0);
+    }
+    close_both();
+}
+
 SCENE(four_records_of_a_range_leave_at_once_and_it_ends_with_the_file) {
     fill_bytes();
     open_usual();
