@@ -91,6 +91,11 @@ bool __wrap_log_range_is_cold(const struct log_range *range) {
     (void)range;
     return disk_played.cold;
 }
+bool __real_log_range_read_cached(const struct log_range *range, uint8_t *to);
+bool __wrap_log_range_read_cached(const struct log_range *range, uint8_t *to);
+bool __wrap_log_range_read_cached(const struct log_range *range, uint8_t *to) {
+    return !disk_played.cold && __real_log_range_read_cached(range, to);
+}
 int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
                            int32_t bytes_max, bool at_least_one, struct log_range *out);
 int __wrap_log_read_nowait(struct log *log, int64_t offset, enum log_bound bound,
