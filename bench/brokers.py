@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.process import BrokerProcess, free_port
+from bench.ports import free_port
+from bench.process import BrokerProcess
 from bench.programs import cache_dir
 
 CHECKOUT = Path(__file__).resolve().parent.parent

@@ -23,7 +23,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from bench.process import Access, BrokerProcess, free_port
+from bench.ports import free_port
+from bench.process import Access, BrokerProcess
 from pylog.testing.certificates import Authority, write
 
 USER, PASSWORD = "loader", "secret of the loader"

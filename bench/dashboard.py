@@ -19,7 +19,8 @@ import urllib.request
 from pathlib import Path
 
 from bench.brokers import PylogBroker
-from bench.process import die_with_parent, free_port
+from bench.ports import free_port
+from bench.process import die_with_parent
 
 DASHBOARD = Path(__file__).resolve().parents[1] / "docs" / "grafana" / "pylog.json"
 SCRAPE_SECONDS, STEP_SECONDS, RATE = 2, 2, "10s"

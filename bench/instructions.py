@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from bench import loads
-from bench.process import BrokerProcess, free_port
+from bench.ports import free_port
+from bench.process import BrokerProcess
 
 WARM_REQUESTS, REQUESTS = 300, 3000
 COUNTED = "connection_run"

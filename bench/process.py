@@ -26,13 +26,6 @@ class BrokerFailed(Exception):
     """The broker ended, or did not answer in time; the message carries the end of its output."""
 
 
-def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def cpu_seconds(pid: int) -> float:
     """User plus system seconds of all threads of `pid`, living and ended, to the nanosecond.
 

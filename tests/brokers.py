@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from bench.ports import free_port
+
 READY = re.compile(r"brokerd ready address=(\S+):(\d+) .*ms=(\d+)")
 START_WAIT_S = 30.0
 STOP_WAIT_S = 30.0
@@ -36,13 +38,6 @@ class BrokerDied(Exception):
 def _die_with_parent() -> None:
     """Runs in the child between fork and exec. Keeps (1)."""
     _LIBC.prctl(1, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def rss_bytes(pid: int) -> int:
@@ -100,6 +95,7 @@ class Brokerd:
 
     def spawn(self) -> None:
         """Start the process without waiting for it."""
+        self.port = self.port or free_port()
         self.output.write_bytes(b"")
         environment = {**os.environ, "PYTHONPATH": BROKERD_TREE, **self.environment}
         if BROKERD_PRELOAD:

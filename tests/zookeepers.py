@@ -16,7 +16,8 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from pylog.metadata.zookeeper import ZooKeeper
-from tests.brokers import _die_with_parent, free_port
+from bench.ports import free_port
+from tests.brokers import _die_with_parent
 
 START_S = 60.0
 # Half a second and less: elections between tests are short.

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from tests.brokers import Brokerd, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd
 from tests.clients import round_trips
 from tests.security.kdc import REALM, Realm
 from tests.wire.talk import unique

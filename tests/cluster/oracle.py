@@ -17,7 +17,8 @@ from pylog.metadata import snapshots
 from pylog.metadata.image import Image, apply
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
-from tests.brokers import Brokerd, Kafka, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd, Kafka
 from tests.wire.sides import differences
 
 # Longer than any test: nothing happens by itself.

@@ -16,7 +16,8 @@ from pathlib import Path
 from pylog.client import Admin
 from pylog.client.descriptions import ScramUpsertion
 from pylog.testing.certificates import Authority, write
-from tests.brokers import Brokerd, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd
 from tests.security.issuer import Issuer
 
 USER, PASSWORD = "alice", "p=ss,w rd"

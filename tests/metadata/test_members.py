@@ -3,6 +3,7 @@ import random
 import socket
 import threading
 
+from bench.ports import free_port
 from pylog.config import Settings
 from pylog.metadata import controller
 from pylog.metadata.active_controller import ActiveController
@@ -26,10 +27,8 @@ def registered(broker_id: int, port: int):
 
 def test_a_new_controller_fences_whoever_went_with_the_former_one_before_its_session_ends():
     async def run():
-        with socket.create_server(("127.0.0.1", 0)) as alive, \
-                socket.create_server(("127.0.0.1", 0)) as dead:
-            ports = alive.getsockname()[1], dead.getsockname()[1]
-            dead.close()
+        with socket.create_server(("127.0.0.1", 0)) as alive:
+            ports = alive.getsockname()[1], free_port()
             log = MemoryLog()
             log.append([*controller.bootstrap(Image()), registered(2, ports[0]),
                         registered(3, ports[1])], log.elect(3), 0)
@@ -107,9 +106,7 @@ def a_controller(log, *brokers_):
 
 def test_a_broker_that_goes_while_its_heartbeat_is_decided_does_not_stay_unfenced():
     async def run():
-        with socket.create_server(("127.0.0.1", 0)) as dead:
-            port = dead.getsockname()[1]
-        log, gone = Held(), registered(2, port)
+        log, gone = Held(), registered(2, free_port())
         gone.fenced = True
         decider, tail = a_controller(log, gone)
         await decider.begin(log.elect(1))
@@ -129,10 +126,8 @@ def test_a_broker_that_goes_while_its_heartbeat_is_decided_does_not_stay_unfence
 
 def test_a_heartbeat_that_is_heard_after_its_connection_has_ended_is_no_sign_of_life():
     async def run():
-        with socket.create_server(("127.0.0.1", 0)) as dead:
-            port = dead.getsockname()[1]
         log = MemoryLog()
-        decider, tail = a_controller(log, registered(2, port))
+        decider, tail = a_controller(log, registered(2, free_port()))
         await decider.begin(log.elect(1))
         assert not (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
         decider.connection_closed(7)

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from bench.ports import free_port
 from pylog._native.log import LogDeleted, LogDir
 from pylog.config import Settings
 from pylog.metadata import snapshots
@@ -339,9 +340,8 @@ def test_a_start_that_knows_everything_already_does_not_wait_for_more(tmp_path):
 def test_a_controller_that_is_gone_is_left_for_another_and_found_again(tmp_path):
     async def go():
         async with ModelController(2) as two:
-            async with ModelController(1) as gone:
-                port = gone.port
-            gone.port = port
+            gone = ModelController(1)
+            gone.port = free_port()
             two.write(topic(1))
             async with Following(tmp_path, gone, two) as following:
                 assert await following.reaches(0) == {"t1"}

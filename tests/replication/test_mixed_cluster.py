@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.kafka import run_tool
-from tests.brokers import Kafka, free_port
+from bench.ports import free_port
+from tests.brokers import Kafka
 from tests.replication import support
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -13,7 +13,8 @@ from confluent_kafka.admin import (
 
 from bench.kafka import run_tool
 from pylog.testing.certificates import Authority, write
-from tests.brokers import Brokerd, Kafka, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd, Kafka
 from tests.replication import support
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import free_port
+from bench.ports import free_port
 
 REALM, PATHS = "TEST.PYLOG", os.pathsep.join(("/usr/sbin", "/usr/local/sbin"))
 CLIENT = """\

@@ -9,7 +9,8 @@ from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from tests.brokers import Brokerd, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd
 
 # Longer than any test waits.
 SESSION_MS = 600_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import free_port
+from bench.ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 
 from pylog.client import Admin, errors
 from pylog.client.descriptions import ScramDeletion, ScramUpsertion
-from pylog.testing.disturbances import free_port
+from bench.ports import free_port
 from tests.tools.support import run
 from tests.wire.talk import unique
 
@@ -63,6 +63,13 @@ def test_the_password_comes_from_a_file(broker, tmp_path):
         "--password-file", file, broker=broker)
     assert listed(broker, name) == [(name, "SCRAM-SHA-256")]
     run("users", "remove", name, "--yes", broker=broker)
+
+
+def test_a_password_file_that_is_no_text_is_named(broker, tmp_path):
+    file = tmp_path / "password"
+    file.write_bytes(b"caf\xe9\n")
+    ended = run("users", "set", unique("user"), "--password-file", file, broker=broker, fails=True)
+    assert ended.err == f"pylog: {file}: no UTF-8 text\n" and ended.code == 1
 
 
 def test_what_cannot_be_is_said_in_a_line(broker, typed):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import Brokerd, answers, free_port
+from bench.ports import free_port
+from tests.brokers import Brokerd, answers
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
