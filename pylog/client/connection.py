@@ -198,7 +198,9 @@ class Connection(asyncio.BufferedProtocol):
             elif made.secure and isinstance(failure, ConnectionError) and made.connected:
                 made.fail(KafkaConnectionError(f"{host}:{port}: {outgoing.explained(failure)}"))
             else:
-                made.fail(KafkaConnectionError(f"{host}:{port}: {failure}"))
+                made.fail(KafkaConnectionError(f"{host}:{port}: {unreachable.reason(failure)}"))
+        except UnicodeError:
+            made.fail(KafkaConnectionError(f"{host}:{port}: that is no host's name"))
         except KafkaError as failure:
             made.fail(failure)
         except BaseException:

@@ -8,6 +8,7 @@ Source: what brokers, HTTP servers and TLS do when they are spoken to in another
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from pylog.client import login
@@ -29,6 +30,13 @@ def how_far(connection: Connection) -> str:
         return where + "connected, but it does not speak TLS"
     without = "" if connection.secure else ", without TLS"
     return f"{where}connected, but it does not answer: is it a broker's port{without}?"
+
+
+def reason(failure: OSError) -> str:
+    """Why there is no connection, in the system's words. Those that asyncio puts in their place
+    have the address in Python's spelling."""
+    known = failure.errno is not None and failure.errno > 0     # Below 0: of a name's resolution.
+    return os.strerror(failure.errno) if known else str(failure.strerror or failure)
 
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:

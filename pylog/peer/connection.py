@@ -21,7 +21,8 @@ import socket
 import sys
 from collections import deque
 
-from pylog.peer.errors import PeerError
+from pylog.config.errors import ConfigError
+from pylog.peer.errors import PeerError, reason_of
 from pylog.protocol import codec, messages, tables
 from pylog.protocol.errors import ProtocolError
 
@@ -88,6 +89,10 @@ class Peer(asyncio.Protocol):
             made.close()
             # Beyond its time, for a certificate that is looked at again.
             raise PeerError(f"{host}:{port}: {await made._unopened(error)}") from error
+        except (ConfigError, UnicodeError) as error:
+            # A certificate's file may be half written just now; a name may be none.
+            made.close()
+            raise PeerError(f"{host}:{port}: {reason_of(error)}") from error
         except BaseException:
             made.close()
             raise
@@ -110,7 +115,7 @@ class Peer(asyncio.Protocol):
             if outgoing.is_tls(error):
                 return await outgoing.distrusted(
                     error, self._host, self._port, self._credentials.own_chain)
-        return _plain(error)
+        return reason_of(error)
 
     def _ended_by(self, error: Exception) -> str:
         if self._credentials is not None and self._credentials.has_tls:
@@ -118,7 +123,7 @@ class Peer(asyncio.Protocol):
 
             if outgoing.is_tls(error):
                 return outgoing.refused(error, self._credentials.own_chain)
-        return _plain(error)
+        return reason_of(error)
 
     async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:
         """The answer to a request, decoded. Raises PeerError; EncodeError before it is sent."""
@@ -306,7 +311,3 @@ class Peer(asyncio.Protocol):
         self._room.release()
         if not waiter.done():
             waiter.set_result(answer)
-
-
-def _plain(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)

@@ -14,7 +14,8 @@ import select
 import socket
 from collections import namedtuple
 
-from pylog.peer.errors import PeerError
+from pylog.config.errors import ConfigError
+from pylog.peer.errors import PeerError, reason_of
 from pylog.protocol import codec, tables
 from pylog.protocol.errors import ProtocolError
 
@@ -42,16 +43,17 @@ def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentia
     end_ns = now_ns() + int(timeout_s * 1e9)
     try:
         made = socket.create_connection((host, port), timeout=timeout_s)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         # Keeps (1).
-        raise PeerError(f"{host}:{port}: {error.strerror or error}") from error
+        raise PeerError(f"{host}:{port}: {reason_of(error)}") from error
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setblocking(False)
     if credentials is None:
         return Dialled(made)
     try:
         return _secured(_Line(made, now_ns, end_ns), host, credentials)
-    except (PeerError, OSError, ProtocolError) as error:
+    except (PeerError, OSError, ProtocolError, ConfigError) as error:
+        # A certificate's file may be half written just now.
         made.close()
         raise PeerError(f"{host}:{port}: {error}") from None
     except BaseException:

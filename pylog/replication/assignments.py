@@ -72,7 +72,13 @@ class Assignments:
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:REPLICAS_MAX]
                 asked = {key: self._waiting[key] for key in keys}
-                if not await self._asked(asked):
+                try:
+                    is_told = await self._asked(asked)
+                except Exception:
+                    # Else nothing more would be told before another topic changes.
+                    log.exception("the controller could not be told of log directories")
+                    is_told = False
+                if not is_told:
                     # Keeps (2).
                     await asyncio.sleep(AGAIN_S)
         finally:

@@ -144,13 +144,22 @@ class Leadership:
     def tick(self) -> None:
         """Looks at all partitions; every half of replica.lag.time.max.ms, and at most a second."""
         for key, led in list(self._led.items()):
-            if len(led.isr.replicas) > 1 and not _is_at_rest(led):
+            if len(led.isr.replicas) > 1:
                 self._look(key, led)
 
     def _look(self, key: tuple[bytes, int], led: Led) -> None:
         """Takes out who lags, lets in who has caught up."""
+        try:
+            if _is_at_rest(led):
+                return
+            followers, ends = _followers(led.log), _ends(led)
+        except LogError as error:
+            # It was closed: the other partitions are looked at all the same.
+            log.info("a log does not tell its followers", extra={
+                "topic": led.name, "partition": key[1], "reason": str(error)})
+            return
         self._propose(key, led, led.isr.tick(
-            _followers(led.log), _ends(led), self._now_ns(),
+            followers, ends, self._now_ns(),
             self._settings["replica.lag.time.max.ms"] * 1_000_000))
 
     def _propose(self, key: tuple[bytes, int], led: Led, proposal: Any) -> None:
@@ -179,7 +188,14 @@ class Leadership:
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:PARTITIONS_MAX]
                 asked = {key: self._waiting.pop(key) for key in keys}
-                if await self._asked(asked):
+                try:
+                    is_decided = await self._asked(asked)
+                except Exception:
+                    # Else these partitions would propose nothing more: what they wait for is lost.
+                    log.exception("in-sync replicas could not be asked for")
+                    self._again(asked)
+                    is_decided = False
+                if is_decided:
                     pause_s = AGAIN_S
                 else:
                     # Keeps (3).

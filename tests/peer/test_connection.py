@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from bench.ports import free_port
 from pylog.peer.connection import FRAME_BYTES_MAX, IN_FLIGHT_MAX, Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import codec, messages
@@ -145,12 +146,15 @@ def test_a_closed_connection_fails_whoever_waits():
     run(close, use)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".b"])
+def test_a_name_that_is_none_is_a_peer_error(host):
+    with pytest.raises(PeerError, match=f"^{host}:9092: "):
+        asyncio.run(Peer.connect(host, 9092, "test"))
+
+
 def test_a_port_that_refuses_is_a_peer_error():
     async def use():
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
+        port = free_port()
         with pytest.raises(PeerError, match=f"127.0.0.1:{port}"):
             await Peer.connect("127.0.0.1", port, "test")
 

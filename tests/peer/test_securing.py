@@ -105,6 +105,21 @@ def test_a_certificate_of_ones_own_that_has_expired_is_told_with_its_day(way, tm
 
 
 @WAYS
+def test_a_certificate_that_is_half_written_is_an_attempt_that_failed_and_no_more(way, tmp_path):
+    wanted, file = credentials("SSL", tmp_path), tmp_path / "ca.pem"
+
+    async def both() -> int:
+        async with Node(tmp_path, own=GOOD) as node, asyncio.timeout(20):
+            file.write_bytes(CA.pem[:100])
+            with pytest.raises(PeerError, match=f"^127.0.0.1:{node.port}: .*ca.pem"):
+                await way(node, wanted)
+            file.write_bytes(CA.pem)
+            return await way(node, wanted)
+
+    assert asyncio.run(both()) == 7
+
+
+@WAYS
 def test_a_name_that_is_not_to_be_checked_may_be_any(way, tmp_path):
     wanted = credentials("SSL", tmp_path, **{
         "listener.name.in.ssl.endpoint.identification.algorithm": ""})

@@ -80,5 +80,5 @@ def test_others_replicas_and_those_without_a_log_are_not_told():
 
 def test_what_failed_is_told_again_after_a_pause(monkeypatch):
     monkeypatch.setattr(assignments, "AGAIN_S", 0.05)
-    channel = Channel(PeerError("gone"), PeerError("gone"))
+    channel = Channel(PeerError("gone"), ValueError("planted"))
     assert told(channel, topic(TWO)) == [{ONE: [0]}] * 3

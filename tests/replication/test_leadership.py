@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from pylog._native.log import LogDeleted
 from pylog.metadata.image import Broker, Image, Partition, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -245,6 +246,39 @@ def test_without_an_answer_the_same_is_asked_again_but_not_in_a_loop():
 
     channel = run(decide, use)
     assert channel.asked[0] == channel.asked[1] == channel.asked[2]
+
+
+def test_what_goes_wrong_with_a_request_costs_no_proposal():
+    failures = []
+
+    def decide(request):
+        if not failures:
+            failures.append(request)
+            raise ValueError("planted")
+        return accept(request)
+
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        async with asyncio.timeout(10):
+            while logs[0].told[-1] != (1, [1, 2], 2):
+                await asyncio.sleep(0.01)
+
+    channel = run(decide, use)
+    assert channel.asked[0] == channel.asked[1]
+
+
+def test_a_log_that_is_closed_keeps_no_other_partition_from_its_turn():
+    def closed():
+        raise LogDeleted(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "closed")
+
+    async def use(leadership, channel, logs, clock):
+        clock.ns = 60 * SECOND
+        logs[0].followers = closed
+        leadership.tick()
+        await settle()
+
+    request, = run(accept, use, 2, isr=(1, 2)).asked
+    assert [row.partition_index for row in request.topics[0].partitions] == [1]
 
 
 def test_what_is_led_no_more_is_not_asked_for():
