@@ -113,6 +113,47 @@ def test_records_that_the_log_did_not_take_are_in_no_later_stretch(world, monkey
     assert world.save() == [("flush",), ("write", [1, 2], None)]
 
 
+def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
+    monkeypatch.setattr(saver, "SAVE_ROWS", 2)
+    monkeypatch.setattr(saver, "LOOK_SECONDS", 0)
+    looks = []
+
+    class Log(SimpleNamespace):
+        """One more record is written with the first rows, and replicated at the third look."""
+
+        @property
+        def high_watermark(self):
+            looks.append(self.end_offset)
+            return 10 if looks.count(10) >= 3 else 9
+
+    world.shard.journal.log = world.log = Log(**{
+        name: value for name, value in vars(world.log).items() if name != "high_watermark"})
+
+    def append_now():
+        world.log.end_offset = 9 + min(1, len(world.heard))
+
+    world.journal.append_now = append_now
+    assert world.save() == [("flush",), ("write", [1, 2], None), ("flush",),
+                            ("write", [3], (7, 107)), ("saved", {"a", "b"})]
+    assert looks.count(10) == 3
+
+
+@pytest.mark.parametrize("left", ["a replica that is away", "a term that ends"])
+def test_rows_of_records_that_another_leader_may_not_have_are_left_for_later(
+        world, monkeypatch, left):
+    monkeypatch.setattr(saver, "SAVE_ROWS", 2)
+    monkeypatch.setattr(saver, "LOOK_SECONDS", 0)
+
+    def append_now():
+        if world.heard:
+            world.log.end_offset = 10
+            world.journal.failed = left == "a term that ends"
+
+    world.journal.append_now = append_now
+    assert world.save() == [("flush",), ("write", [1, 2], None)]
+    assert world.machine.changed == {"a", "b"}
+
+
 @pytest.mark.parametrize(("name", "error", "traced"), [
     ("write", StoreError("planted"), False), ("saved", ValueError("ours"), True),
     ("flush", LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted"), False)])
