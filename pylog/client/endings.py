@@ -13,6 +13,8 @@ import logging
 import os
 import weakref
 
+from pylog.protocol.counts import counted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pylog.client.producing import Producing
@@ -37,8 +39,8 @@ def _ended() -> None:
         left = {(pending.topic, pending.partition) for pending in producing.accumulator.pendings()}
         if left and not producing.closed:
             # Keeps (2).
-            log.warning("records to %d partitions were not delivered: call flush() or close() "
-                        "before the program ends", len(left))
+            log.warning("records to %s were not delivered: call flush() or close() "
+                        "before the program ends", counted(len(left), "partition"))
 
 
 os.register_at_fork(after_in_child=_forked)

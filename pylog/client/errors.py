@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from pylog.protocol.counts import counted
 from pylog.protocol.errors import TABLE, Error, ErrorCode
 
 
@@ -75,9 +76,8 @@ class LostRecords(KafkaError):
     """Records that were sent and not acknowledged. `count`: how many."""
 
     def __init__(self, count: int):
-        them = "1 record was" if count == 1 else f"{count} records were"
-        super().__init__(f"{them} not acknowledged: what each failed with is in its delivery, "
-                         "and in on_delivery")
+        super().__init__(f"{counted(count, 'record')} not acknowledged: what each failed with is "
+                         "in its delivery, and in on_delivery")
         self.count = count
 
     @classmethod

@@ -28,6 +28,7 @@ from pylog.client.errors import FatalError, KafkaError, KafkaTimeoutError, error
 from pylog.client.measures import Records
 from pylog.client.settings import Settings
 from pylog.client.transactions import Identity
+from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
@@ -367,8 +368,8 @@ class Sender:
             elif pending.base_sequence >= 0:
                 pending.queue.needs_new_epoch = True  # Keeps (4).
         self.cluster.notices.warn(
-            ("lost", pending.topic, type(failure)), "%d records for %s-%d are lost: %s",
-            pending.count, pending.topic, pending.partition, failure)
+            ("lost", pending.topic, type(failure)), "%s for %s-%d lost: %s",
+            counted(pending.count, "record"), pending.topic, pending.partition, failure)
         self.counts.lost(pending.topic, pending.count)
         self.accumulator.complete(pending, error=failure)
 

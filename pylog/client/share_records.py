@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pylog.protocol.counts import counted
 from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client import arrow
 from pylog.client.acknowledgements import Acknowledge
@@ -84,8 +85,8 @@ class ShareRecords:
         unread: list[int] = []
         if broken is not None:
             unread = [offset for offset in gaps if offset >= broken.offset]
-            self.core.fail(error(broken.code, f"{broken}; {len(unread)} records are rejected",
-                                 str(item.tp)))
+            self.core.fail(error(
+                broken.code, f"{broken}; {counted(len(unread), 'record')} rejected", str(item.tp)))
         elif released:
             unread = [offset for offset in gaps if offset > max(offsets, default=-1)]
         self.core.took(item, gaps)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from pylog.protocol.counts import counted
 from pylog.client.acknowledgements import Acknowledge, InHand
 from pylog.client.cluster import Cluster
 from pylog.client.errors import (
@@ -181,7 +182,8 @@ class Sharing:
         if default is None:
             unsaid = sum(hand.unsaid for hand in self.in_hand.values())
             if unsaid:
-                raise IllegalStateError(f"{unsaid} records of earlier polls are not acknowledged")
+                raise IllegalStateError(
+                    f"{counted(unsaid, 'record')} of earlier polls not acknowledged")
         self._queue(default)
 
     def _queue(self, default: Acknowledge | None) -> None:

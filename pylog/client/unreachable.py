@@ -35,8 +35,9 @@ def how_far(connection: Connection) -> str:
 def reason(failure: OSError) -> str:
     """Why there is no connection, in the system's words. Those that asyncio puts in their place
     have the address in Python's spelling."""
-    known = failure.errno is not None and failure.errno > 0     # Below 0: of a name's resolution.
-    return os.strerror(failure.errno) if known else str(failure.strerror or failure)
+    code = failure.errno or 0
+    # Below 0: of a name's resolution.
+    return os.strerror(code) if code > 0 else str(failure.strerror or failure)
 
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from pylog.protocol.counts import counted
 from pylog.coordinator import (
     consumer_records,
     conversion,
@@ -280,7 +281,7 @@ def consumer_group(groups: Any, group_id: str) -> ConsumerGroup:
 def check_room(groups: Any, group: ConsumerGroup, member_id: str) -> None:
     limit = groups.limits.consumer.members_max
     if len(group.members) >= limit and member_id not in group.members:
-        raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {limit} members")
+        raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {counted(limit, 'member')}")
 
 
 def member_of(group: ConsumerGroup, member_id: str, joins: bool = False) -> ConsumerMember:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from hashlib import blake2b
 from typing import NamedTuple
 
+from pylog.protocol.counts import counted
 from pylog.coordinator import share_assignor, share_group
 from pylog.coordinator.share_assignor import Assignment
 from pylog.coordinator.share_group import Places, ShareGroup, ShareMember
@@ -117,7 +118,8 @@ def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, S
     if member is None:
         if len(group.members) >= obeyed.members_max:
             raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED,
-                          f"The group has {obeyed.members_max} members, as many as it may have.")
+                          f"The group has {counted(obeyed.members_max, 'member')}, as many as "
+                          "it may have.")
         if epoch != JOIN:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
                           f"{member_id} is no member of group {group_id}.")

@@ -13,6 +13,7 @@ Source: KIP-1071; Kafka's GroupMetadataManager.
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from pylog.protocol.counts import counted
 from pylog.coordinator import (
     rebalances,
     streams_answers,
@@ -246,7 +247,8 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
                           f"the group has no member {request.member_id}")
         limit = groups.limits.streams_members_max
         if len(group.members) >= limit:
-            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {limit} members")
+            raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED,
+                          f"the group has {counted(limit, 'member')}")
         return StreamsMember(request.member_id)
     # The answer with the last epoch may have been lost: who has the one before it is believed if it
     # owns nothing that it was not given.

@@ -9,6 +9,7 @@ Source: none. Options of CreateTopics rather than an API key of our own: every c
   make a branch, and a broker that knows none of it refuses the setting by its name.
 """
 
+from pylog.protocol.counts import counted
 from pylog.log.branches import Cut
 from pylog.metadata.image import Image, is_internal
 from pylog.metadata.controller import TopicResult
@@ -67,10 +68,10 @@ def _source(image: Image, topic, options: dict):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a branch's partitions are where its source's are")
     if topic.num_partitions not in (-1, count):
         raise Refusal(ErrorCode.INVALID_PARTITIONS,
-                      f"'{name}' has {count} partitions, and so has a branch of it")
+                      f"'{name}' has {counted(count, 'partition')}, and so has a branch of it")
     if topic.replication_factor not in (-1, factor):
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
-                      f"'{name}' has {factor} replicas, and so has a branch of it")
+                      f"'{name}' has {counted(factor, 'replica')}, and so has a branch of it")
     return source
 
 

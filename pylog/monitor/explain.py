@@ -8,7 +8,7 @@ Source: what operators look at, in the order in which one explains the other awa
 """
 
 from pylog.coordinator.rebalances import sentence
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 
 REBALANCES_MANY = 3     # In the minutes that are known of.
 HOT_SHARE = 0.5         # Of all lag, in one partition or with one member.

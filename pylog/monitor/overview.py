@@ -12,7 +12,7 @@ from __future__ import annotations
 from html import escape
 
 from pylog.metadata.image import NO_LEADER
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:

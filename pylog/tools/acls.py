@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylog.client.descriptions import AclBinding, AclFilter
-from pylog.tools.command import Tools, confirmed
+from pylog.tools.command import Tools, confirmed, text_of
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bo
 def _read(file: Any) -> list[AclBinding]:
     """Raises ToolError."""
     try:
-        rows = json.loads(file.read(FILE_BYTES_MAX))
+        rows = json.loads(text_of(file, FILE_BYTES_MAX))
         if not isinstance(rows, list):
             raise ValueError("no list")
         return [_rule(number, row) for number, row in enumerate(rows, 1)]

@@ -29,7 +29,7 @@ from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
 from pylog.metadata.image import ACCESS_RULE, Image, MetadataError, is_known
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.protocol import records
 from pylog.security.access import authorizer_of
 from pylog.security.sasl import Mechanisms

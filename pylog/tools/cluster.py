@@ -17,7 +17,7 @@ import click
 
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.tools import endpoint, inquiry, replicas, verify

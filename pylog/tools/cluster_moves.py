@@ -18,7 +18,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.metadata import Metadata, PartitionInfo
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import Tool, confirmed
 from pylog.tools.session import Session, ToolError

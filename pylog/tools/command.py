@@ -165,6 +165,14 @@ def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
     return found
 
 
+def text_of(file: Any, chars_max: int = -1) -> str:
+    """What a text file holds. Raises ToolError."""
+    try:
+        return str(file.read(chars_max))
+    except UnicodeDecodeError:
+        raise ToolError(f"{file.name}: no UTF-8 text") from None
+
+
 def confirmed(question: str, yes: bool) -> None:
     """Asks on a terminal; elsewhere --yes has to say so. Raises click.Abort, UsageError."""
     import sys

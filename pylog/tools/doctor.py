@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pylog.client.errors import KafkaError
+from pylog.protocol.counts import counted
 from pylog.tools import machine, reach
 from pylog.tools.command import Tool
 from pylog.tools.findings import FAIL, Finding
@@ -75,7 +76,7 @@ def _print(session: Session, found: list[Finding]) -> None:
         out.line()
         out.line(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["fail"]:
-        raise ToolError(f"{counts['fail']} checks failed")
+        raise ToolError(f"{counted(counts['fail'], 'check')} failed")
 
 
 COMMANDS = {"doctor": doctor}

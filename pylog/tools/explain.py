@@ -20,7 +20,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
 from pylog.tools import endpoint, lags
 from pylog.tools.command import GROUP, Tool

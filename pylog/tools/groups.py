@@ -17,7 +17,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import explain, history, inquiry, lags
 from pylog.tools.command import GROUP, Look, Tools, confirmed
 from pylog.tools.moments import moment

@@ -15,7 +15,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.coordinator.rebalances import sentence
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import endpoint, explain, lags
 from pylog.tools.command import GROUP, Tool
 from pylog.tools.session import Session, ToolError

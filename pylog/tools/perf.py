@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tools
 from pylog.tools.latencies import Latencies

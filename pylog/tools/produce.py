@@ -22,7 +22,7 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.descriptions import NewTopic
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import inquiry, streams
 from pylog.tools.command import TOPIC, Tool, pairs, registry_option
 from pylog.tools.moments import moment

@@ -22,7 +22,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.security import stores
 from pylog.tools import endpoint, inquiry, replicas

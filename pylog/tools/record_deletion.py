@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tool, confirmed
 from pylog.tools.moments import moment

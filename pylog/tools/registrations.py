@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.tools import inquiry
 from pylog.tools.command import Tool, confirmed

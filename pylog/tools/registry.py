@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from pylog.client.serialization.registry import LEVELS, Schema, SchemaRegistry
-from pylog.tools.command import Local, Tools, confirmed, registry_option
+from pylog.tools.command import Local, Tools, confirmed, registry_option, text_of
 from pylog.tools.inquiry import unknown
 from pylog.tools.session import Session, ToolError
 
@@ -129,7 +129,7 @@ def _given(command: Any) -> Any:
 def _schema(file: Any, kind: str | None, references: tuple[str, ...]) -> Schema:
     """Raises click.UsageError, ToolError."""
     of = kind.upper() if kind else TYPES.get(file.name.rpartition(".")[2], "AVRO")
-    text = file.read()
+    text = text_of(file)
     if of != "PROTOBUF":
         try:
             json.loads(text)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.tools import inquiry, resources
 from pylog.tools.session import ToolError

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import internals, moments
 from pylog.tools.command import Local, Tools
 from pylog.tools.files import Segment, Verdict

@@ -16,7 +16,7 @@ from pylog.client.administration import Admin
 from pylog.client.descriptions import ShareOffset
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import dead_letters, inquiry
 from pylog.tools.command import GROUP, Look, Tools
 from pylog.tools.session import Session

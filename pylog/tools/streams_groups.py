@@ -19,7 +19,7 @@ from pylog.client.descriptions import (
 )
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.tools import inquiry, lags
 from pylog.tools.command import GROUP, Look, Tools
 from pylog.tools.printer import span

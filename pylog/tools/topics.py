@@ -20,7 +20,7 @@ from pylog.client.cluster import Cluster
 from pylog.client.descriptions import NewTopic
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
 from pylog.tools.branching import branch

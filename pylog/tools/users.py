@@ -69,7 +69,11 @@ def _password(file: Any) -> str:
     if file is None and sys.stdin.isatty():
         found: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
-        found = (file or sys.stdin).readline().rstrip("\n")
+        source = file or sys.stdin
+        try:
+            found = source.readline().rstrip("\n")
+        except UnicodeDecodeError:
+            raise ToolError(f"{source.name}: no UTF-8 text") from None
     if not found:
         raise ToolError("the password is empty")
     return found

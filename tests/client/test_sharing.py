@@ -302,7 +302,7 @@ def test_an_explicit_consumer_has_to_say_of_each_record(clock, run):
         core = await Core(clock, share_acknowledgement_mode="explicit").begin(ONE)
         core.took(acquired(ONE, (0, 1)), ())
         core.acknowledge(ONE, 0, RELEASE)
-        with pytest.raises(IllegalStateError, match="1 records of earlier polls"):
+        with pytest.raises(IllegalStateError, match="1 record of earlier polls"):
             await core.poll(0)
         core.acknowledge(ONE, 1, ACCEPT)
         await core.poll(0)

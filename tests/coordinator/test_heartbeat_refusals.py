@@ -104,7 +104,7 @@ def test_a_group_is_full_for_who_is_not_in_it(most, code):
     ask(machine)
     answer = ask(machine, member_id="o")
     assert answer.error_code == code
-    assert answer.error_message == ("the group has 1 members" if code else None)
+    assert answer.error_message == ("the group has 1 member" if code else None)
     assert ask(machine).error_code == 0
 
 

@@ -89,7 +89,7 @@ def test_a_group_is_full_for_who_is_not_in_it(machine, most, code):
     machine.join("a")
     answer = machine.join("b")
     assert answer.error_code == code
-    assert answer.error_message == ("the group has 1 members" if code else None)
+    assert answer.error_message == ("the group has 1 member" if code else None)
 
 
 def test_who_is_no_member_is_told_so_and_changes_nothing(machine):

@@ -204,3 +204,9 @@ def test_the_admin_client_has_kafkas_calls(broker):
         assert failed.value.results[rule] is None
         assert admin.delete_acls([wanted]) == {wanted: [rule]}
         assert admin.describe_acls(wanted) == []
+
+
+def test_a_file_of_rules_that_is_no_text_is_named(broker, tmp_path):
+    (tmp_path / "rules.json").write_bytes(b"[\xff]")
+    ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=True)
+    assert ended.err.endswith("rules.json: no UTF-8 text\n")

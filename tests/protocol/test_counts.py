@@ -1,6 +1,6 @@
 import pytest
 
-from pylog.monitor.counts import counted
+from pylog.protocol.counts import counted
 
 
 @pytest.mark.parametrize(("number", "said"), [

@@ -1,7 +1,7 @@
 """How many of something, as a sentence says it.
 
 Owns: nothing.
-Called by: monitor.overview, monitor.explain; tools, wherever they tell a number.
+Called by: every package, wherever it tells a number of things.
 Invariants: (1) one of a kind is in the singular.
 Source: none.
 """
