@@ -349,6 +349,9 @@ class Cluster:
             say(("reach", host, port), "no connection to %s", failure)
             raise
         made.on_silence = lambda: self._fell_silent(made)
+        made.on_throttle = lambda: self.notices.warn(
+            ("throttled", host, port), "%s:%d throttles this client by a quota, for %g s",
+            host, port, made.throttle_ms / 1000)
         road.backoff.reset()
         self.notices.over(("reach", host, port), "connected to %s:%d again", host, port)
         return made

@@ -158,6 +158,10 @@ class Connection(asyncio.BufferedProtocol):
         self.served = False          # It answered to more than what anybody may ask.
         self.is_silent = False       # For longer than SILENCE_S nothing came that is waited for.
         self.on_silence: Callable[[], object] = lambda: None
+        # Until then, by the loop's clock, the broker's quotas may hold back its answers (KIP-219).
+        self.throttled_until_s = 0.0
+        self.throttle_ms = 0         # By the last answer that had any.
+        self.on_throttle: Callable[[], object] = lambda: None
         self.failure: KafkaError | None = None
         self.used_s = time.monotonic()
         self._under_way: collections.deque[_Request] = collections.deque()
@@ -410,7 +414,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         request.timer = self.loop.call_later(
             min(left_s, SILENCE_S), self._silent, request, left_s, wait_s)
-        if request.api_key not in PATIENT_KEYS:
+        if self.loop.time() < self.throttled_until_s + SILENCE_S:
+            self.on_throttle()
+        elif request.api_key not in PATIENT_KEYS:
             self.is_silent = True
             self.on_silence()
 
@@ -552,9 +558,12 @@ class Connection(asyncio.BufferedProtocol):
                     frame = Frame(self.pool.take(len(view)), len(view), self.pool)
                     frame.view[:] = view
                 frame.version, frame.body = request.version, body
+                if request.api_key == api.FETCH:     # It begins with it.
+                    self._throttled(int.from_bytes(frame.view[body:body + 4], "big"))
                 result, frame = frame, None
             else:
                 result = self._decode(request, view, body)
+                self._throttled(getattr(result, "throttle_time_ms", 0))
         except ProtocolError as broken:
             failure = KafkaConnectionError(f"{self.host}:{self.port}: {broken}")
             if not request.future.done():
@@ -566,6 +575,12 @@ class Connection(asyncio.BufferedProtocol):
                 frame.release()
         if not request.future.done():
             request.future.set_result(result)
+
+    def _throttled(self, throttle_ms: int) -> None:
+        """A quota's answer says for how long the broker takes no more of this connection."""
+        if throttle_ms > 0:
+            self.throttle_ms = throttle_ms
+            self.throttled_until_s = self.loop.time() + throttle_ms / 1000
 
     def _decode(self, request: _Request, view: memoryview, body: int) -> Any:
         version = request.version

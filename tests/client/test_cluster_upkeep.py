@@ -303,6 +303,21 @@ def test_a_connection_that_falls_silent_has_the_metadata_asked_for(timed):
     world.run(work)
 
 
+def test_a_broker_that_throttles_is_told_of_and_is_no_reason_for_new_metadata(timed, caplog):
+    world = timed()
+
+    async def work(cluster):
+        await cluster.refresh()
+        made = await cluster.connection(1)
+        made.throttle_ms = 2500
+        made.on_throttle()
+        made.on_throttle()
+        assert not cluster._wanted.is_set()
+
+    world.run(work)
+    assert caplog.text.count("throttles this client by a quota, for 2.5 s") == 1
+
+
 @pytest.mark.parametrize(("limit_ms", "after_s", "requests", "usable"), [
     (5000, 5, 0, True), (5000, 5.001, 0, False), (5000, 60, 1, True), (-1, 1000, 0, True),
     (0, 0.001, 0, False)])

@@ -105,6 +105,30 @@ def test_a_broker_that_says_nothing_is_told_of_until_it_answers(played):
     played(steps)
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_broker_that_throttles_is_not_silent_until_it_should_have_answered(played, raw):
+    async def steps(one, clock):
+        silent, throttled = [], []
+        one.on_silence = lambda: silent.append(clock.now_s - 1000)
+        one.on_throttle = lambda: throttled.append((clock.now_s - 1000, one.throttle_ms))
+        if raw:
+            one.versions[api.FETCH] = (4, 12)
+            one.send(messages.FetchRequest(), version=12, raw=True)
+            receive(one, codec.response_frame(
+                api.FETCH, 12, 1, messages.FetchResponse(throttle_time_ms=5000)))
+        else:
+            one.send(ASK(topics=[]))
+            receive(one, answered(throttle_time_ms=5000))
+        one.send(ASK(topics=[]), timeout_s=60)
+        await asyncio.sleep(6.5)
+        assert (silent, throttled) == ([], [(2.0, 5000), (4.0, 5000), (6.0, 5000)])
+        assert not one.is_silent
+        await asyncio.sleep(2)
+        assert one.is_silent and silent == [8.0] and len(throttled) == 3
+
+    played(steps)
+
+
 @pytest.mark.parametrize("wait_s, told", [(None, [2.0, 4.0]), (3.0, [2.0]), (2.0, []), (1.0, [])])
 def test_what_is_not_answered_in_time_ends_the_connection(played, wait_s, told):
     async def steps(one, clock):
