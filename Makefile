@@ -25,6 +25,7 @@ FUZZ_SECONDS ?= 60
 .PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
 
 run: build
+	@$(VENV)/bin/brokerd --version >&2
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
 
 # Debian's newest, from its archive and into the cache; encrypts for a fifth less CPU than 3.0.
