@@ -336,10 +336,11 @@ bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
 void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal);
 /* As log_append, of a client's transactional batch. Unless its transaction is open here,
  * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
- * from_zero: who is not known begins with sequence 0. */
+ * from_zero: who is not known begins with sequence 0. What is appended verifies the producer for
+ * the principal: for another one the coordinator is asked again. */
 int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         const struct batch_summary *summary, int64_t last_marker, bool from_zero,
-                        int64_t now_ms, struct log_appended *out);
+                        uint32_t principal, int64_t now_ms, struct log_appended *out);
 /* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
  * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
  * many bytes are in the log, also beside an error. */

@@ -294,7 +294,6 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         p->error = ERROR_INVALID_PRODUCER_EPOCH;
         return true;
     }
-    if (known.transaction_first_offset >= 0 && h.producer_epoch == known.epoch) return true;
     bool verified = known.verified_epoch >= 0 && known.verified_epoch == h.producer_epoch;
     if (verified && known.verified_for == r->principal) return true;
     struct serve_transaction *t = &r->transaction;
@@ -355,6 +354,7 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;
     q->serve = s;
+    q->principal = r->principal;
     q->parts = q->parts_inline;
     q->part_cap = PARTS_INLINE;
     q->version = r->api_version;

@@ -307,7 +307,8 @@ static int append_verified(struct played_batch b, int64_t last_marker, bool from
     b.attributes = BATCH_TRANSACTIONAL;
     size_t len = played_make(made, b);
     CHECK(batch_parse(made, len, &summary.header) == 0);
-    return log_append_verified(one, made, len, &summary, last_marker, from_zero, NOW, &appended);
+    return log_append_verified(one, made, len, &summary, last_marker, from_zero, 0, NOW,
+                               &appended);
 }
 
 static void verify(void) {

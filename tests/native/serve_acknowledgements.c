@@ -129,6 +129,29 @@ static void verified_before(void) {
     delete_topic(&a);
 }
 
+/* An open transaction is for whom the coordinator was asked: nobody else writes into it unasked. */
+static void verified_for_another(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    const int64_t producer = 5;
+    open_a(&config, true);
+    size_t len = make_batch(batch, producer, 0, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 1, .log_start = 1));
+    len = make_batch(batch, producer, 1, BATCH_TRANSACTIONAL);
+    log_verify_producer(a.logs[0], producer, 0, 3);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    check_asked(producer, "tx");
+    r.missing[0].error = 0;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
+    len = make_batch(batch, producer, 2, BATCH_TRANSACTIONAL);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 3, .log_start = 1));
+    delete_topic(&a);
+}
+
 /* An id may be known without an epoch, and a client may send none. */
 static void verified_without_epoch(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -358,6 +381,7 @@ int main(int argc, char **argv) {
     } scenes[] = {{"transactions", transactions},
                   {"one_producer", one_producer},
                   {"verified_before", verified_before},
+                  {"verified_for_another", verified_for_another},
                   {"verified_without_epoch", verified_without_epoch},
                   {"transactions_refused", transactions_refused},
                   {"replicas", replicas},
