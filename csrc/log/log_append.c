@@ -230,21 +230,6 @@ static int log_append_verify(const struct log *log, const struct batch_header *h
     return unknown && verified->from_zero && h->base_sequence != 0 ? LOG_E_SEQUENCE : 0;
 }
 
-bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
-                     struct log_producer *out) {
-    *out = (struct log_producer){-1, -1, -1, -1, -1, 0};
-    log_append_lock(log);
-    int result = log_load_producers(log, now_ms);
-    const struct producers_entry *e =
-        result == 0 ? producers_find(&log->append.producers, producer_id) : NULL;
-    if (e != NULL)
-        *out = (struct log_producer){e->transaction_first_offset, e->last_marker,
-                                     e->coordinator_epoch, e->epoch,
-                                     e->verified_epoch, e->verified_for};
-    log_append_unlock(log);
-    return result == 0;
-}
-
 /* 0; 1: it is there already, as *seen; or why it may not be appended. leader_epoch: -1 for any. */
 static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
                             const struct log_verified *verified, int64_t now_ms,

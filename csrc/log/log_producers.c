@@ -1,5 +1,5 @@
 /* The producers' state of a log that is opened or was cut: the newest snapshot that can be trusted,
- * and the batches behind it; and what a coordinator says of one. */
+ * and the batches behind it; what is known of one, and what a coordinator says of it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -113,6 +113,21 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     assert(from <= end);
     if (result == 0) log_recall_producers(log, from);
     return result;
+}
+
+bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
+                     struct log_producer *out) {
+    *out = (struct log_producer){-1, -1, -1, -1, -1, 0};
+    log_append_lock(log);
+    int result = log_load_producers(log, now_ms);
+    const struct producers_entry *e =
+        result == 0 ? producers_find(&log->append.producers, producer_id) : NULL;
+    if (e != NULL)
+        *out = (struct log_producer){e->transaction_first_offset, e->last_marker,
+                                     e->coordinator_epoch, e->epoch,
+                                     e->verified_epoch, e->verified_for};
+    log_append_unlock(log);
+    return result == 0;
 }
 
 void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal) {
