@@ -39,7 +39,7 @@ build: $(VENV)/.built
 # Each file of tests in one of two processes: most tests wait for a broker or a JVM.
 WORKERS ?= 2
 test: build $(VENV)/.tested
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart 0 $(TESTS)
 
 compat: build $(VENV)/.tested
 	@.ci/packages $(COMPAT_NEEDS)
