@@ -59,6 +59,9 @@ def _source(image: Image, topic, options: dict):
         raise Refusal(ErrorCode.INVALID_CONFIG, f"{SOURCE} must name a topic")
     if is_internal(name):
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is the broker's own")
+    if len(image.brokers) > 1:
+        raise Refusal(ErrorCode.INVALID_REQUEST,
+                      "a branch is links on one broker's disk: a cluster makes none")
     source = image.topics.get(name)
     if source is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -103,4 +106,5 @@ def without(records: list, gone: list) -> list:
     names, ids = {result.name for result in gone}, {result.topic_id for result in gone}
     return [record for record in records
             if bytes(getattr(record, "topic_id", b"") or b"") not in ids
-            and getattr(record, "resource_name", None) not in names]
+            and getattr(record, "resource_name", None) not in names
+            and getattr(record, "topic_name", None) not in names]

@@ -4,7 +4,8 @@ Owns: the right to append, the order of decisions.
 Called by: metadata.members, metadata.active_controller.
 Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
   holds all records before it; (2) a record counts only after the log has it; (3) who is no
-  controller decides nothing, and says so.
+  controller decides nothing, and says so; (4) what no image could follow is never in the log: it
+  would end every broker, at every start.
 Source: KIP-631 (Kafka's QuorumController).
 """
 
@@ -180,10 +181,13 @@ class Decider:
     def _appended(self, records: list) -> Delta:
         self._log.metadata_version = self._image.features.get(
             "metadata.version", snapshots.NEWEST_VERSION)
+        end_offset = self._image.offset + len(records)
+        # Keeps (4).
+        delta = self._tail.fold(MetadataBatch(end_offset, self._epoch, records))
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
-        assert last_offset == self._image.offset + len(records), (last_offset, self._image.offset)
+        assert last_offset == end_offset, (last_offset, end_offset)
         self._count_elections(records)
-        return self._tail.fold(MetadataBatch(last_offset, self._epoch, records))
+        return delta
 
     def _count_elections(self, records: list) -> None:
         for record in records:

@@ -386,8 +386,11 @@ def _producer_ids(fold: _Fold, record) -> None:
 
 
 def _clear_elr(fold: _Fold, record) -> None:
-    """Clears the eligible leader replicas of one topic, or of all (KIP-966)."""
-    topics = [fold.topics[record.topic_name]] if record.topic_name else list(fold.topics.values())
+    """Clears the eligible leader replicas of one topic, or of all (KIP-966); of a topic that is not
+    there nobody is eligible."""
+    topics = list(fold.topics.values())
+    if record.topic_name:
+        topics = list(filter(None, [fold.topics.get(record.topic_name)]))
     for topic in topics:
         states = fold.partitions_of(topic.id)
         states[:] = [fold.shared(state._replace(

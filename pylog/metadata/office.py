@@ -82,7 +82,7 @@ class Office:
             except QuorumLost as error:
                 log.warning("the quorum does not answer", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
-            except LogError as error:
+            except (LogError, OSError) as error:
                 # A directory that failed for good ends the broker elsewhere.
                 log.error("the metadata log cannot be written: tried again", extra={
                     "reason": str(error)})
@@ -152,6 +152,12 @@ class Office:
                     self._stirred.set()
                     return
                 # No answer says nothing: the lease will.
+                await asyncio.sleep(DIAL_AGAIN_S)
+                continue
+            except (OSError, ValueError) as error:
+                # A certificate that is half written: it says nothing, either.
+                log.warning("the controller cannot be watched: tried again", extra={
+                    "controller": holder.node_id, "reason": str(error)})
                 await asyncio.sleep(DIAL_AGAIN_S)
                 continue
             try:

@@ -27,6 +27,7 @@ class Tail:
         self.newest = image
         self.published = image
         self._held: list | None = None   # Records of an open transaction (4).
+        self._folded: tuple = (None, None)   # The last delta, and what is held after it.
         self._amid: set[int] = set()     # Offsets of images amid one that are not published yet.
         self.published_in_transaction = False
         self._deltas: deque = deque()
@@ -49,19 +50,20 @@ class Tail:
         assert batch.last_offset > self.newest.offset, (batch.last_offset, self.newest.offset)
         records, held = self._ended(batch.records)
         delta = advance(self.newest, records, batch.last_offset, batch.epoch)
-        self._held = held          # Keeps (5).
+        self._folded = delta, held
         return delta
 
     def replace(self, batch) -> None:
         """A snapshot, whose records are all there is, takes the place of `newest`."""
         after = apply(Image(), batch.records, batch.last_offset, batch.epoch)
-        self._held = None
-        self.push(difference(self.newest, after))
+        delta = difference(self.newest, after)
+        self._folded = delta, None
+        self.push(delta)
 
     def push(self, delta: Delta) -> None:
         """The delta's records are committed; its effects follow (1)."""
         assert delta.before is self.newest, (delta.before.offset, self.newest.offset)
-        self.newest = delta.after
+        self._follow(delta)
         self._deltas.append(delta)
         if self.in_transaction:
             self._amid.add(delta.after.offset)
@@ -72,8 +74,14 @@ class Tail:
         """Follows a log up to its end, before anything here has effects. Raises MetadataError."""
         assert self.published is self.newest and not self._deltas, self.newest.offset
         for batch in batches:
-            self.newest = self.fold(batch).after
+            self._follow(self.fold(batch))
         self.begin()
+
+    def _follow(self, delta: Delta) -> None:
+        """Only now is the delta so. Keeps (5)."""
+        folded, held = self._folded
+        assert folded is delta, delta.after.offset
+        self.newest, self._held = delta.after, held
 
     def begin(self) -> None:
         """A start has put everything into force that the records say up to now."""

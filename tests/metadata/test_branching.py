@@ -18,8 +18,8 @@ SOURCE, AT_OFFSET, AT_TIME = branching.SOURCE, branching.AT_OFFSET, branching.AT
 
 @pytest.fixture(scope="module")
 def image():
-    """With the topic `source`, of two partitions with two replicas."""
-    return create(cluster(2), topic("source", 2, 2, configs={
+    """With the topic `source`, of two partitions."""
+    return create(cluster(), topic("source", 2, configs={
         "retention.ms": "5", "segment.bytes": "1048576"}), topic("__consumer_offsets"))[0]
 
 
@@ -46,7 +46,7 @@ def test_a_branch_has_the_shape_and_the_settings_of_its_source_and_its_own_above
     assert request.topics[0] is plain and (request.timeout_ms, request.validate_only) == (33, True)
     made = request.topics[1]
     assert (made.name, made.num_partitions, made.replication_factor, made.assignments) == (
-        "branch", 2, 2, [])
+        "branch", 2, 1, [])
     assert {config.name: config.value for config in made.configs} == {
         "retention.ms": "9", "segment.bytes": "1048576"}
 
@@ -54,7 +54,7 @@ def test_a_branch_has_the_shape_and_the_settings_of_its_source_and_its_own_above
 @pytest.mark.parametrize(("options", "cut"), [
     ({}, Cut(None, None)), ({"at_offset": "0"}, Cut(0, None)), ({"at_time": "17"}, Cut(None, 17)),
     ({"at_offset": "9" * 18}, Cut(10**18 - 1, None)),
-    ({"partitions": 2, "factor": 2}, Cut(None, None))])
+    ({"partitions": 2, "factor": 1}, Cut(None, None))])
 def test_a_branch_is_cut_where_it_says(image, options, cut):
     _, branches, refused = branching.taken(image, NEW(topics=[branch(**options)]))
     assert branches == {"branch": ("source", cut)} and refused == []
@@ -68,7 +68,7 @@ def test_a_branch_is_cut_where_it_says(image, options, cut):
     ({"assignments": [(0, [1])]}, E.INVALID_REQUEST, "where its source's are"),
     ({"partitions": 1}, E.INVALID_PARTITIONS, "has 2 partitions"),
     ({"partitions": 3}, E.INVALID_PARTITIONS, "has 2 partitions"),
-    ({"factor": 1}, E.INVALID_REPLICATION_FACTOR, "has 2 replicas"),
+    ({"factor": 2}, E.INVALID_REPLICATION_FACTOR, "has 1 replica,"),
     ({"at_offset": "1", "at_time": "1"}, E.INVALID_CONFIG, "either"),
     ({"at_offset": "-1"}, E.INVALID_CONFIG, "expected a number from 0 on$"),
     ({"at_offset": "9" * 19}, E.INVALID_CONFIG, "expected a number"),
@@ -82,6 +82,13 @@ def test_a_branch_that_cannot_be_is_refused_and_the_other_topics_go_on(image, op
     assert request.topics == [plain] and branches == {}
     assert (refused.name, refused.error) == ("branch", error)
     assert re.search(text, refused.message)
+
+
+def test_a_cluster_makes_no_branch_for_its_links_would_be_on_one_brokers_disk():
+    two = create(cluster(2), topic("source"))[0]
+    _, branches, (refused,) = branching.taken(two, NEW(topics=[branch()]))
+    assert branches == {} and refused.error == E.INVALID_REQUEST
+    assert "a cluster makes none" in refused.message
 
 
 def test_only_branches_get_the_leader_epochs_of_their_sources():
@@ -101,7 +108,8 @@ def test_nothing_is_left_of_a_branch_that_could_not_be_made_but_of_the_others_ev
     def records(name, id_):
         return [messages.TopicRecord(name=name, topic_id=id_),
                 messages.ConfigRecord(resource_type=2, resource_name=name, name="x", value="1"),
-                messages.PartitionRecord(topic_id=id_, partition_id=0)]
+                messages.PartitionRecord(topic_id=id_, partition_id=0),
+                messages.ClearElrRecord(topic_name=name)]
     stays = [*records("plain", PLAIN), messages.NoOpRecord()]
     assert branching.without([*records("branch", BRANCH), *stays],
                              [TopicResult("branch", E.KAFKA_STORAGE_ERROR, None, BRANCH)]) == stays

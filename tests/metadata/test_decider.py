@@ -7,7 +7,7 @@ import pytest
 from pylog._native.log import StorageError
 from pylog.metadata import decider as decider_module
 from pylog.metadata.decider import Decider, after
-from pylog.metadata.image import Image
+from pylog.metadata.image import Image, MetadataError
 from pylog.metadata.log import NotController
 from pylog.metadata.partition_change import RECOVERING
 from pylog.metadata.refusal import Refusal
@@ -282,3 +282,23 @@ def test_the_image_after_a_decision_is_at_the_offset_of_its_last_record():
     assert after(image, []) is image
     made = after(image, [messages.FeatureLevelRecord(name="x", feature_level=3), NO_OP()])
     assert (made.offset, made.epoch, made.features) == (6, 2, {"x": 3})
+
+
+def test_what_no_image_could_follow_is_refused_and_is_not_in_the_log():
+    async def go(loop):
+        made, log = in_office()
+        unknown = messages.PartitionRecord(topic_id=bytes(15) + b"u", partition_id=0)
+        with pytest.raises(MetadataError, match="unknown topic id"):
+            await made._decided(decision(NO_OP(), unknown))
+        assert await made._decided(decision(NO_OP())) == ("result", 0)
+    run(go)
+
+
+def test_a_transaction_that_the_log_refuses_has_not_begun():
+    async def go(loop):
+        made, log = in_office()
+        log.failure = StorageError(0, 56, "no room")
+        with pytest.raises(StorageError):
+            await made._decided(decision(messages.BeginTransactionRecord(name=None)))
+        assert not made._tail.in_transaction
+    run(go)

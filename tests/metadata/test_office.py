@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import itertools
 import threading
 import time
@@ -320,8 +321,9 @@ def test_a_node_that_was_halted_for_longer_than_two_snapshots_goes_on_from_the_n
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
+@pytest.mark.parametrize("failure", [Shortage(0, 56, "no room"), OSError(errno.ENOSPC, "no room")])
 def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
-        tmp_path, servers, prefix, monkeypatch):
+        tmp_path, servers, prefix, monkeypatch, failure):
     monkeypatch.setattr(office, "SHORTAGE_S", 0.01)
 
     async def scenario(nodes):
@@ -332,13 +334,33 @@ def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
         def refused():
             tries.append(1)
             if len(tries) < 4:
-                raise Shortage(0, 56, "no room")
+                raise failure
             return copied()
 
         short.log.catch_up = refused
         await decides_until(holder, lambda: tries)
         await until(lambda: len(tries) >= 4 and short.followed == holder.followed)
 
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_a_controller_that_cannot_be_watched_is_not_taken_for_gone(
+        tmp_path, servers, prefix, monkeypatch):
+    monkeypatch.setattr(office, "DIAL_AGAIN_S", 0.01)
+    tries = []
+
+    async def half_written(*_):
+        tries.append(1)
+        raise ValueError("a certificate that is half written")
+
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        first = holder.log.term.epoch
+        tries.clear()
+        await until(lambda: len(tries) > 20)
+        assert active(nodes) is holder and holder.log.term.epoch == first
+
+    monkeypatch.setattr(Peer, "connect", half_written)
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
