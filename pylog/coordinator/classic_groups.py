@@ -23,7 +23,9 @@ from pylog.protocol.errors import ErrorCode
 MEMBER_ID_SINCE = 4         # The JoinGroup version whose clients know MEMBER_ID_REQUIRED (KIP-394).
 SKIP_ASSIGNMENT_SINCE = 9   # KIP-814.
 NEW_MEMBER_JOIN_MS = 5 * 60_000
+ABSENT_JOIN_MS_MIN = 1000
 PROTOCOLS_MAX = 1000
+NAME_IN_ID_MAX = 1000
 JOIN_BYTES_MAX = 512 << 10
 ASSIGNMENT_BYTES_MAX = 8 << 20
 MEMBER, JOIN, SYNC = "member", "join", "sync"    # Kinds of timers.
@@ -42,6 +44,8 @@ class ClassicGroups(GroupMachine):
             self._expect(group, member)
         if len(group.members) > self.limits.members_max:
             self._rebalance(group, rebalances.TOO_MANY)
+        elif group.state == COMPLETING:
+            self._rebalance(group, rebalances.LOADED)
 
     # ---- JoinGroup ------------------------------------------------------------------------------
 
@@ -95,7 +99,9 @@ class ClassicGroups(GroupMachine):
 
     def _join_new(self, group, request, version, client_id, host, token) -> None:
         instance_id = request.group_instance_id
-        member_id = f"{client_id if instance_id is None else instance_id}-{self._new_id()}"
+        name = client_id if instance_id is None else instance_id
+        # A record and an answer have place for 32,767 bytes.
+        member_id = f"{name[:NAME_IN_ID_MAX]}-{self._new_id()}"
         if instance_id is None and version >= MEMBER_ID_SINCE:
             group.pending.add(member_id)
             self.timers.set((MEMBER, group.id, member_id),
@@ -259,7 +265,8 @@ class ClassicGroups(GroupMachine):
                 self._remove(group, member)
         if not group.elect() and group.members:
             # Static members only, none of which is here: their sessions decide.
-            self.timers.set((JOIN, group.id), self.clock.now_ms() + group.rebalance_ms)
+            self.timers.set((JOIN, group.id), self.clock.now_ms() + max(
+                group.rebalance_ms, ABSENT_JOIN_MS_MIN))
             return
         group.next_generation(self.clock.wall_ms())
         self.events["generation"] += 1

@@ -42,6 +42,7 @@ def upgraded(groups: Any, classic: Group) -> ConsumerGroup:
 
 def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
     image = groups.image()
+    given_out: dict[bytes, set[int]] = {}
     group = ConsumerGroup(classic.id)
     group.epoch = group.assignment_epoch = classic.generation
     for old in classic.members.values():
@@ -56,6 +57,11 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
         member.classic = ClassicMember(old.session_ms, tuple(old.protocols))
         member.epoch = member.previous_epoch = classic.generation
         target = embedded.by_id(image, given.assigned_partitions)
+        for topic_id, partitions in target.items():
+            others = given_out.setdefault(topic_id, set())
+            if not others.isdisjoint(partitions):
+                raise ProtocolError("two members were given one partition")
+            others |= partitions
         member.assigned = {topic_id: dict.fromkeys(partitions, classic.generation)
                            for topic_id, partitions in target.items()}
         group.targets[member.id] = target

@@ -41,9 +41,14 @@ def assignment(data: bytes) -> Any:
 
 
 def assignment_bytes(image: Image, held: Assignment, metadata: bytes) -> bytes:
-    """An assignment in the version of the member's `metadata`; without topics that are gone."""
+    """An assignment in the version of the member's `metadata`, the first one where that has none;
+    without topics that are gone. Raises nothing: only the first of a member's protocols was read
+    when it joined."""
     new = messages.ConsumerProtocolAssignment
-    version = version_of(metadata)
+    try:
+        version = version_of(metadata)
+    except ProtocolError:
+        version = 0
     made = new(user_data=None, assigned_partitions=[
         new.TopicPartition(topic=topic.name, partitions=sorted(partitions))
         for topic_id, partitions in held.items()

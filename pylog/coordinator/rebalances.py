@@ -28,6 +28,7 @@ EXPIRED, NOT_REJOINED, NOT_SYNCED, NOT_REVOKED = (
     "session_expired", "rejoin_timeout", "sync_timeout", "revocation_timeout")
 SUBSCRIBED, TOPICS, TOO_MANY, DOWNGRADED, SETTINGS = (
     "subscription_changed", "topics_changed", "group_too_large", "downgraded", "settings_changed")
+LOADED = "coordinator_changed"
 
 
 class Rebalance:
@@ -163,6 +164,7 @@ WORDS = {
     NOT_SYNCED: "did not ask for its assignment in time",
     NOT_REVOKED: "did not give up its partitions in time",
     SUBSCRIBED: "subscribes to something else", TOPICS: "its topics changed",
+    LOADED: "it has a new coordinator, which found it amid a rebalance",
     TOO_MANY: "it has more members than group.max.size", DOWNGRADED: "it is a classic group again",
     SETTINGS: "its settings changed",
 }

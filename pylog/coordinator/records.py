@@ -9,7 +9,7 @@ Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
 
 import functools
 
-from pylog.coordinator.group import EMPTY, NO_TIME, STABLE, Group, Member, Offset
+from pylog.coordinator.group import COMPLETING, EMPTY, NO_TIME, STABLE, Group, Member, Offset
 from pylog.protocol import messages, records
 from pylog.protocol.errors import UnsupportedVersion
 
@@ -42,17 +42,21 @@ def offset_keys(group: Group, topic: str) -> bytes:
 
 
 def group_value(group: Group) -> bytes:
+    """A group amid a rebalance names no leader: whoever reads it has its members join again, for
+    what they hold is not all there is. Who joins it for the first time is not yet in it."""
     new = messages.GroupMetadataValue
     protocol = group.protocol
+    settled = group.state in (STABLE, EMPTY)
     return records.encode_value(GROUP_VERSION, new(
         protocol_type=group.protocol_type or "", generation=group.generation, protocol=protocol,
-        leader=group.leader, current_state_timestamp=group.state_ms,
+        leader=group.leader if settled else None, current_state_timestamp=group.state_ms,
         members=[new.MemberMetadata(
             member_id=member.id, group_instance_id=member.instance_id, client_id=member.client_id,
             client_host=member.client_host, rebalance_timeout=member.rebalance_ms,
             session_timeout=member.session_ms,
             subscription=member.metadata(protocol) if protocol else b"",
-            assignment=member.assignment) for member in group.members.values()]))
+            assignment=member.assignment)
+            for member in group.members.values() if not member.is_new]))
 
 
 def offset_value(entry: Offset) -> bytes:
@@ -117,5 +121,7 @@ def group_from(group_id: str, value: bytes) -> Group:
     group.protocol_type = row.protocol_type or None
     group.protocol = row.protocol if group.members else None
     group.leader = row.leader if row.leader in group.members else next(iter(group.members), None)
-    group.state = group.previous = STABLE if group.members else EMPTY
+    group.state = group.previous = EMPTY
+    if group.members:
+        group.state = group.previous = STABLE if row.leader is not None else COMPLETING
     return group

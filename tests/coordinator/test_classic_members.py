@@ -189,6 +189,38 @@ def test_a_group_whose_assignor_keeps_data_in_the_assignment_stays_classic(mixed
     assert "keeps data in the assignment" in answer.error_message
 
 
+def test_a_group_whose_leader_gave_one_partition_twice_stays_classic(mixed):
+    for name in ("x", "y"):
+        mixed.join_classic(group_instance_id=name)
+    mixed.run(LIMITS.initial_delay_ms)
+    mixed.run(LIMITS.initial_delay_ms)
+    answers = [answer for _, answer in mixed.groups.replies]
+    mixed.groups.replies.clear()
+    given = [(answer.member_id, assignment(("t", [0, 1]))) for answer in answers]
+    mixed.sync("x-", answers[0].generation_id, given, group_instance_id="x")
+    mixed.groups.replies.clear()
+    answer = mixed.join("new")
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "two members were given one partition" in answer.error_message
+
+
+def test_a_second_protocol_that_cannot_be_read_harms_nobody(mixed):
+    mixed.join("new")
+    rows = [JOIN.JoinGroupRequestProtocol(name="range", metadata=subscription("t")),
+            JOIN.JoinGroupRequestProtocol(name="odd", metadata=b"\xff")]
+    old = mixed.call(JOIN(group_id="g", member_id="", protocol_type="consumer",
+                          session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,
+                          protocols=rows), 3)
+    others = [JOIN.JoinGroupRequestProtocol(name="odd", metadata=subscription("t"))]
+    other = mixed.call(JOIN(group_id="g", member_id="", protocol_type="consumer",
+                            session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,
+                            protocols=others), 3)
+    assert (old.error_code, other.error_code) == (0, 0)
+    mixed.beat("new", -1)
+    assert isinstance(mixed.group, Group) and set(mixed.group.members) == {
+        old.member_id, other.member_id}
+
+
 # A consumer group becomes a classic group.
 
 def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_and_rebalances(mixed):

@@ -382,3 +382,22 @@ def test_an_older_client_that_comes_back_as_an_instance_is_told_of_the_old_leade
     assert answer.leader == answer.member_id == "i-2" and answer.skip_assignment
     assert len(answer.members) == 1
     assert machine.join("old", "i-1", instance="i").error_code == FENCED
+
+
+def test_static_members_without_a_rebalance_time_that_are_gone_are_not_looked_at_all_the_time(
+        machine):
+    machine.join("a", instance="i")
+    machine.run(100).run(100).run(100)
+    member = machine.answers["a"].member_id
+    machine.sync("s", member, 1, {member: b"x"})
+    machine.group.members[member].rebalance_ms = 0
+    machine.groups.rebalance(machine.group)
+    machine.run(1)
+    due_ms = machine.groups.timers._deadlines["join", "g"]
+    assert machine.group.state == PREPARING and due_ms >= machine.clock.now_ms() + 500
+
+
+def test_a_member_id_fits_a_record_however_long_its_clients_name_is(machine):
+    machine.join("a", instance="\u00fc" * 16_000)
+    member_id, = machine.group.members
+    assert len(member_id.encode()) < 2100

@@ -74,3 +74,42 @@ def test_entries_of_another_topic_do_not_count(kept, store):
     assert ShardSnapshot(store, TOPIC_ID, 8).find("g") is None
     other.clear()
     assert kept.find("g") is None and kept.applied() == (-1, -1)
+
+
+@pytest.mark.parametrize("amid", ["a rebalance", "the leader's work"])
+def test_a_group_that_was_kept_amid_a_rebalance_joins_again(kept, amid):
+    machine = Machine()
+    first, second = machine.stable("a", "b")
+    machine.groups.leave("g", [(second, None)])
+    if amid == "a rebalance":
+        assert machine.group.state == "PreparingRebalance"
+    else:
+        machine.join("again", first)
+        assert machine.group.state == "CompletingRebalance"
+    generation = machine.group.generation
+    _keep(kept, machine)
+    other = Machine()
+    kept.restore(other.groups)
+    other.groups.loaded()
+    assert list(other.group.members) == [first]
+    assert other.heartbeat(first, generation) == 27
+    other.join("anew", first)
+    assert other.answers["anew"].generation_id == generation + 1
+
+
+def test_who_has_never_been_in_a_generation_is_not_kept(kept):
+    machine = Machine()
+    machine.stable("a")
+    machine.join("new")
+    assert len(machine.group.members) == 2
+    _keep(kept, machine)
+    assert len(kept.find("g").members) == 1
+
+
+def test_the_first_record_of_a_group_has_nobody_in_it_yet():
+    machine = Machine()
+    machine.join("a")
+    (key, value), = machine.log
+    other = Machine()
+    other.groups.replay(key, value)
+    assert other.group is None or not other.group.members
