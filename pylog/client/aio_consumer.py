@@ -20,6 +20,7 @@ from pylog.client.consumer import (
 )
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
+from pylog.client.iteration import Iteration
 from pylog.client.listener import listener_of
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
@@ -128,6 +129,8 @@ class Consumer:
         core, event = self._core, self._event
         if core.closed:
             raise ClosedError("the consumer is closed")
+        if core.iteration is not None:
+            await core.put_back()
         end_s = time.monotonic() + timeout
         core.polling = True
         try:
@@ -138,16 +141,16 @@ class Consumer:
                     core.auto_commit(offsets)
                 if core.attention:
                     await core.attend(max(0.0, end_s - time.monotonic()))
+                # A loop that polls without pause must not keep what fetches from running. Before it
+                # takes: who is cancelled afterwards would have lost what was taken.
+                await asyncio.sleep(0)
                 found = take()
                 if core.fetcher.starved:
                     core.fetcher.poke()
                 if found:
-                    # A loop that polls without pause must not keep what fetches from running.
-                    await asyncio.sleep(0)
                     return found
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
-                    await asyncio.sleep(0)
                     return None
                 try:
                     async with asyncio.timeout(left_s):
@@ -158,10 +161,19 @@ class Consumer:
             core.polling = False
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Record by record, without end."""
+        """Record by record, without end: a commit holds what came so far, the last one included.
+        An iteration that was left is gone on with by the next one, or by a poll."""
+        core = self._core
         while True:
-            for record in await self.poll(1.0):
+            iteration = core.iteration
+            if iteration is None:
+                found = await self.poll(1.0)
+                iteration = core.iteration = Iteration(
+                    core.collector, core.subscription.states, found)
+            while (record := next(iteration.rest, None)) is not None:
                 yield record
+            if core.iteration is iteration:
+                core.iteration = None
 
     def wakeup(self) -> None:
         """The poll that waits, or the next one, raises WakeupError."""

@@ -3,9 +3,8 @@
 Owns: cluster, subscription, fetcher, membership of one consumer.
 Called by: client.consumer, client.aio_consumer; its coroutines run on one event loop.
 Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
-  start and wait for (`attend`): a poll that ends early does not cut it short; (2) automatic commits
-  hold only what earlier polls handed out; (3) callbacks run where the application polls;
-  (4) of commits of a partition the one that was asked for last counts.
+  start and wait for (`attend`): a poll that ends early does not cut it short; (2) callbacks run
+  where the application polls.
 Source: Kafka's consumer, for what each call means.
 """
 
@@ -18,17 +17,15 @@ from typing import Any
 
 from pylog.client import commits, positions
 from pylog.client.cluster import Cluster
-from pylog.client.commits import Identity
+from pylog.client.committing import Committing
 from pylog.client.errors import (
-    ClosedError, CommitFailedError, IllegalStateError, KafkaError, KafkaTimeoutError,
-    RebalanceNeededError, RetriableError, WakeupError,
+    IllegalStateError, KafkaError, KafkaTimeoutError, RetriableError, WakeupError,
 )
 from pylog.client.fetcher import Fetcher
+from pylog.client.iteration import Iteration
 from pylog.client.measures import Metrics
 from pylog.client.membership import ClassicMembership
-from pylog.client.offsets import (
-    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
-)
+from pylog.client.offsets import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
 from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.reconciliation import ConsumerMembership
 from pylog.client.settings import Settings
@@ -36,21 +33,18 @@ from pylog.client.subscription import PartitionState, Subscription
 from pylog.client.fetch_collector import FetchCollector
 from pylog.protocol.errors import ErrorCode
 
-COMMIT_BEFORE_REVOKE_S = 5.0
 # glibc returns the heap's end as soon as 128 KiB of it are free, and gets it back page by page:
 # values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
 # of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
 HEAP_KEPT_BYTES = 16 << 20
-_GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
-         int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
 RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
 
 
-class Consuming:
+class Consuming(Committing):
     """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
 
     def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
-        self.settings = settings
+        super().__init__(settings)
         self._run_callback = run_callback
         self._notify = notify
         self.loop = asyncio.get_running_loop()
@@ -63,25 +57,16 @@ class Consuming:
         self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
                            settings["value.deserializer"])
         self.interceptors = list(settings["interceptor.classes"] or ())
-        self.membership: Any = None
-        self.polling = False
-        self.closed = False
         self.woken = False
+        # What an application that asks for one record after the other has not got yet.
+        self.iteration: Iteration | None = None
         # Something besides membership is to be looked at: positions, metadata.
         self.dirty = False
         self._attending: asyncio.Task[None] | None = None
         # The task above waits for a callback: what that asks for must not wait for the task.
         self._telling = False
         self._changed = asyncio.Event()
-        self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
-        self._auto_s = settings.seconds("auto.commit.interval.ms")
-        self._next_auto_s = time.monotonic() + self._auto_s
-        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._committing: set[asyncio.Task[None]] = set()
-        self._commit_turn = asyncio.Lock()
-        self._commits = 0
         self._rebalances = 0
-        self._committed_by: dict[TopicPartition, int] = {}
 
     async def start(self) -> Consuming:
         bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
@@ -140,6 +125,7 @@ class Consuming:
 
     def polled(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
         """To be called as a poll begins; the offsets to commit automatically if it is time."""
+        self._begin_poll()
         now_s = time.monotonic()
         if self.membership is not None:
             self.membership.polled_s = now_s
@@ -195,6 +181,9 @@ class Consuming:
                     raise
                 await asyncio.sleep(pauses.next())
                 continue
+            except Exception:
+                self.dirty = True   # The next poll goes on with what is left.
+                raise
             if not self.dirty and not (self.membership and self.membership.attention):
                 return
             await asyncio.sleep(0)
@@ -227,16 +216,14 @@ class Consuming:
             if given is not None and state.epoch == epochs[state.tp]:
                 state.move_to(given.offset, given.leader_epoch)
 
-    def _reader(self) -> Identity:
-        """Who asks for committed offsets: the newer protocol wants to know the member."""
-        if isinstance(self.membership, ConsumerMembership) and self.membership.generation > 0:
-            return Identity(self.settings["group.id"], self.membership.member_id,
-                            self.membership.generation)
-        return Identity(self.settings["group.id"])
-
     def _failed(self, item: CompletedFetch) -> None:
         """A partition's fetch ended with an error, and all before it was read."""
         state, failure = item.state, item.error
+        if state.error is not failure:
+            return      # It was told with another partition's.
+        for other in self.subscription.states.values():
+            if other.error is failure:
+                other.error = None
         state.error = None
         policy = self.settings["auto.offset.reset"]
         if failure is not None and (
@@ -253,7 +240,7 @@ class Consuming:
     # Callbacks
 
     async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
-        """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (3)."""
+        """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (2)."""
         shown = ", ".join(map(str, partitions)) or "nothing"
         self._rebalances += what == "assigned"
         if what == "lost":
@@ -304,15 +291,20 @@ class Consuming:
 
     async def unsubscribe(self) -> None:
         await self._settle()
-        if self.membership is not None:
-            await self.membership.take(self.membership.owned())
-            await self.membership.leave()
-            await self.membership.stop()
+        self._begin_poll()
+        membership = self.membership
+        if membership is not None:
+            with self._at_rest():
+                await membership.take(membership.owned())
+            await membership.leave()
+            await membership.stop()
             self.membership = None
         self.subscription.unsubscribe()
         self.cluster.wants_all_topics = False
         self.cluster.keep_topics(())
         self.fetcher.poke()
+        if membership is not None:
+            membership.raise_told()
 
     async def _settle(self) -> None:
         """Ends the task that polls wait for."""
@@ -341,8 +333,17 @@ class Consuming:
             state.paused = paused
             if not paused:
                 self.queue.unpark(state)
+            elif self.iteration is not None:
+                self.iteration.put_back(state)
         self.fetcher.poke()
         self.notify()
+
+    async def put_back(self) -> None:
+        """A poll comes amid an iteration: it gives what that has not."""
+        iteration, self.iteration = self.iteration, None
+        if iteration is not None:
+            iteration.put_back()
+            self.fetcher.poke()
 
     async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
         """Waits until it is known."""
@@ -359,7 +360,8 @@ class Consuming:
                     await self._locate()
                 continue
             self.dirty = True
-            await self.attend(left_s)
+            with self._at_rest():
+                await self.attend(left_s)
             await asyncio.sleep(0.001)
         return state.position
 
@@ -395,151 +397,6 @@ class Consuming:
                 made[tp] = max(0, ends[tp] - await self.position(tp, timeout_s))
         return made
 
-    # Commits
-
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of what is assigned."""
-        return {tp: OffsetAndMetadata(state.position, "", state.record_epoch)
-                for tp, state in list(self.subscription.states.items())
-                if state.position is not None}
-
-    def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that a transaction has to commit."""
-        states = self.subscription.states
-        return {tp: found for tp, found in self.consumed().items()
-                if found.offset != states[tp].kept}
-
-    def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """They are committed."""
-        for tp, found in offsets.items():
-            state = self.subscription.states.get(tp)
-            if state is not None:
-                state.kept = found.offset
-
-    def rewind(self) -> None:
-        """The next poll goes on at what was committed last, or where this consumer began."""
-        for state in self.subscription.states.values():
-            if state.kept is not None and state.kept != state.position:
-                state.move_to(state.kept)
-        self.fetcher.poke()
-
-    def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group. Raises IllegalStateError without one."""
-        who = self._committer() if self.membership is not None else None
-        if who is None:
-            if self.settings["group.id"] is None:
-                raise IllegalStateError("the consumer has no group.id")
-            return GroupMetadata(self.settings["group.id"])
-        return GroupMetadata(who.group, who.generation, who.member_id, who.instance_id)
-
-    def _committer(self) -> Identity:
-        group = self.settings["group.id"]
-        if group is None:
-            raise IllegalStateError("commits need group.id")
-        if self.membership is None:
-            return Identity(group)
-        if self.membership.generation < 0:
-            raise CommitFailedError(f"the consumer is not a member of group {group!r} now")
-        found: Identity = self.membership.identity
-        return found
-
-    async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
-                     timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
-        self._check_open()
-        given = self.consumed() if offsets is None else {
-            TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
-            else OffsetAndMetadata(*value) for tp, value in offsets.items()}
-
-        self._commits = number = self._commits + 1
-
-        async def attempt() -> None:
-            # Keeps (4): one at a time, and a second try leaves alone what a later commit wrote.
-            async with self._commit_turn:
-                left = {tp: one for tp, one in given.items()
-                        if self._committed_by.get(tp, 0) < number}
-                try:
-                    await commits.commit(self.cluster, self._committer(), left)
-                except KafkaError as failure:
-                    if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
-                        raise
-                    self.membership.commit_refused(failure)
-                    raise RetriableError(str(failure)) from failure
-                self._committed_by.update(dict.fromkeys(left, number))
-
-        failure: KafkaError | None = None
-        try:
-            await self.cluster.retry(attempt, timeout_s)
-        except KafkaError as refused:
-            failure = self._commit_failure(refused)
-        for interceptor in self.interceptors:
-            if failure is None and hasattr(interceptor, "on_commit"):
-                interceptor.on_commit(given)
-        if failure is not None:
-            raise failure
-        return given
-
-    def _commit_failure(self, refused: KafkaError) -> KafkaError:
-        if refused.code in _GONE:
-            if self.membership is not None:
-                self.membership.commit_refused(refused)
-            made: KafkaError = CommitFailedError(
-                f"{refused}: the group has gone on without this member")
-        elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
-            made = RebalanceNeededError(f"{refused}: poll, then commit again")
-        else:
-            return refused
-        made.__cause__ = refused
-        return made
-
-    def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
-                             callback: Callable[..., Any] | None = None) -> None:
-        """On the loop. callback(offsets, error or None) runs on the event loop's thread."""
-        async def work() -> None:
-            given, failure = offsets, None
-            try:
-                given = await self.commit(offsets)
-            except KafkaError as refused:
-                failure = refused
-                self.cluster.notices.warn(("commit", type(refused)),
-                                          "offsets were not committed: %s", refused)
-            if callback is not None:
-                callback(given, failure)
-
-        task = asyncio.create_task(work())
-        self._committing.add(task)
-        task.add_done_callback(self._committing.discard)
-
-    def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """On the loop. Keeps (2): the caller took them before this poll's records."""
-        def done(_: Any, failure: KafkaError | None) -> None:
-            if failure is None:
-                self._auto_committed = offsets
-
-        # What went away meanwhile belongs to others.
-        mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
-        self.commit_in_background(mine, done)
-
-    async def commit_before_revoke(self) -> None:
-        """Partitions are about to go; what cannot be committed now is read again by others."""
-        if not self._auto:
-            return
-        try:
-            await self.commit(None, COMMIT_BEFORE_REVOKE_S)
-        except KafkaError:
-            pass
-
-    async def committed(self, partitions: Iterable[TopicPartition], timeout_s: float | None
-                        ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """None for a partition without a committed offset."""
-        self._check_open()
-        wanted = [TopicPartition.of(tp) for tp in partitions]
-        if self.settings["group.id"] is None:
-            raise IllegalStateError("committed offsets need group.id")
-        found = await self.cluster.retry(lambda: commits.committed(
-            self.cluster, self._reader(), wanted, True), timeout_s)
-        return {tp: found.get(tp) for tp in wanted}
-
     # Topics
 
     async def partitions_for(self, topic: str, timeout_s: float | None) -> list[int]:
@@ -561,10 +418,6 @@ class Consuming:
 
     # End
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError("the consumer is closed")
-
     async def close(self, timeout_s: float) -> None:
         """Commits automatically where that is set, calls the listener, leaves the group."""
         if self.closed:
@@ -572,13 +425,16 @@ class Consuming:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._settle()
+                await self.put_back()
                 if self._committing:
                     await asyncio.wait(set(self._committing))
-                if self.membership is not None:
-                    await self.membership.take(self.membership.owned())
-                    await self.membership.leave()
-                else:
-                    await self.commit_before_revoke()
+                self._begin_poll()
+                with self._at_rest():
+                    if self.membership is not None:
+                        await self.membership.take(self.membership.owned())
+                        await self.membership.leave()
+                    else:
+                        await self.commit_before_revoke()
         except TimeoutError:
             pass
         finally:
@@ -592,3 +448,5 @@ class Consuming:
                 if hasattr(interceptor, "close"):
                     interceptor.close()
             self.notify()
+        if self.membership is not None:
+            self.membership.raise_told()

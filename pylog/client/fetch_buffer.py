@@ -4,7 +4,8 @@ Owns: the fetched bytes until they are read; their frames go back to the pool af
 Called by: client.fetcher puts in (event loop); client.consuming takes out (one thread at a time).
 Invariants: (1) items of one partition are taken in the order of their offsets; (2) what belongs to
   an earlier epoch of its partition is dropped unread; (3) `queued_bytes` counts record bytes that
-  were put in and not yet read to their end.
+  were put in and not yet read to their end, but for those of paused partitions, which would keep
+  the others from being fetched.
 Source: librdkafka's queued.max.messages.kbytes, for the bound and its name.
 """
 
@@ -76,6 +77,7 @@ class FetchBuffer:
                 continue
             if state.paused:
                 self.parked.append(items.popleft())
+                self._bytes_out += len(item.data)
                 continue
             if item.fetched is None and item.error is None:
                 item.fetched = Fetched(
@@ -88,10 +90,10 @@ class FetchBuffer:
         """The head was read to its end, or is dropped."""
         popped = self.items.popleft()
         assert popped is item, "only the head is taken"
-        self.drop(item)
-
-    def drop(self, item: CompletedFetch) -> None:
         self._bytes_out += len(item.data)
+        self._let_go(item)
+
+    def _let_go(self, item: CompletedFetch) -> None:
         item.fetched, item.data = None, b""
         frame, item.frame = item.frame, None
         if frame is not None:
@@ -108,13 +110,14 @@ class FetchBuffer:
             if item.epoch == item.state.epoch and not item.state.revoking:
                 parked.append(item)
             else:
-                self.drop(item)
+                self._let_go(item)
         self.parked = parked
 
     def unpark(self, state: PartitionState) -> None:
-        """A partition was resumed. Keeps (1)."""
+        """A partition was resumed. Keeps (1). On the event loop."""
         mine = [item for item in self.parked if item.state is state]
         self.parked = [item for item in self.parked if item.state is not state]
+        self._bytes_in += sum([len(item.data) for item in mine])
         self.items.extendleft(reversed(mine))
 
     def clear(self) -> None:
@@ -122,4 +125,4 @@ class FetchBuffer:
         while self.items:
             self.done(self.items[0])
         while self.parked:
-            self.drop(self.parked.pop())
+            self._let_go(self.parked.pop())

@@ -32,6 +32,7 @@ class FetchCollector:
         self.key = key
         self.value = value
         self.counts = Records()
+        self.poll = 0       # The number of the poll that takes.
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:
@@ -142,6 +143,7 @@ class FetchCollector:
         self.counts.batch(state.topic, count, max(0, item.bytes_left - left))
         item.bytes_left = left
         if item.epoch == state.epoch:
+            state.handed_on(self.poll)
             state.position = fetched.next_offset
             if fetched.leader_epoch >= 0:
                 state.record_epoch = fetched.leader_epoch

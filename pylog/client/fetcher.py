@@ -125,7 +125,9 @@ class _Node:
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a topic without records."""
+        """A fault of ours must not look like a topic without records, nor be the last fetch."""
+        if self.fetcher.nodes.get(self.id) is self:
+            del self.fetcher.nodes[self.id]
         failure = None if task.cancelled() else task.exception()
         if isinstance(failure, Exception):
             states = list(self.fetcher.subscription.states.values())
@@ -157,11 +159,12 @@ class _Node:
             pass
 
     def _fail(self, wanted: list[PartitionState], failure: Exception) -> None:
-        """The application's next poll raises it."""
+        """The application's next poll raises it, once: which partition it will be told of depends
+        on what is sought and revoked until then."""
         for state in wanted:
             state.error = failure
         self.fetcher.queue.put([CompletedFetch(state, b"", [], None, failure)
-                                for state in wanted[:1]])
+                                for state in wanted])
         self.fetcher.arrived()
 
     def _wanted(self) -> tuple[list[PartitionState], float | None]:

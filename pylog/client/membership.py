@@ -52,6 +52,7 @@ class Membership:
         self.generation = -1
         self.lost = False
         self.failure: Exception | None = None
+        self.told: Exception | None = None   # What a callback of the application's raised.
         self.polled_s = time.monotonic()
         self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
         self.task: asyncio.Task[None] | None = None
@@ -72,7 +73,7 @@ class Membership:
         """New partitions are here; the callback may seek before anything is fetched."""
         given = sorted(partitions)
         self.subscription.add(given)
-        await self.host.call_listener("assigned", given)
+        await self._tell("assigned", given)
 
     async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
         """Partitions go. Commits first where that is automatic. Keeps (3)."""
@@ -84,9 +85,18 @@ class Membership:
         if not lost:
             await self.host.commit_before_revoke()
         try:
-            await self.host.call_listener("lost" if lost else "revoked", taken)
+            await self._tell("lost" if lost else "revoked", taken)
         finally:
             self.subscription.drop(taken)
+
+    async def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+        """What a callback raises is raised by the poll, after what is to be done: the group waits
+        for it, and what it gave is this member's."""
+        try:
+            await self.host.call_listener(what, partitions)
+        except Exception as failure:
+            self.told = self.told or failure
+            self.host.notify()
 
     def start_beating(self) -> None:
         self.task = asyncio.create_task(self._beat())
@@ -106,7 +116,14 @@ class Membership:
         self.failure = failure
         self.host.notify()
 
+    def raise_told(self) -> None:
+        """Raises what a callback has raised."""
+        told, self.told = self.told, None
+        if told is not None:
+            raise told
+
     def raise_failure(self) -> None:
+        self.raise_told()
         failure = self.failure
         if failure is not None:
             if isinstance(failure, KafkaError) and not failure.fatal:
@@ -137,7 +154,8 @@ class ClassicMembership(Membership):
 
     @property
     def attention(self) -> bool:
-        return self.needs_join or self.lost or self.failure is not None
+        return (self.needs_join or self.lost or self.failure is not None
+                or self.told is not None)
 
     def subscription_changed(self) -> None:
         self.needs_join = True
@@ -172,17 +190,18 @@ class ClassicMembership(Membership):
                     raise
                 if failure.code != ErrorCode.MEMBER_ID_REQUIRED:
                     await asyncio.sleep(pauses.next())
+        self.raise_told()
 
     async def _prepare(self) -> None:
-        """Keeps (2)."""
+        """Keeps (2). It beats on until nothing is left to be handled."""
         owned = self.owned()
-        self.stable = False
         if not self.cooperative:
             self.had = owned or self.had
             await self.take(owned)
-            return
-        topics = self.subscription.topics
-        await self.take([tp for tp in owned if tp.topic not in topics])
+        else:
+            topics = self.subscription.topics
+            await self.take([tp for tp in owned if tp.topic not in topics])
+        self.stable = False
 
     def _recovers(self, failure: KafkaError) -> bool:
         """Whether joining again may help; forgets what the group no longer knows."""
@@ -303,7 +322,7 @@ class ClassicMembership(Membership):
                 await self._beat_once()
             except KafkaError as failure:
                 if not failure.retriable:
-                    self.stable = False
+                    self.stable, self.needs_join = False, True
                     self.fail(failure)
 
     async def _beat_once(self) -> None:

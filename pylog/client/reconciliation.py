@@ -46,6 +46,7 @@ class ConsumerMembership(Membership):
     @property
     def attention(self) -> bool:
         return (self.task is None or self.lost or self.failure is not None
+                or self.told is not None
                 or self.wanted is not None and not self.unknown_ids)
 
     def subscription_changed(self) -> None:
@@ -65,10 +66,9 @@ class ConsumerMembership(Membership):
         if self.task is None:
             self.start_beating()
         wanted = self.wanted
-        if wanted is None:
-            return
-        named = await self._named(wanted)
+        named = None if wanted is None else await self._named(wanted)
         if named is None:
+            self.raise_told()
             return
         if self.wanted is wanted:
             self.wanted = None
@@ -76,6 +76,7 @@ class ConsumerMembership(Membership):
         await self.take(owned - named)
         await self.give(named - owned)
         self.kick.set()  # Keeps (3).
+        self.raise_told()
 
     async def _named(self, wanted: list[tuple[bytes, int]]) -> set[TopicPartition] | None:
         """The partitions by name; None while a topic's id is not known yet."""

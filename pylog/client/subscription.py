@@ -25,10 +25,10 @@ class PartitionState:
     """One assigned partition. position None: not known yet, `reset` says how it becomes known."""
 
     __slots__ = (
-        "checked_epoch", "epoch", "error", "fetch_position", "high_watermark", "last_stable_offset",
-        "log_start_offset", "not_before_s", "partition", "paused", "position",
-        "kept", "preferred", "preferred_until_s", "record_epoch", "reset", "revoking", "source",
-        "topic", "tp", "validate",
+        "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
+        "high_watermark", "kept", "last_stable_offset", "log_start_offset", "not_before_s",
+        "partition", "paused", "poll", "position", "preferred", "preferred_until_s",
+        "record_epoch", "reset", "revoking", "source", "topic", "tp", "validate",
     )
 
     def __init__(self, tp: TopicPartition, source: int):
@@ -39,6 +39,8 @@ class PartitionState:
         self.position: int | None = None
         # Where an aborted transaction goes back to; None while the position is not known.
         self.kept: int | None = None
+        # Where it stood before the poll of that number, the last one that took records of it.
+        self.poll, self.before, self.before_epoch = -1, 0, -1
         self.fetch_position = -1
         self.paused = False
         self.revoking = False
@@ -58,12 +60,32 @@ class PartitionState:
     def move_to(self, offset: int, record_epoch: int = -1) -> None:
         """Go on at an offset. Keeps (2)."""
         self.epoch += 1
+        self.poll = -1
         self.fetch_position = offset
         self.record_epoch = record_epoch
         self.position = self.kept = offset
         self.reset = None
         self.error = None
         self.preferred = -1
+
+    def handed_on(self, poll: int) -> None:
+        """The poll of that number is about to move the position on."""
+        if self.poll != poll:
+            assert self.position is not None, self.tp
+            self.before, self.before_epoch = self.position, self.record_epoch
+            self.poll = poll
+
+    def handled(self, poll: int) -> tuple[int | None, int]:
+        """(position, epoch of the record before) without what that poll or a later one took. From
+        any thread: who moves the position on calls handed_on() first."""
+        found = self.position, self.record_epoch
+        return (self.before, self.before_epoch) if self.poll >= poll else found
+
+    def go_back(self) -> None:
+        """What was fetched behind the position is fetched again. Keeps (2)."""
+        if self.position is not None:
+            self.epoch += 1
+            self.fetch_position = self.position
 
     def forget_position(self, reset: str | int | None) -> None:
         """Have the position looked up. Keeps (2)."""

@@ -38,8 +38,8 @@ def branch(session: Session, source: str, name: str, at: str | None, settings: t
     """Make topic DST a branch of SRC: the same records at the same offsets, at once.
 
     Its partitions share SRC's segment files (hard links) and go on by themselves: what is
-    produced, cleaned or deleted in one is not in the other. Only a
-    brokerd that is alone in its cluster can do this.
+    produced, cleaned or deleted in one is not in the other. Only a brokerd that is alone in its
+    cluster can do this.
     """
     configs = {**pairs(settings, "--set"), SOURCE: source, **_where(session, at)}
 

@@ -8,7 +8,7 @@ Invariants: (1) what the core asks of others is written down in `asked`, in orde
 
 from types import SimpleNamespace
 
-from pylog.client import commits, consuming, positions
+from pylog.client import commits, committing, consuming, positions
 from pylog.client.commits import Identity
 from pylog.client.consuming import Consuming
 from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
@@ -61,6 +61,9 @@ class Member:
 
     async def stop(self):
         self.world.asked.append("stop")
+
+    def raise_told(self):
+        pass
 
 
 class World:
@@ -153,7 +156,7 @@ def listener(calls, *names):
 
 def player(virtual_time, monkeypatch):
     """play(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
-    clock = virtual_time(consuming)
+    clock = virtual_time(consuming, committing)
 
     def play(steps, **settings):
         async def main():

@@ -15,6 +15,7 @@ class Core:
 
     def __init__(self):
         self.closed = self.attention = self.polling = False
+        self.iteration = None
         self.records, self.asked, self.due = [], [], None
         self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.asked.append("poke"))
         self.collector = SimpleNamespace(records=self._taken)
@@ -107,6 +108,20 @@ def test_a_loop_of_polls_lets_others_run(poll, records):
         asyncio.get_running_loop().call_soon(turns.append, 1)
         await consumer.poll(0.0)
         assert turns == [1]
+
+    poll(steps)
+
+
+def test_a_poll_that_is_cancelled_has_taken_nothing(poll):
+    async def steps(consumer, core, clock):
+        core.records = ["a"]
+        task = asyncio.create_task(consumer.poll(60.0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            if task.cancel() and core.records:
+                break
+        await asyncio.gather(task, return_exceptions=True)
+        assert core.records == ["a"]
 
     poll(steps)
 

@@ -129,6 +129,36 @@ def test_a_paused_partition_gives_nothing_and_loses_nothing(broker):
         assert [one.offset for one in rest] == list(range(5, 60))
 
 
+def test_a_commit_amid_an_iteration_holds_what_came_so_far(broker):
+    topic, group = new_topic(broker), new_name("group")
+    put(broker, topic, rows(30))
+    for begin in (0, 10, 20):
+        with reader(broker, topic, group_id=group, enable_auto_commit=False) as consumer:
+            for record in consumer:
+                if record.offset == begin + 9:
+                    consumer.commit()
+                    break
+            if begin < 20:
+                assert next(iter(consumer)).offset == begin + 10
+
+
+def test_an_iteration_and_a_poll_go_on_where_the_other_stopped(broker):
+    topic = new_topic(broker)
+    part = TopicPartition(topic, 0)
+    put(broker, topic, rows(30))
+    with reader(broker, topic) as consumer:
+        stream = iter(consumer)
+        assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
+        assert [one.offset for one in consumer.poll(5.0, 2)] == [3, 4]
+        assert next(stream).offset == 5 and next(iter(consumer)).offset == 6
+        consumer.pause(part)
+        consumer.resume(part)
+        assert next(stream).offset == 7
+        consumer.seek(part, 20)
+        assert next(stream).offset == 20 and consumer.position(part) == 21
+        assert collect(consumer, 9)[-1].offset == 29
+
+
 def test_without_an_offset_reading_begins_where_the_setting_says(broker):
     topic = new_topic(broker)
     put(broker, topic, rows(10))

@@ -21,7 +21,7 @@ class Core:
     def __init__(self):
         self.heard, self.closed, self.woken, self.polling = [], False, False, False
         self.attention, self.attends, self.due, self.records = False, [], None, []
-        self.membership = None
+        self.membership = self.iteration = None
         self.subscription = SimpleNamespace(topics=["t"], known=[A], states={
             A: SimpleNamespace(revoking=False, paused=True),
             B: SimpleNamespace(revoking=True, paused=False)})

@@ -36,7 +36,7 @@ def test_a_position_that_stays_unknown_ends_the_call_in_time():
     async def scenario() -> None:
         core = Consuming.__new__(Consuming)
         core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(position=None))
-        core._telling, core.attend = None, lambda left_s: done()
+        core._telling, core._rests, core.attend = None, False, lambda left_s: done()
         async with asyncio.timeout(20):
             with pytest.raises(KafkaTimeoutError, match="the position of t-0 is not known"):
                 await core.position("t-0", 0.01)

@@ -410,3 +410,38 @@ def test_a_listener_that_fails_is_no_callback_under_way_any_more(play):
         assert seen == [True] and not core._telling
 
     play(steps, group_id="g")
+
+
+def test_a_failed_look_up_of_positions_is_tried_again_by_the_next_poll(play):
+    async def steps(world):
+        core, failures = world.core, [KafkaError("no right to this topic")]
+        [one] = world.standing(p0=None)
+        one.reset = "earliest"
+
+        def fails(states):
+            if failures:
+                raise failures.pop()
+
+        world.before_reset = fails
+        core.dirty = True
+        with pytest.raises(KafkaError, match="no right"):
+            await core.attend(1.0)
+        assert core.attention
+        await core.attend(1.0)
+        assert one.position == 70
+
+    play(steps)
+
+
+def test_an_error_of_several_partitions_is_raised_once_and_all_are_fetched_again(play):
+    async def steps(world):
+        core, failure = world.core, KafkaError("refused")
+        one, two = world.standing(p0=5, p1=5)
+        one.error = two.error = failure
+        items = [CompletedFetch(state, b"", [], None, failure) for state in (one, two)]
+        with pytest.raises(KafkaError, match="refused"):
+            core._failed(items[0])
+        assert one.error is None and two.error is None
+        core._failed(items[1])
+
+    play(steps)

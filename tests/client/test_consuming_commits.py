@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client.commits import Identity
-from pylog.client.consuming import COMMIT_BEFORE_REVOKE_S
+from pylog.client.committing import COMMIT_BEFORE_REVOKE_S
 from pylog.client.errors import (
     ClosedError, CommitFailedError, IllegalStateError, KafkaError, KafkaTimeoutError,
     RebalanceNeededError, error,
@@ -104,11 +104,68 @@ def test_what_was_assigned_anew_is_committed_anew(play):
 def test_before_partitions_go_their_offsets_are_committed_for_so_long_at_most(play):
     async def steps(world):
         world.standing(p0=5)
+        world.core.polling = True
         await world.core.commit_before_revoke()
         assert commits_of(world) == [{ONE: AT_5}] and world.clock.now_s == 1000
         world.refusals = [error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 1000
         await world.core.commit_before_revoke()
         assert world.clock.now_s == pytest.approx(1000 + COMMIT_BEFORE_REVOKE_S, abs=1e-6)
+
+    play(steps, group_id="g")
+
+
+def test_what_the_application_may_be_at_work_on_is_committed_as_it_polls_again(play):
+    async def steps(world):
+        core = world.core
+        one, _ = world.standing(p0=5, p1=None)
+        core.polled()
+        one.handed_on(core.collector.poll)
+        one.position = 9
+        work = asyncio.create_task(core.commit_before_revoke())
+        await asyncio.sleep(100)
+        assert not commits_of(world)
+        core.polling = True
+        core.polled()
+        await work
+        assert commits_of(world) == [{ONE: AT_9}]
+
+    play(steps, group_id="g")
+
+
+def test_what_the_poll_under_way_has_taken_is_not_committed_before_partitions_go(play):
+    async def steps(world):
+        core = world.core
+        one, _ = world.standing(p0=5, p1=None)
+        core.polling = True
+        core.polled()
+        one.handed_on(core.collector.poll)
+        one.position = 9
+        await core.commit_before_revoke()
+        assert commits_of(world) == [{ONE: AT_5}]
+
+    play(steps, group_id="g")
+
+
+def test_an_application_that_never_polls_again_holds_partitions_up_for_its_interval(play):
+    async def steps(world):
+        core = world.core
+        one, _ = world.standing(p0=5, p1=None)
+        one.handed_on(core.collector.poll)
+        one.position = 9
+        await core.commit_before_revoke()
+        assert commits_of(world) == [{ONE: AT_5}] and world.clock.now_s == 1060
+
+    play(steps, group_id="g", max_poll_interval_ms=60_000)
+
+
+def test_at_the_end_all_that_was_handed_out_is_committed_at_once(play):
+    async def steps(world):
+        core = world.core
+        one, _ = world.standing(p0=5, p1=None)
+        one.handed_on(core.collector.poll)
+        one.position = 9
+        await core.close(10.0)
+        assert commits_of(world) == [{ONE: AT_9}] and world.clock.now_s == 1000
 
     play(steps, group_id="g")
 

@@ -23,7 +23,7 @@ def test_after_a_failure_there_is_a_pause_and_a_new_session(fetch, failure, told
         await asyncio.sleep(0.07)
         assert len(world.requests) == 2 and world.refreshes == 1
         assert (one.error, two.error) == ((failure, failure) if told else (None, None))
-        assert [item.error for item in world.queue.items] == [failure] * told
+        assert [item.error for item in world.queue.items] == [failure] * 2 * told
         assert world.arrivals == told
         one.error = two.error = None
         await asyncio.sleep(0.06)
@@ -84,7 +84,9 @@ def test_a_mistake_of_ours_is_told_for_every_partition(fetch):
         world.requests[-1].future.set_exception(fault)
         await world.soon()
         assert one.error is fault and two.error is fault and world.arrivals == 1
-        assert [item.error for item in world.queue.items] == [fault]
+        assert [item.error for item in world.queue.items] == [fault] * 2
+        one.error = two.error = None
+        assert (await world.fetching()).at_s == 0 and len(world.requests) == 2
 
     fetch(steps)
 

@@ -204,3 +204,19 @@ def test_a_mistake_of_ours_is_raised_by_the_next_poll_each_time(play_member):
                 await one.attend()
 
     play_member(steps)
+
+
+def test_after_a_refusal_for_good_the_next_poll_but_one_joins_again(play_member):
+    async def steps(world, one):
+        world.polling = True
+        await one.attend()
+        world.script["beat"] = [BEATEN(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
+                                BEATEN()]
+        await asyncio.sleep(4)
+        with pytest.raises(KafkaError):
+            await one.attend()
+        await one.attend()
+        await asyncio.sleep(4)
+        assert world.kinds() == ["join", "sync", "beat", "join", "sync", "beat"]
+
+    play_member(steps)

@@ -3,6 +3,8 @@
 The coordinator is played and the clock is virtual.
 """
 
+import asyncio
+
 import pytest
 
 from pylog.client import assignors, membership
@@ -151,9 +153,44 @@ def test_partitions_go_even_where_the_listener_fails(play_member):
             raise ValueError(what)
 
         world.call_listener = fails
+        await one.take([ONE])
+        assert one.owned() == [] and one.attention
         with pytest.raises(ValueError, match="revoked"):
-            await one.take([ONE])
-        assert one.owned() == []
+            await one.attend()
+        assert not one.attention
+        await one.attend()
+
+    play_member(steps)
+
+
+def test_what_a_listener_raises_comes_after_what_the_group_waits_for(play_member):
+    async def steps(world, one):
+        async def fails(what, partitions):
+            world.calls.append((what, partitions))
+            raise ValueError(what)
+
+        await one.attend()
+        world.call_listener = fails
+        world.script["sync"] = [synced(TWO), synced(TWO)]
+        one.needs_join = True
+        with pytest.raises(ValueError, match="revoked"):
+            await one.attend()
+        assert one.owned() == [TWO] and len(world.asked("join")) == 3
+        await one.attend()
+
+    play_member(steps, partition_assignment_strategy=["cooperative-sticky"])
+
+
+def test_an_eager_member_beats_until_its_application_is_done_with_what_it_has(play_member):
+    async def steps(world, one):
+        async def later():
+            await asyncio.sleep(10)
+
+        await one.attend()
+        world.commit_before_revoke = later
+        one.needs_join = True
+        await one.attend()
+        assert world.kinds() == ["join", "sync", "beat", "beat", "beat", "join", "sync"]
 
     play_member(steps)
 

@@ -25,7 +25,8 @@ def topics(**rows):
 def test_a_new_state_knows_nothing():
     assert fields(PartitionState(A1, 7)) == {
         "tp": A1, "topic": "a", "partition": 1, "source": 7, "epoch": 0, "position": None,
-        "kept": None, "fetch_position": -1, "paused": False, "revoking": False, "reset": None,
+        "kept": None, "poll": -1, "before": 0, "before_epoch": -1,
+        "fetch_position": -1, "paused": False, "revoking": False, "reset": None,
         "record_epoch": -1, "validate": -1, "checked_epoch": -1, "high_watermark": -1,
         "last_stable_offset": -1, "log_start_offset": -1, "preferred": -1,
         "preferred_until_s": 0.0, "not_before_s": 0.0, "error": None}

@@ -1,0 +1,256 @@
+"""What a consumer commits: when, as whom, and what becomes of a refusal.
+
+Owns: the order of commits, and what was committed automatically last.
+Called by: client.consuming, whose half it is.
+Invariants: (1) automatic commits hold only what earlier polls handed out, not what the application
+  may be at work on; (2) of commits of a partition the one that was asked for last counts.
+Source: Kafka's consumer, for what each call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pylog.client import commits
+from pylog.client.cluster import Cluster
+from pylog.client.commits import Identity
+from pylog.client.errors import (
+    ClosedError, CommitFailedError, IllegalStateError, KafkaError, RebalanceNeededError,
+    RetriableError,
+)
+from pylog.client.fetch_collector import FetchCollector
+from pylog.client.fetcher import Fetcher
+from pylog.client.offsets import GroupMetadata, OffsetAndMetadata, TopicPartition
+from pylog.client.reconciliation import ConsumerMembership
+from pylog.client.settings import Settings
+from pylog.client.subscription import Subscription
+from pylog.protocol.errors import ErrorCode
+
+COMMIT_BEFORE_REVOKE_S = 5.0
+_GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
+         int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
+
+
+class Committing:
+    """The half of Consuming that commits; the other one makes what this one uses."""
+
+    cluster: Cluster
+    subscription: Subscription
+    fetcher: Fetcher
+    collector: FetchCollector
+    loop: asyncio.AbstractEventLoop
+    interceptors: list[Any]
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.membership: Any = None
+        self.polling = False
+        self.closed = False
+        self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
+        self._auto_s = settings.seconds("auto.commit.interval.ms")
+        self._next_auto_s = time.monotonic() + self._auto_s
+        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committing: set[asyncio.Task[None]] = set()
+        self._commit_turn = asyncio.Lock()
+        self._commits = 0
+        self._committed_by: dict[TopicPartition, int] = {}
+        self._polled = asyncio.Event()
+        self._awaits_poll = self._rests = False
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the consumer is closed")
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of what is assigned."""
+        return {tp: OffsetAndMetadata(state.position, "", state.record_epoch)
+                for tp, state in list(self.subscription.states.items())
+                if state.position is not None}
+
+    def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions as the poll under way found them. Keeps (1)."""
+        poll, found = self.collector.poll, {}
+        for tp, state in list(self.subscription.states.items()):
+            offset, record_epoch = state.handled(poll)
+            if state.position is not None and offset is not None:
+                found[tp] = OffsetAndMetadata(offset, "", record_epoch)
+        return found
+
+    def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that a transaction has to commit."""
+        states = self.subscription.states
+        return {tp: found for tp, found in self.consumed().items()
+                if found.offset != states[tp].kept}
+
+    def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """They are committed."""
+        for tp, found in offsets.items():
+            state = self.subscription.states.get(tp)
+            if state is not None:
+                state.kept = found.offset
+
+    def rewind(self) -> None:
+        """The next poll goes on at what was committed last, or where this consumer began."""
+        for state in self.subscription.states.values():
+            if state.kept is not None and state.kept != state.position:
+                state.move_to(state.kept)
+        self.fetcher.poke()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group. Raises IllegalStateError without one."""
+        who = self._committer() if self.membership is not None else None
+        if who is None:
+            if self.settings["group.id"] is None:
+                raise IllegalStateError("the consumer has no group.id")
+            return GroupMetadata(self.settings["group.id"])
+        return GroupMetadata(who.group, who.generation, who.member_id, who.instance_id)
+
+    def _committer(self) -> Identity:
+        group = self.settings["group.id"]
+        if group is None:
+            raise IllegalStateError("commits need group.id")
+        if self.membership is None:
+            return Identity(group)
+        if self.membership.generation < 0:
+            raise CommitFailedError(f"the consumer is not a member of group {group!r} now")
+        found: Identity = self.membership.identity
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
+                     timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
+        self._check_open()
+        given = self.consumed() if offsets is None else {
+            TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
+            else OffsetAndMetadata(*value) for tp, value in offsets.items()}
+
+        self._commits = number = self._commits + 1
+
+        async def attempt() -> None:
+            # Keeps (2): one at a time, and a second try leaves alone what a later commit wrote.
+            async with self._commit_turn:
+                left = {tp: one for tp, one in given.items()
+                        if self._committed_by.get(tp, 0) < number}
+                try:
+                    await commits.commit(self.cluster, self._committer(), left)
+                except KafkaError as failure:
+                    if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
+                        raise
+                    self.membership.commit_refused(failure)
+                    raise RetriableError(str(failure)) from failure
+                self._committed_by.update(dict.fromkeys(left, number))
+
+        failure: KafkaError | None = None
+        try:
+            await self.cluster.retry(attempt, timeout_s)
+        except KafkaError as refused:
+            failure = self._commit_failure(refused)
+        for interceptor in self.interceptors:
+            if failure is None and hasattr(interceptor, "on_commit"):
+                interceptor.on_commit(given)
+        if failure is not None:
+            raise failure
+        return given
+
+    def _commit_failure(self, refused: KafkaError) -> KafkaError:
+        if refused.code in _GONE:
+            if self.membership is not None:
+                self.membership.commit_refused(refused)
+            made: KafkaError = CommitFailedError(
+                f"{refused}: the group has gone on without this member")
+        elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
+            made = RebalanceNeededError(f"{refused}: poll, then commit again")
+        else:
+            return refused
+        made.__cause__ = refused
+        return made
+
+    def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
+                             callback: Callable[..., Any] | None = None) -> None:
+        """On the loop. callback(offsets, error or None) runs on the event loop's thread."""
+        async def work() -> None:
+            given, failure = offsets, None
+            try:
+                given = await self.commit(offsets)
+            except KafkaError as refused:
+                failure = refused
+                self.cluster.notices.warn(("commit", type(refused)),
+                                          "offsets were not committed: %s", refused)
+            if callback is not None:
+                callback(given, failure)
+
+        task = asyncio.create_task(work())
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+
+    def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """On the loop. Keeps (1): the caller took them before this poll's records."""
+        def done(_: Any, failure: KafkaError | None) -> None:
+            if failure is None:
+                self._auto_committed = offsets
+
+        # What went away meanwhile belongs to others.
+        mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
+        self.commit_in_background(mine, done)
+
+    async def commit_before_revoke(self) -> None:
+        """Partitions are about to go; what cannot be committed now is read again by others."""
+        if not self._auto:
+            return
+        await self._done_with()
+        try:
+            await self.commit(self._handled(), COMMIT_BEFORE_REVOKE_S)
+        except KafkaError:
+            pass
+
+    def _begin_poll(self) -> None:
+        """The application is done with what it was given until now. From its thread or the loop."""
+        self.collector.poll += 1
+        if self._awaits_poll:
+            self.loop.call_soon_threadsafe(self._polled.set)
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """The application waits here: it will not poll before this is over."""
+        before, self._rests = self._rests, True
+        try:
+            yield
+        finally:
+            self._rests = before
+
+    async def _done_with(self) -> None:
+        """Returns once the application is done with what the last poll gave it: as it polls again,
+        or does not come back at all."""
+        self._polled.clear()
+        self._awaits_poll = True
+        try:
+            # In this order: a poll that begins now sees that it is awaited.
+            if not (self.polling or self._rests):
+                async with asyncio.timeout(self.settings.seconds("max.poll.interval.ms")):
+                    await self._polled.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._awaits_poll = False
+
+    async def committed(self, partitions: Iterable[TopicPartition], timeout_s: float | None
+                        ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """None for a partition without a committed offset."""
+        self._check_open()
+        wanted = [TopicPartition.of(tp) for tp in partitions]
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("committed offsets need group.id")
+        found = await self.cluster.retry(lambda: commits.committed(
+            self.cluster, self._reader(), wanted, True), timeout_s)
+        return {tp: found.get(tp) for tp in wanted}
+
+    def _reader(self) -> Identity:
+        """Who asks for committed offsets: the newer protocol wants to know the member."""
+        if isinstance(self.membership, ConsumerMembership) and self.membership.generation > 0:
+            return Identity(self.settings["group.id"], self.membership.member_id,
+                            self.membership.generation)
+        return Identity(self.settings["group.id"])
