@@ -427,9 +427,11 @@ class Broker:
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
-                self._let_serve(name)
-                # The next request for it asks again.
-                self.grants.remove(name)
+                try:
+                    self._let_serve(name)
+                except Exception:
+                    log.exception("a recovered topic is not served", extra={"topic": name})
+                self.grants.remove(name)    # The next request for it asks again.
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)

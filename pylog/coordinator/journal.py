@@ -177,7 +177,8 @@ class Journal:
             self._late.cancel()
             self._late = None
         held, self._held = self._held, []
-        if self._waiting and not self._scheduled:
+        # Also without a reply that waits: the next one would be given before it is durable (2).
+        if not self._scheduled and (self._waiting or self._upto < self.log.end_offset - 1):
             self._start_flush()
         self._release(held)
 

@@ -130,11 +130,11 @@ def _resolve_if_due(groups: Any, group: ConsumerGroup, is_new: bool, sees: Sees)
     last = next(iter(group.resolved.values()), None)
     now_ms = groups.clock.wall_ms()
     last_ms = NEVER if last is None else last.ms
-    if now_ms <= last_ms + PAUSE_MS:
+    if last_ms <= now_ms <= last_ms + PAUSE_MS:     # A clock that was put back holds nothing up.
         return
     if is_new or len(group.regexes) != len(group.resolved) or (
             last is not None and last.version < groups.topics_version) \
-            or now_ms > last_ms + groups.limits.consumer.refresh_ms:
+            or not last_ms <= now_ms <= last_ms + groups.limits.consumer.refresh_ms:
         group.resolving = _resolving(groups, group, sees)
         groups.timers.set((RESOLVE, group.id), groups.clock.now_ms())
 
@@ -201,7 +201,8 @@ def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
     interval_ms = groups.limits.consumer.of_group(
         groups.image().configs.get((GROUP_RESOURCE, group.id)), "consumer.assignment.interval.ms")
     now_ms = groups.clock.wall_ms()
-    if group.assignment_ms and interval_ms and now_ms < group.assignment_ms + interval_ms:
+    # Another leader's clock may be ahead, and this one's may have been put back.
+    if 0 < group.assignment_ms <= now_ms < group.assignment_ms + interval_ms:
         return True
     made = _made(groups, group)
     if made is None:

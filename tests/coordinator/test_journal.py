@@ -215,3 +215,20 @@ def test_what_an_earlier_leader_left_is_settling_until_it_is_durable():
         journal.reopen(2)
         assert not journal.is_settling
     with_journal(scenario)
+
+
+def test_a_reply_waits_also_for_what_was_written_during_a_flush_that_is_over():
+    async def scenario(log, journal):
+        token = Token(got=None)
+        journal.write([(b"key", b"value")])
+        journal.append_now()
+        journal.write([(b"key", b"value")])
+        journal.append_now()
+        log.flushed_offset = 1
+        journal.woken()
+        journal.after(token, "done")
+        assert token.got is None
+        log.flushed_offset = 2
+        journal.woken()
+        assert token.got == "done" and journal.is_idle
+    with_journal(scenario)

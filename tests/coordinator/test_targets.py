@@ -377,3 +377,24 @@ def test_a_topic_that_is_gone_is_in_no_target(machine):
     targets.topics_changed(machine.groups, {"u"})
     answer = machine.beat("a", 2)
     assert [row.topic_id for row in answer.assignment.topic_partitions] == [T.id]
+
+
+@pytest.mark.parametrize("ahead_ms, waits", [(0, True), (1, False), (10**9, False)])
+def test_a_clock_that_was_put_back_holds_no_assignment_up(ahead_ms, waits):
+    obeyed = LIMITS.consumer.settings | {"group.consumer.assignment.interval.ms": 5_000}
+    machine = Machine(LIMITS._replace(consumer=LIMITS.consumer._replace(settings=obeyed)))
+    machine.join("a")
+    group = machine.group
+    group.epoch += 1
+    group.assignment_ms = machine.groups.clock.wall_ms() + ahead_ms
+    assert targets.assign_if_due(machine.groups, group)
+    assert (group.assignment_epoch < group.epoch) == waits
+
+
+def test_a_clock_that_was_put_back_holds_no_expression_up(machine):
+    join_matching(machine, "t.*")
+    for name, row in machine.group.resolved.items():
+        machine.group.resolved[name] = row._replace(ms=row.ms + 10**9)
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="u.*")
+    assert machine.group.resolving is not None

@@ -55,3 +55,13 @@ def test_a_long_log_is_replaced_by_a_snapshot_and_its_tail(tmp_path, monkeypatch
     assert node.image.topics.keys() == before.topics.keys()
     assert node.image.next_producer_id == before.next_producer_id
     node.stop()
+
+
+def test_a_snapshot_that_a_full_disk_refuses_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(snapshots.os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        snapshots.write(str(tmp_path), [], 5, 1, 0)
+    assert list(tmp_path.iterdir()) == []
