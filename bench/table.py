@@ -14,7 +14,7 @@ from bench import placement
 @dataclass(frozen=True)
 class Goal:
     """kind: ratio_max, ratio_min (against Kafka), floor_max (against the bare loop), value_max, or
-    own_max (against our figure `of`)."""
+    own_max (against our figure `of`, or the larger of several with a | between them)."""
 
     kind: str
     limit: float
@@ -26,16 +26,18 @@ class Goal:
             "ratio_min": f"≥ {self.limit:g}×",
             "floor_max": f"≤ {self.limit:g}× floor",
             "value_max": f"≤ {self.limit:g} {unit}",
-            "own_max": f"≤ {self.limit:g}× {self.of.partition('_')[0]}",
+            "own_max": f"≤ {self.limit:g}× " + " or ".join(
+                name.partition("_")[0] for name in self.of.split("|")),
         }[self.kind]
 
     def met(self, figures: dict, key: str) -> bool | None:
         """None when a figure that it needs is missing. `figures` by (side, key)."""
         ours = figures.get(("pylog", key))
+        own = [figures.get(("pylog", name)) for name in self.of.split("|")]
         other = {
             "ratio_max": figures.get(("kafka", key)), "ratio_min": figures.get(("kafka", key)),
             "floor_max": figures.get(("floor", key)), "value_max": 1.0,
-            "own_max": figures.get(("pylog", self.of)),
+            "own_max": None if None in own else max(own),
         }[self.kind]
         if ours is None or other is None:
             return None
@@ -133,7 +135,7 @@ ROWS: list[Row] = [
     *_latency_rows("e2e", "end to end at 500/s", _at_most(0.4), _at_most(0.25)),
     Row("e2e-cold", "cold_p50_us", "the same beside a cold reader p50", "µs"),
     Row("e2e-cold", "cold_p99_us", "the same beside a cold reader p99", "µs",
-        (Goal("own_max", 1.2, "alone_p99_us"), Goal("own_max", 1.2, "bare_p99_us"))),
+        (Goal("own_max", 1.2, "alone_p99_us|bare_p99_us"),)),
     Row("e2e-cold", "cold_p999_us", "the same beside a cold reader p99.9", "µs"),
     Row("e2e-cold", "alone_p99_us", "the same, p99 just before without", "µs"),
     Row("e2e-cold", "bare_p99_us", "the same, p99 beside a reader of a bare server", "µs"),

@@ -29,6 +29,7 @@ from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
 from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
 from bench.secured import SECURED, certificate
+from pylog._native import tls
 
 LOADS = SCENARIOS | SECURED
 SECTION = "Records: produce, fetch, latency, start"
@@ -207,6 +208,8 @@ def main(argv: list[str]) -> int:
         return 1
     command = " ".join(["python -m bench.vs", *argv])
     head = [f"`{command}`, {rounds} round(s), commit {commit_line()}", machine_line()]
+    if not SECURED.keys().isdisjoint(names):
+        head.append(f"TLS of pylog: {tls.library()}.")
     print("\n".join(head), flush=True)
     cache_dir().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="vs-", dir=cache_dir()))
