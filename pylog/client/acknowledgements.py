@@ -37,13 +37,15 @@ class Batch(NamedTuple):
 
 
 class InHand:
-    """Records of one partition. node_id: the broker that they were acquired from."""
+    """Records of one partition. node_id: the broker that they were acquired from. later: offsets of
+    records that an iteration has not handed out yet, of which nothing is said by itself."""
 
     def __init__(self, node_id: int):
         self.node_id = node_id
         self.ranges: list[tuple[int, int]] = []
         self.kinds: dict[int, int] = {}
         self.renewed: set[int] = set()
+        self.later: set[int] = set()
 
     def add(self, ranges: Iterable[tuple[int, int]], gaps: Iterable[int] = ()) -> None:
         """gaps: offsets within the ranges at which there is no record.
@@ -66,6 +68,7 @@ class InHand:
                 continue
             again = range(max(start, first), min(end, last) + 1)
             self.renewed.difference_update(again)
+            self.later.difference_update(again)
             for offset in again:
                 self.kinds.pop(offset, None)
             left += [(start, first - 1)] * (start < first) + [(last + 1, end)] * (end > last)
@@ -110,6 +113,8 @@ class InHand:
         """All that is in hand. kind -1: it stays."""
         unsaid = -1 if default is None else int(default)
         kinds = self.kinds
+        if self.later:
+            kinds = dict.fromkeys(self.later, -1) | kinds
         for first, last in self.ranges:
             if not kinds:
                 yield Batch(first, last, unsaid)

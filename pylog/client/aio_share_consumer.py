@@ -69,20 +69,29 @@ class ShareConsumer:
 
     async def poll(self, timeout: float = 0.0) -> list[Record]:
         """As share_consumer's."""
+        self._records.give_back()
         found = self._records.records(await self._records.core.poll(timeout))
         self._records.tell()
         return found
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As share_consumer's."""
+        self._records.give_back()
         found = self._records.arrow(await self._records.core.poll(timeout), columns)
         self._records.tell()
         return found
 
     async def __aiter__(self) -> AsyncIterator[Record]:
+        """As share_consumer's."""
+        records = self._records
         while True:
-            for record in await self.poll(1.0):
+            rest = records.rest
+            if rest is None:
+                rest = records.one_by_one(await self.poll(1.0))
+            while (record := next(rest, None)) is not None:
                 yield record
+            if records.rest is rest:
+                records.rest = None
 
     def delivery_count(self, record: Record) -> int:
         """How often a record of the last poll was handed to somebody, this time included."""

@@ -78,20 +78,30 @@ class ShareConsumer:
         record_limit. Raises KafkaError; IllegalStateError while records of an earlier poll are not
         acknowledged in mode explicit.
         """
+        self._records.give_back()
         found = self._records.records(self._desk.run(self._core.poll(timeout)))
         self._records.tell()
         return found
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As poll, as a pyarrow.RecordBatch: Consumer.poll_arrow's columns and delivery_count."""
+        self._records.give_back()
         found = self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
         self._records.tell()
         return found
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record, without end."""
+        """Record by record, without end. An iteration that was left is gone on with by the next one; a
+        poll gives what it has not handed out to others."""
+        records = self._records
         while True:
-            yield from self.poll(1.0)
+            rest = records.rest
+            if rest is None:
+                rest = records.one_by_one(self.poll(1.0))
+            while (record := next(rest, None)) is not None:
+                yield record
+            if records.rest is rest:
+                records.rest = None
 
     def delivery_count(self, record: Record) -> int:
         """How often a record of the last poll was handed to somebody, this time included."""

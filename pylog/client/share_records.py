@@ -10,7 +10,7 @@ Source: KIP-932; Kafka's ShareCompletedFetch, for (3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pylog.protocol.counts import counted
@@ -38,6 +38,8 @@ class ShareRecords:
         self._interceptors = [found for found in settings["interceptor.classes"] or ()
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        # Of the iteration that is under way: what it has yet to hand out.
+        self.rest: Iterator[Record] | None = None
 
     def records(self, acquired: Iterable[Acquired]) -> list[Record]:
         """Raises KafkaError when there is nothing else."""
@@ -154,6 +156,32 @@ class ShareRecords:
         if not of_each.all():
             batch = batch.filter(pa.array(of_each > 0))      # Keeps (1).
         return self._good(batch)
+
+    def one_by_one(self, found: Iterable[Record]) -> Iterator[Record]:
+        """What a poll gave, record by record: only what was handed out is accepted without a word,
+        by a commit amid it or when it was left."""
+        for record in found:
+            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
+            if hand is not None:
+                hand.later.add(record.offset)
+        self.rest = rest = self._handed(found)
+        return rest
+
+    def _handed(self, found: Iterable[Record]) -> Iterator[Record]:
+        for record in found:
+            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
+            if hand is not None and record.offset in hand.later:
+                hand.later.discard(record.offset)
+                yield record
+
+    def give_back(self) -> None:
+        """A poll comes amid an iteration: what that has not handed out is for others."""
+        if self.rest is None:
+            return
+        self.rest = None
+        for hand in self.core.in_hand.values():
+            hand.kinds.update(dict.fromkeys(hand.later, int(Acknowledge.RELEASE)))
+            hand.later.clear()
 
     def delivery_count(self, record: Record) -> int:
         """Of a record of the last poll. Raises IllegalStateError."""

@@ -91,3 +91,13 @@ def test_any_words_about_any_ranges_come_to_what_a_table_says(random_source):
         assert expected == {offset: kind for offset, kind in said.items() if kind is not None}
         assert {offset for first, last in one.ranges for offset in range(first, last + 1)} == {
             offset for offset, kind in said.items() if kind in (None, RENEW)}
+
+
+def test_what_an_iteration_has_not_handed_out_is_not_acknowledged_without_a_word():
+    one = hand((0, 5))
+    one.later = {2, 3, 5}
+    assert one.acknowledge(3, REJECT)
+    assert one.take(ACCEPT) == [Batch(0, 1, ACCEPT), Batch(3, 3, REJECT), Batch(4, 4, ACCEPT)]
+    assert one.ranges == [(2, 2), (5, 5)]
+    one.add([(5, 5)])
+    assert one.later == {2, 3} and one.take(ACCEPT) == [Batch(5, 5, ACCEPT)]

@@ -106,6 +106,25 @@ def test_what_was_not_accepted_goes_to_another_at_once_when_its_consumer_is_clos
         assert second.poll(0.3) == []
 
 
+def test_a_commit_amid_an_iteration_accepts_what_came_so_far(broker, topic, member):
+    put(broker, topic, rows(10))
+    with member() as first:
+        first.subscribe([topic])
+        for record in first:
+            if record.offset == 3:
+                break
+        assert next(iter(first)).offset == 4
+        assert list(first.commit().values()) == [None]
+        assert next(iter(first)).offset == 5
+    with member() as second:
+        second.subscribe([topic])
+        stream = iter(second)
+        assert [next(stream).offset for _ in range(3)] == [5, 6, 7]
+        # A poll accepts those, and gives the others up, which come again.
+        found = take(second, 2)
+        assert offsets(found) == [8, 9] and second.delivery_count(found[0]) == 3
+
+
 def test_each_record_is_accepted_released_or_rejected(broker, topic, member):
     put(broker, topic, rows(9))
     with member(share_acknowledgement_mode="explicit") as consumer:
