@@ -204,7 +204,8 @@ class Consuming(Committing):
                 await positions.reset(self.cluster, lost, self.fetcher.isolation)
         check = [state for state in states if state.validate >= 0 and state.position is not None]
         if check:
-            await positions.validate(self.cluster, check)
+            await positions.validate(self.cluster, check,
+                                     self.settings["auto.offset.reset"] != "none")
 
     async def _from_committed(self, states: list[PartitionState]) -> None:
         epochs = {state.tp: state.epoch for state in states}

@@ -128,6 +128,16 @@ class NoOffsetForPartitionError(KafkaError):
     """A partition has neither a committed offset nor a way of resetting it."""
 
 
+class LogTruncationError(KafkaError):
+    """A new leader's log ends before the position of who has auto.offset.reset=none: seek to go on.
+
+    partition; offset: where that log and the one that was read part.
+    """
+
+    partition: Any = None
+    offset: int | None = None
+
+
 class SerializationError(KafkaError):
     """A key or value could not be turned into bytes, or bytes into a key or value.
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from pylog.client import durations
 from pylog.client.cluster import Cluster
-from pylog.client.errors import KafkaError, NoOffsetForPartitionError, error
+from pylog.client.errors import (
+    KafkaError, LogTruncationError, NoOffsetForPartitionError, error,
+)
 from pylog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, TopicPartition
 from pylog.client.subscription import PartitionState
 from pylog.protocol import messages
@@ -134,10 +136,13 @@ def _time_of(reset: Any) -> Any:
     return TIMES.get(reset, reset)
 
 
-async def validate(cluster: Cluster, states: list[PartitionState]) -> list[PartitionState]:
-    """Compares positions with what the new leaders have; those whose log was cut behind them.
+async def validate(cluster: Cluster, states: list[PartitionState],
+                   moves: bool = True) -> list[PartitionState]:
+    """Compares positions with what the new leaders have, and moves back those whose log was cut
+    behind them, which it returns.
 
-    A state's `validate` is the leader epoch to ask in. Raises KafkaError.
+    A state's `validate` is the leader epoch to ask in. moves: False for an application that wants
+    to be told instead. Raises KafkaError, LogTruncationError.
     """
     asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
     stood = {state.tp: state.position or 0 for state in states}
@@ -164,9 +169,20 @@ async def validate(cluster: Cluster, states: list[PartitionState]) -> list[Parti
     cut = []
     for tp, (_, end) in found.items():
         state, epoch, record_epoch = asked[tp]
-        state.validate = -1
         # Records are taken meanwhile. One of a later epoch has come from the new leader itself.
-        if state.epoch == epoch and state.record_epoch == record_epoch and 0 <= end < stood[tp]:
+        was_cut = (state.epoch == epoch and state.record_epoch == record_epoch
+                   and 0 <= end < stood[tp])
+        if was_cut and not moves:
+            raise _truncated(tp, stood[tp], end)    # And is asked for again, until it is sought.
+        state.validate = -1
+        if was_cut:
             state.move_to(end, state.record_epoch)
             cut.append(state)
     return cut
+
+
+def _truncated(tp: TopicPartition, stood: int, end: int) -> LogTruncationError:
+    made = LogTruncationError(f"{tp}: the log was cut at {end}, before the position {stood}, and "
+                              "auto.offset.reset is none: seek to go on")
+    made.partition, made.offset = tp, end
+    return made

@@ -91,8 +91,8 @@ class ShareConsumer:
         return found
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record, without end. An iteration that was left is gone on with by the next one; a
-        poll gives what it has not handed out to others."""
+        """Record by record, without end. An iteration that was left is gone on with by the next
+        one; a poll gives what it has not handed out to others."""
         records = self._records
         while True:
             rest = records.rest

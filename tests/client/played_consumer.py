@@ -136,7 +136,7 @@ class World:
         for state in states:
             state.move_to(70)
 
-    async def _validate(self, cluster, states):
+    async def _validate(self, cluster, states, moves):
         self.asked.append(("validate", [state.tp for state in states]))
         for state in states:
             state.validate = -1

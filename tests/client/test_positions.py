@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client import positions
-from pylog.client.errors import KafkaError, NoOffsetForPartitionError
+from pylog.client.errors import KafkaError, LogTruncationError, NoOffsetForPartitionError
 from pylog.client.offsets import OffsetAndTimestamp, TopicPartition
 from pylog.client.subscription import PartitionState
 from pylog.protocol import messages
@@ -47,6 +47,18 @@ def test_a_position_behind_the_cut_goes_back_to_it(end, expected):
     cut = asyncio.run(positions.validate(Cluster(end), [state]))
     assert state.position == expected and state.validate == -1
     assert bool(cut) == (expected < 100)
+
+
+def test_who_resets_nothing_is_told_of_a_cut_until_it_seeks():
+    state = state_at(100)
+    for _ in range(2):
+        with pytest.raises(LogTruncationError, match="t-0: the log was cut at 70") as told:
+            asyncio.run(positions.validate(Cluster(70), [state], False))
+    assert (told.value.partition, told.value.offset) == (PART, 70)
+    assert (state.position, state.validate) == (100, 1)
+    state.move_to(70)
+    asyncio.run(positions.validate(Cluster(-1), [state], False))
+    assert (state.position, state.validate) == (70, -1)
 
 
 def test_records_of_the_new_leader_that_were_taken_meanwhile_stay_taken():
