@@ -161,9 +161,13 @@ class SharePartition:
     async def _settle(self, in_flight: InFlight, moved: list[Range]) -> tuple[Error, str | None]:
         if not moved:
             return ErrorCode.NONE, None
-        fault = await self._write(in_flight, [Batch(*row) for row in states_of(moved)])
-        if in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms()):
-            self._stir(self)
+        fault: tuple[Error, str | None] = ErrorCode.UNKNOWN_SERVER_ERROR, None
+        try:
+            fault = await self._write(in_flight, [Batch(*row) for row in states_of(moved)])
+        finally:
+            # Also when it is cancelled or fails in a way of its own: else nobody ever had them.
+            if in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms()):
+                self._stir(self)
         return fault
 
     def expire(self) -> None:

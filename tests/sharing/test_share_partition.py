@@ -130,3 +130,18 @@ def test_records_that_go_while_they_are_read_are_nobodys():
     partition = loaded(log, is_committed=True)
     assert acquired(partition, 500) == ([], b"")
     assert acquired(partition, 500) == ([(6, 7)], data[6])
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("a bug"), asyncio.CancelledError()])
+def test_what_could_not_be_written_in_whatever_way_stays_its_members(tens, failure):
+    partition = loaded(Log(tens))
+    assert acquired(partition, 10)[0] == [(0, 9)]
+
+    async def fails(*_):
+        raise failure
+
+    partition._persister = SimpleNamespace(write=fails)
+    with pytest.raises(type(failure)):
+        asyncio.run(partition.acknowledge("m", [(0, 9, [1])]))
+    partition._persister = Persister()
+    assert asyncio.run(partition.acknowledge("m", [(0, 9, [1])])) == (ErrorCode.NONE, None)
