@@ -110,6 +110,31 @@ static int extend(struct log *to, int64_t end, int64_t now_ms) {
     return result;
 }
 
+/* What is known of producers goes beyond the records that are there: some are deleted, and the copy
+ * never saw them. With `from`'s append.lock held. */
+static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms) {
+    int result = log_load_producers(from, now_ms);
+    if (result != 0 || from->append.producers.count == 0) return result;
+    log_append_lock(to);
+    result = log_make_writable(to, now_ms);
+    if (result == 0) result = producers_copy(&to->append.producers, &from->append.producers);
+    if (result == 0) {
+        to->append.producers_loaded = true;
+        to->append.first_open = producers_first_open(&to->append.producers);
+        log_view_change(to);
+        log_set_last_stable(to);
+        log_ends_check(to);
+        log_view_changed(to);
+        /* Also in the place of one of the same offset, which says less. */
+        to->append.snapshot_offset = -1;
+        result = log_write_snapshot(to, atomic_load(&to->ends.end_offset));
+        if (result != 0)
+            result = result == -ENOMEM ? LOG_E_MEMORY : log_storage_error(to, result, "write");
+    }
+    log_append_unlock(to);
+    return result;
+}
+
 int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms,
              int64_t *damaged) {
     struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0, false};
@@ -128,6 +153,7 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *dam
     while (result == 1) result = copy_range(&c);
     if (result == 0 && log_end_offset(to) < log_end_offset(from))
         result = extend(to, log_end_offset(from), now_ms);
+    if (result == 0) result = hand_over_producers(from, to, now_ms);
     /* What was acknowledged from this disk must be on that one before it answers for it. */
     if (result == 0) result = log_flush(to);
     /* Nor may it lack what the recovery point of this one promises. */

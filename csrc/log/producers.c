@@ -17,6 +17,18 @@ void producers_free(struct producers *p) {
     memset(p, 0, sizeof *p);
 }
 
+int producers_copy(struct producers *to, const struct producers *from) {
+    struct producers made = {NULL, from->count, from->capacity};
+    if (from->capacity > 0) {
+        made.slots = malloc(from->capacity * sizeof *from->slots);
+        if (made.slots == NULL) return LOG_E_MEMORY;
+        memcpy(made.slots, from->slots, from->capacity * sizeof *from->slots);
+    }
+    producers_free(to);
+    *to = made;
+    return 0;
+}
+
 static uint32_t producers_hash(int64_t id) {
     return (uint32_t)(((uint64_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
 }

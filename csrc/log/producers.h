@@ -37,6 +37,8 @@ struct producers {
 };
 
 void producers_free(struct producers *p);
+/* `to` is as `from` from now on. 0 or LOG_E_MEMORY, and nothing changed. */
+int producers_copy(struct producers *to, const struct producers *from);
 /* 0: append it. 1: a duplicate of *seen, write nothing. LOG_E_SEQUENCE, LOG_E_EPOCH, or
  * LOG_E_TXN_STATE: its transaction is open, and the batch is none of it. */
 int producers_check(const struct producers *p, const struct batch_header *h,

@@ -153,6 +153,22 @@ def test_any_history_with_any_fault_keeps_what_was_promised(preload):
     _run(preload, 60)
 
 
+@pytest.mark.parametrize("between", [(), ("restart_clean",), ("crash", False, 0)])
+def test_a_move_takes_along_what_is_known_of_producers_whose_batches_are_deleted(
+        preload, tmp_path, between):
+    history = History(preload, tmp_path, CONFIGS[0], False, 0)
+    one_batch = history.append_some, 1, 1, 1, 0, 0, 5, True
+    assert history.step(*one_batch)
+    assert history.step(history.delete_records, 1)
+    assert history.step(history.move)
+    assert history.log.last_stable_offset == history.log.start_offset == 1
+    for name, *arguments in [between] if between else ():
+        history.step(getattr(history, name), *arguments)
+    assert history.step(history.end_transaction, 0, False)
+    assert history.step(*one_batch)
+    history.log.release()
+
+
 def test_a_kill_in_a_history_is_one_after_which_little_is_checked(preload, tmp_path):
     if not RAM.is_dir():
         pytest.skip("needs /dev/shm")
