@@ -292,7 +292,7 @@ static void end_work(struct slot *s) {
 /* The answer of a heartbeat that changes nothing; NULL: the control plane is asked. What counts on
  * a client's time is counted there. */
 static uint8_t *repeated(const struct reactor *r, const struct connection *c,
-                         const struct frames_header *h, size_t *len) {
+                         const struct frames_header *h, size_t *len) REQUIRES(r->role) {
     if (r->all->config.repeats == NULL || c->controls || c->guarded) return NULL;
     if (c->quota != NULL && quota_client_timed(c->quota)) return NULL;
     struct repeat_key key = {.client_id = h->client_id,

@@ -23,7 +23,7 @@ from libc.string cimport memcmp, memcpy
 from pylog._native.grants cimport Grants
 from pylog._native.iopool cimport IoPool
 from pylog._native.quotas cimport Quotas
-from pylog._native.repeats cimport Repeat, Repeats
+from pylog._native.repeats cimport Repeats
 from pylog._native.throttle cimport Throttle
 from pylog._native cimport csrc
 
