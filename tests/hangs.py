@@ -3,8 +3,10 @@
 pytest-timeout raises in the main thread, once: a call that holds the interpreter does not see it,
 and what hangs in a fixture afterwards has no limit at all. One such test would hold a whole run
 until somebody ends it, without a word of which it was. So faulthandler's own thread looks on, a
-while longer. pytest-xdist names the test in which a process ended, and ends the run: what its
---dist loadfile makes of a process that replaces another waits for work that never comes.
+while longer; not by pytest's faulthandler_timeout, which has one limit for all and is called off
+when a test fails, whose fixtures may hang then. pytest-xdist names the test in which a process
+ended, and ends the run: what its --dist loadfile makes of a process that replaces another waits for
+work that never comes.
 """
 
 import faulthandler

@@ -111,8 +111,9 @@ static int extend(struct log *to, int64_t end, int64_t now_ms) {
 }
 
 /* What is known of producers goes beyond the records that are there: some are deleted, and the copy
- * never saw them. With `from`'s append.lock held. */
-static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms) {
+ * never saw them. */
+static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms)
+    LOG_APPENDING(from) {
     int result = log_load_producers(from, now_ms);
     if (result != 0 || from->append.producers.count == 0) return result;
     log_append_lock(to);
@@ -120,11 +121,7 @@ static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms)
     if (result == 0) result = producers_copy(&to->append.producers, &from->append.producers);
     if (result == 0) {
         to->append.producers_loaded = true;
-        to->append.first_open = producers_first_open(&to->append.producers);
-        log_view_change(to);
-        log_set_last_stable(to);
-        log_ends_check(to);
-        log_view_changed(to);
+        log_open_changed(to);
         /* Also in the place of one of the same offset, which says less. */
         to->append.snapshot_offset = -1;
         result = log_write_snapshot(to, atomic_load(&to->ends.end_offset));

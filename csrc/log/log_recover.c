@@ -315,11 +315,7 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     struct crash_state_slot *slot = atomic_load(&log->crash_state);
     if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
     producers_end_before(&log->append.producers, start);
-    log->append.first_open = producers_first_open(&log->append.producers);
-    log_view_change(log);
-    log_set_last_stable(log);
-    log_ends_check(log);
-    log_view_changed(log);
+    log_open_changed(log);
 }
 
 /* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps

@@ -69,6 +69,14 @@ void log_set_last_stable(struct log *log) {
     atomic_store(&log->ends.last_stable, stable < start && start <= high ? start : stable);
 }
 
+void log_open_changed(struct log *log) {
+    log->append.first_open = producers_first_open(&log->append.producers);
+    log_view_change(log);
+    log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
 int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
     int result = 0;
     if (last_offset < atomic_load(&log->ends.high_watermark)) return 0;

@@ -490,6 +490,8 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDIN
  * give way. */
 int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
 void log_set_last_stable(struct log *log) REQUIRES(log->view.lock);
+/* The producers' state is another: so are the open transactions, and what is stable. */
+void log_open_changed(struct log *log) LOG_APPENDING(log);
 /* A transaction has ended; it is stable when its marker is below the high watermark.
  * 0 or LOG_E_MEMORY. */
 int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) LOG_APPENDING(log);

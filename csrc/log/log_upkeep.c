@@ -271,11 +271,7 @@ static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDIN
     log->append.producers_loaded = false;
     result = log_restore_producers(log, end, now_ms);
     log->append.producers_loaded = result == 0;
-    log->append.first_open = producers_first_open(&log->append.producers);
-    log_view_change(log);
-    log_set_last_stable(log);
-    log_ends_check(log);
-    log_view_changed(log);
+    log_open_changed(log);
     return result;
 }
 

@@ -20,7 +20,6 @@ from pylog.client.consumer import (
 )
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
-from pylog.client.iteration import Iteration
 from pylog.client.listener import listener_of
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
@@ -163,17 +162,12 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Record by record, without end: a commit holds what came so far, the last one included.
         An iteration that was left is gone on with by the next one, or by a poll."""
-        core = self._core
         while True:
-            iteration = core.iteration
-            if iteration is None:
-                found = await self.poll(1.0)
-                iteration = core.iteration = Iteration(
-                    core.collector, core.subscription.states, found)
-            while (record := next(iteration.rest, None)) is not None:
+            record = self._core.next_record()
+            if record is None:
+                self._core.iterate(await self.poll(1.0))
+            else:
                 yield record
-            if core.iteration is iteration:
-                core.iteration = None
 
     def wakeup(self) -> None:
         """The poll that waits, or the next one, raises WakeupError."""

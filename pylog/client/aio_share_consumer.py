@@ -83,15 +83,12 @@ class ShareConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """As share_consumer's."""
-        records = self._records
         while True:
-            rest = records.rest
-            if rest is None:
-                rest = records.one_by_one(await self.poll(1.0))
-            while (record := next(rest, None)) is not None:
+            record = self._records.next_record()
+            if record is None:
+                self._records.iterate(await self.poll(1.0))
+            else:
                 yield record
-            if records.rest is rest:
-                records.rest = None
 
     def delivery_count(self, record: Record) -> int:
         """How often a record of the last poll was handed to somebody, this time included."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -65,20 +66,11 @@ class Committing:
         if self.closed:
             raise ClosedError("the consumer is closed")
 
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of what is assigned."""
-        return {tp: OffsetAndMetadata(state.position, "", state.record_epoch)
-                for tp, state in list(self.subscription.states.items())
-                if state.position is not None}
-
-    def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions as the poll under way found them. Keeps (1)."""
-        poll, found = self.collector.poll, {}
-        for tp, state in list(self.subscription.states.items()):
-            offset, record_epoch = state.handled(poll)
-            if state.position is not None and offset is not None:
-                found[tp] = OffsetAndMetadata(offset, "", record_epoch)
-        return found
+    def consumed(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of what is assigned; before: as the poll of that number found them."""
+        found = {tp: state.stood(before) for tp, state in list(self.subscription.states.items())}
+        return {tp: OffsetAndMetadata(offset, "", record_epoch)
+                for tp, (offset, record_epoch) in found.items() if offset is not None}
 
     def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions that a transaction has to commit."""
@@ -203,7 +195,8 @@ class Committing:
             return
         await self._done_with()
         try:
-            await self.commit(self._handled(), COMMIT_BEFORE_REVOKE_S)
+            # Keeps (1).
+            await self.commit(self.consumed(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
         except KafkaError:
             pass
 

@@ -18,7 +18,6 @@ from pylog._native.columns import Columns, Record
 from pylog.client.consuming import Consuming
 from pylog.client.driver import Desk, Driver
 from pylog.client.errors import ClosedError
-from pylog.client.iteration import Iteration
 from pylog.client.listener import listener_of
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
@@ -162,17 +161,12 @@ class Consumer:
     def __iter__(self) -> Iterator[Record]:
         """Record by record, without end: a commit holds what came so far, the last one included.
         An iteration that was left is gone on with by the next one, or by a poll."""
-        core = self._core
         while True:
-            iteration = core.iteration
-            if iteration is None:
-                found = self.poll(1.0)
-                iteration = core.iteration = Iteration(
-                    core.collector, core.subscription.states, found)
-            while (record := next(iteration.rest, None)) is not None:
+            record = self._core.next_record()
+            if record is None:
+                self._core.iterate(self.poll(1.0))
+            else:
                 yield record
-            if core.iteration is iteration:
-                core.iteration = None
 
     def wakeup(self) -> None:
         """From another thread: the poll that waits, or the next one, raises WakeupError."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
+from pylog._native.columns import Record
 from pylog.client import commits, positions
 from pylog.client.cluster import Cluster
 from pylog.client.committing import Committing
@@ -293,8 +294,7 @@ class Consuming(Committing):
     async def unsubscribe(self) -> None:
         await self._settle()
         self._begin_poll()
-        membership = self.membership
-        if membership is not None:
+        if (membership := self.membership) is not None:
             with self._at_rest():
                 await membership.take(membership.owned())
             await membership.leave()
@@ -338,6 +338,17 @@ class Consuming(Committing):
                 self.iteration.put_back(state)
         self.fetcher.poke()
         self.notify()
+
+    def iterate(self, found: list[Record]) -> None:
+        """A poll gave these, for next_record()."""
+        self.iteration = Iteration(self.collector, self.subscription.states, found)
+
+    def next_record(self) -> Record | None:
+        """The next one of an iteration; None: a poll has to give more."""
+        record = None if self.iteration is None else next(self.iteration.rest, None)
+        if record is None:
+            self.iteration = None
+        return record
 
     async def put_back(self) -> None:
         """A poll comes amid an iteration: it gives what that has not."""

@@ -93,15 +93,12 @@ class ShareConsumer:
     def __iter__(self) -> Iterator[Record]:
         """Record by record, without end. An iteration that was left is gone on with by the next
         one; a poll gives what it has not handed out to others."""
-        records = self._records
         while True:
-            rest = records.rest
-            if rest is None:
-                rest = records.one_by_one(self.poll(1.0))
-            while (record := next(rest, None)) is not None:
+            record = self._records.next_record()
+            if record is None:
+                self._records.iterate(self.poll(1.0))
+            else:
                 yield record
-            if records.rest is rest:
-                records.rest = None
 
     def delivery_count(self, record: Record) -> int:
         """How often a record of the last poll was handed to somebody, this time included."""

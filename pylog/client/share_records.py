@@ -157,15 +157,21 @@ class ShareRecords:
             batch = batch.filter(pa.array(of_each > 0))      # Keeps (1).
         return self._good(batch)
 
-    def one_by_one(self, found: Iterable[Record]) -> Iterator[Record]:
-        """What a poll gave, record by record: only what was handed out is accepted without a word,
-        by a commit amid it or when it was left."""
+    def iterate(self, found: Iterable[Record]) -> None:
+        """A poll gave these, for next_record(): only what that handed out is accepted without a
+        word."""
         for record in found:
             hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
             if hand is not None:
                 hand.later.add(record.offset)
-        self.rest = rest = self._handed(found)
-        return rest
+        self.rest = self._handed(found)
+
+    def next_record(self) -> Record | None:
+        """The next one of an iteration; None: a poll has to give more."""
+        record = None if self.rest is None else next(self.rest, None)
+        if record is None:
+            self.rest = None
+        return record
 
     def _handed(self, found: Iterable[Record]) -> Iterator[Record]:
         for record in found:

@@ -75,7 +75,7 @@ class PartitionState:
             self.before, self.before_epoch = self.position, self.record_epoch
             self.poll = poll
 
-    def handled(self, poll: int) -> tuple[int | None, int]:
+    def stood(self, poll: int) -> tuple[int | None, int]:
         """(position, epoch of the record before) without what that poll or a later one took. From
         any thread: who moves the position on calls handed_on() first."""
         found = self.position, self.record_epoch

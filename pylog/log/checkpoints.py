@@ -7,6 +7,7 @@ Invariants: (1) a file is complete or absent: it is renamed into place after it 
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -78,12 +79,25 @@ def remove_clean_mark(directory: str) -> None:
 
 def write_whole(path: str, text: str) -> None:
     """Writes a small text file atomically: complete or absent."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def whole_file(path: str):
+    """A binary file to write in the block: at its end it is complete and on disk under `path`, or
+    absent, and then nothing is left of it: a full disk must not be the fuller for it."""
     scratch = path + ".tmp"
-    with open(scratch, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+    try:
+        with open(scratch, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        raise
     sync_directory(os.path.dirname(path))
 
 

@@ -388,10 +388,10 @@ def _producer_ids(fold: _Fold, record) -> None:
 def _clear_elr(fold: _Fold, record) -> None:
     """Clears the eligible leader replicas of one topic, or of all (KIP-966); of a topic that is not
     there nobody is eligible."""
-    topics = list(fold.topics.values())
-    if record.topic_name:
-        topics = list(filter(None, [fold.topics.get(record.topic_name)]))
-    for topic in topics:
+    for name in [record.topic_name] if record.topic_name else list(fold.topics):
+        topic = fold.topics.get(name)
+        if topic is None:
+            continue
         states = fold.partitions_of(topic.id)
         states[:] = [fold.shared(state._replace(
             eligible_leader_replicas=(), last_known_elr=(),

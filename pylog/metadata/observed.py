@@ -14,7 +14,7 @@ import os
 
 from pylog._native.log import LogError
 from pylog.log import partitions
-from pylog.log.checkpoints import sync_directory
+from pylog.log.checkpoints import sync_directory, whole_file
 from pylog.metadata import snapshots
 from pylog.metadata.image import Image, MetadataError
 from pylog.metadata.local import TOPIC, LocalLog
@@ -78,14 +78,10 @@ class ObservedLog(LocalLog):
         """Keeps a whole snapshot of the controller's; the log begins at its end. Keeps (3). Raises
         ValueError for a damaged one, LogError's kinds, OSError."""
         name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
-        scratch = os.path.join(self._folder, f"{name}.part")
-        with open(scratch, "wb") as file:
+        with whole_file(os.path.join(self._folder, name)) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        snapshots.read(scratch)
-        os.replace(scratch, os.path.join(self._folder, name))
-        sync_directory(self._folder)
+            snapshots.read(file.name)
         self._snapshot = snapshots.newest(self._folder)
         self._snapshot_ms = self._now_ms()
         self._begin_at(end_offset)

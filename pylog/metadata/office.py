@@ -154,12 +154,6 @@ class Office:
                 # No answer says nothing: the lease will.
                 await asyncio.sleep(DIAL_AGAIN_S)
                 continue
-            except (OSError, ValueError) as error:
-                # A certificate that is half written: it says nothing, either.
-                log.warning("the controller cannot be watched: tried again", extra={
-                    "controller": holder.node_id, "reason": str(error)})
-                await asyncio.sleep(DIAL_AGAIN_S)
-                continue
             try:
                 peer.watch_host()
                 await peer.ended()

@@ -7,12 +7,11 @@ Invariants: (1) a snapshot is complete or absent: it is renamed into place after
 Source: KIP-630: batches between a header and a footer, which are control records.
 """
 
-import contextlib
 import os
 import re
 
 from pylog._native import batch
-from pylog.log.checkpoints import sync_directory
+from pylog.log.checkpoints import whole_file
 from pylog.metadata import versions
 from pylog.metadata.image import Image
 from pylog.metadata.versions import NEWEST_VERSION
@@ -91,23 +90,12 @@ def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) ->
     """Writes a snapshot of all records below `end_offset`, then drops the older ones."""
     older = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
     name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
-    scratch = os.path.join(folder, f"{name}.part")
-    try:
-        with open(scratch, "wb") as file:
-            offset = 0
-            for stretch, attributes in _stretches(found, now_ms):
-                file.write(batch.build(stretch, base_offset=offset, leader_epoch=epoch,
-                                       attributes=attributes))
-                offset += len(stretch)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, os.path.join(folder, name))
-    except BaseException:
-        # A full disk must not be the fuller for it.
-        with contextlib.suppress(OSError):
-            os.unlink(scratch)
-        raise
-    sync_directory(folder)
+    with whole_file(os.path.join(folder, name)) as file:
+        offset = 0
+        for stretch, attributes in _stretches(found, now_ms):
+            file.write(batch.build(stretch, base_offset=offset, leader_epoch=epoch,
+                                   attributes=attributes))
+            offset += len(stretch)
     for other in older:
         if other != name:
             os.unlink(os.path.join(folder, other))

@@ -22,6 +22,13 @@ def commits_of(world):
     return [told[2] for told in world.asked if told[0] == "commit"]
 
 
+def at_work(world):
+    """The poll under way, or the last one, gave the records 5 to 8."""
+    one, _ = world.standing(p0=5, p1=None)
+    one.handed_on(world.core.collector.poll)
+    one.position = 9
+
+
 # Automatic ones.
 
 def test_offsets_are_due_once_in_an_interval_and_only_when_they_have_moved(play):
@@ -117,10 +124,7 @@ def test_before_partitions_go_their_offsets_are_committed_for_so_long_at_most(pl
 def test_what_the_application_may_be_at_work_on_is_committed_as_it_polls_again(play):
     async def steps(world):
         core = world.core
-        one, _ = world.standing(p0=5, p1=None)
-        core.polled()
-        one.handed_on(core.collector.poll)
-        one.position = 9
+        at_work(world)
         work = asyncio.create_task(core.commit_before_revoke())
         await asyncio.sleep(100)
         assert not commits_of(world)
@@ -134,13 +138,9 @@ def test_what_the_application_may_be_at_work_on_is_committed_as_it_polls_again(p
 
 def test_what_the_poll_under_way_has_taken_is_not_committed_before_partitions_go(play):
     async def steps(world):
-        core = world.core
-        one, _ = world.standing(p0=5, p1=None)
-        core.polling = True
-        core.polled()
-        one.handed_on(core.collector.poll)
-        one.position = 9
-        await core.commit_before_revoke()
+        world.core.polling = True
+        at_work(world)
+        await world.core.commit_before_revoke()
         assert commits_of(world) == [{ONE: AT_5}]
 
     play(steps, group_id="g")
@@ -148,11 +148,8 @@ def test_what_the_poll_under_way_has_taken_is_not_committed_before_partitions_go
 
 def test_an_application_that_never_polls_again_holds_partitions_up_for_its_interval(play):
     async def steps(world):
-        core = world.core
-        one, _ = world.standing(p0=5, p1=None)
-        one.handed_on(core.collector.poll)
-        one.position = 9
-        await core.commit_before_revoke()
+        at_work(world)
+        await world.core.commit_before_revoke()
         assert commits_of(world) == [{ONE: AT_5}] and world.clock.now_s == 1060
 
     play(steps, group_id="g", max_poll_interval_ms=60_000)
@@ -160,11 +157,8 @@ def test_an_application_that_never_polls_again_holds_partitions_up_for_its_inter
 
 def test_at_the_end_all_that_was_handed_out_is_committed_at_once(play):
     async def steps(world):
-        core = world.core
-        one, _ = world.standing(p0=5, p1=None)
-        one.handed_on(core.collector.poll)
-        one.position = 9
-        await core.close(10.0)
+        at_work(world)
+        await world.core.close(10.0)
         assert commits_of(world) == [{ONE: AT_9}] and world.clock.now_s == 1000
 
     play(steps, group_id="g")

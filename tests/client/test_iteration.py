@@ -53,9 +53,9 @@ def test_who_asks_for_a_record_has_handled_the_one_before(world):
     for handled in ((3, 10), (4, 10), (5, 10), (5, 11)):
         next(world.iteration.rest)
         poll = world.collector.poll
-        assert (world.a.handled(poll)[0], world.b.handled(poll)[0]) == handled
+        assert (world.a.stood(poll)[0], world.b.stood(poll)[0]) == handled
     world.collector.poll += 1
-    assert world.a.handled(world.collector.poll) == (8, 2)
+    assert world.a.stood(world.collector.poll) == (8, 2)
 
 
 def test_what_was_sought_in_revoked_or_lost_is_handed_out_no_more(world):

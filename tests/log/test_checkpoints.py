@@ -122,3 +122,13 @@ def test_a_directory_that_is_there_is_made_sure_of_all_the_same(tmp_path, monkey
         synced.clear()
         checkpoints.make_directory(str(tmp_path / "a/b"))
         assert synced[:2] == [str(tmp_path.resolve() / "a"), str(tmp_path.resolve())]
+
+
+def test_a_file_that_is_not_written_to_its_end_leaves_the_one_before_and_nothing_of_itself(
+        tmp_path):
+    path = tmp_path / "file"
+    checkpoints.write_whole(str(path), "before")
+    with pytest.raises(OSError, match="full"), checkpoints.whole_file(str(path)) as file:
+        file.write(b"half")
+        raise OSError("full")
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]

@@ -13,6 +13,7 @@ from pylog.metadata.office import Office
 from pylog.metadata.quorum import Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.peer.connection import Peer
+from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 
 PREFIXES = itertools.count(1)
@@ -351,7 +352,7 @@ def test_a_controller_that_cannot_be_watched_is_not_taken_for_gone(
 
     async def half_written(*_):
         tries.append(1)
-        raise ValueError("a certificate that is half written")
+        raise PeerError("a certificate that is half written") from ValueError()
 
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
