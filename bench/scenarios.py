@@ -117,12 +117,13 @@ class Scenario:
     """run: one round on one side, returns figures. floors: key of the floor, its loop kind, the
     figure that holds the unit size, bytes of one write (0: the loop's choice). rounds_max: 1 for
     what takes long and varies little. pinned: the broker is a shared one, and stays where the run
-    has it."""
+    has it. writes: so much that the memory for it is to be the machine's already."""
 
     run: Callable[[Side], dict]
     floors: tuple[tuple[str, str, str, int], ...] = ()
     rounds_max: int = 100
     pinned: bool = True
+    writes: bool = False
 
 
 def _bulk(client: str, size: int, codec: str) -> Callable[[Side], dict]:
@@ -288,22 +289,22 @@ def _floors(piece: int) -> tuple[tuple[str, str, str, int], ...]:
 TAKE = _floors(0)[:1]
 ANSWER = (("cpu_s_per_million_requests", "answer", "request_bytes", 0),)
 SCENARIOS: dict[str, Scenario] = {
-    "produce-1k-rdkafka": Scenario(_bulk("rdkafka", 1024, "none"), _floors(0)),
-    "produce-100-rdkafka": Scenario(_bulk("rdkafka", 100, "none"), _floors(0)),
-    "produce-1k-java": Scenario(_bulk("java", 1024, "none"), _floors(JAVA_BATCH_BYTES)),
-    "produce-100-java": Scenario(_bulk("java", 100, "none"), _floors(JAVA_BATCH_BYTES)),
-    "produce-1k-rdkafka-lz4": Scenario(_bulk("rdkafka", 1024, "lz4")),
-    "produce-100-rdkafka-lz4": Scenario(_bulk("rdkafka", 100, "lz4")),
-    "produce-1k-java-lz4": Scenario(_bulk("java", 1024, "lz4")),
-    "produce-100-java-lz4": Scenario(_bulk("java", 100, "lz4")),
-    "frames-1m": Scenario(_frames(1000, 2, 1), TAKE),
-    "frames-128k": Scenario(_frames(125, 4, 1), TAKE),
-    "frames-16k": Scenario(_frames(15, 4, 2), TAKE),
+    "produce-1k-rdkafka": Scenario(_bulk("rdkafka", 1024, "none"), _floors(0), writes=True),
+    "produce-100-rdkafka": Scenario(_bulk("rdkafka", 100, "none"), _floors(0), writes=True),
+    "produce-1k-java": Scenario(_bulk("java", 1024, "none"), _floors(JAVA_BATCH_BYTES), writes=True),
+    "produce-100-java": Scenario(_bulk("java", 100, "none"), _floors(JAVA_BATCH_BYTES), writes=True),
+    "produce-1k-rdkafka-lz4": Scenario(_bulk("rdkafka", 1024, "lz4"), writes=True),
+    "produce-100-rdkafka-lz4": Scenario(_bulk("rdkafka", 100, "lz4"), writes=True),
+    "produce-1k-java-lz4": Scenario(_bulk("java", 1024, "lz4"), writes=True),
+    "produce-100-java-lz4": Scenario(_bulk("java", 100, "lz4"), writes=True),
+    "frames-1m": Scenario(_frames(1000, 2, 1), TAKE, writes=True),
+    "frames-128k": Scenario(_frames(125, 4, 1), TAKE, writes=True),
+    "frames-16k": Scenario(_frames(15, 4, 2), TAKE, writes=True),
     "one-record": Scenario(_one_record(1, 1), ANSWER),
     "one-record-8": Scenario(_one_record(8, 1), ANSWER),
     "one-record-8x5": Scenario(_one_record(8, 5), ANSWER),
     "e2e": Scenario(_latency("cached")),
-    "e2e-cold": Scenario(_latency_beside_cold),
+    "e2e-cold": Scenario(_latency_beside_cold, writes=True),
     "e2e-flush": Scenario(_latency("flushed")),
     "flush-64": Scenario(_flush),
     "start-empty": Scenario(_start_empty, pinned=False),

@@ -245,8 +245,8 @@ def _floors(piece: int, fetch_unit: str) -> tuple[tuple[str, str, str, int], ...
 
 
 SECURED: dict[str, Scenario] = {
-    "tls-1k-rdkafka": Scenario(_bulk("rdkafka"), _floors(0, "reply_bytes")),
-    "tls-1k-java": Scenario(_bulk("java"), _floors(JAVA_BATCH_BYTES, "answer_bytes")),
+    "tls-1k-rdkafka": Scenario(_bulk("rdkafka"), _floors(0, "reply_bytes"), writes=True),
+    "tls-1k-java": Scenario(_bulk("java"), _floors(JAVA_BATCH_BYTES, "answer_bytes"), writes=True),
     "tls-e2e": Scenario(_latency),
     "tls-acls": Scenario(_acls),
     "tls-handshakes": Scenario(_handshakes),
