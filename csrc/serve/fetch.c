@@ -2,8 +2,8 @@
  * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
  * with references to the log's files.
  *
- * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) ->
- * answer (fetch_answer.c). */
+ * Walk: fetch_start -> fetch_parse (fetch_request.c) -> open_context (session) -> look_up -> evaluate
+ * -> (wait | warm) -> answer (fetch_answer.c). */
 #include "serve/fetch_state.h"
 
 #include <stdlib.h>
@@ -81,98 +81,6 @@ void fetch_free(struct serve *s, struct serve_request *r) {
     r->state = NULL;
 }
 
-static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key key) {
-    int32_t partition = cursor_i32(c);
-    /* v9: the consumer's leader epoch, for fencing (KIP-320) */
-    int32_t leader_epoch = f->version >= 9 ? cursor_i32(c) : -1;
-    int64_t offset = cursor_i64(c);
-    /* v12: the epoch of the last record, to find where histories part (KIP-595) */
-    int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
-    /* v5: a follower's log start offset (KIP-107) */
-    int64_t start_offset = f->version >= 5 ? cursor_i64(c) : -1;
-    int32_t bytes_max = cursor_i32(c);
-    wire_skip_tags(c, f->flexible);
-    struct fetch_part *p =
-        c->p == NULL ? NULL : fetch_set_part(&f->own, key.bytes, key.len, partition, true);
-    if (p == NULL) return false;
-    p->leader_epoch = leader_epoch;
-    p->offset = offset;
-    p->start_offset = start_offset;
-    p->last_fetched_epoch = last_fetched_epoch;
-    p->bytes_max = bytes_max;
-    return true;
-}
-
-static bool parse_topics(struct fetch *f, struct cursor *c) {
-    int64_t topics = wire_count(c, f->flexible);
-    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
-        struct topic_key key;
-        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
-        int64_t count = wire_count(c, f->flexible);
-        if (count < 0) return false;
-        for (int64_t j = 0; j < count; j++)
-            if (!parse_partition(f, c, key)) return false;
-        wire_skip_tags(c, f->flexible);
-    }
-    return c->p != NULL && topics >= 0;
-}
-
-/* The forgotten topics stay in the body: they are applied once the session is known. */
-static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply) {
-    int64_t topics = wire_count(c, f->flexible);
-    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
-        struct topic_key key;
-        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
-        int64_t count = wire_count(c, f->flexible);
-        if (count < 0) return false;
-        for (int64_t j = 0; j < count && c->p != NULL; j++) {
-            int32_t partition = cursor_i32(c);
-            if (c->p == NULL || apply == NULL) continue;
-            struct fetch_part *p = fetch_set_part(apply, key.bytes, key.len, partition, false);
-            if (p != NULL) fetch_set_remove(apply, p);
-        }
-        wire_skip_tags(c, f->flexible);
-    }
-    return c->p != NULL && topics >= 0;
-}
-
-/* False: out of memory. */
-static bool parse_tail(struct serve *s, struct fetch *f, struct cursor *c) {
-    struct wire_string rack = {NULL, -1};
-    if (f->version >= 11) rack = wire_string(c, f->flexible); /* v11: the client's (KIP-392) */
-    uint64_t left = wire_tags(c, f->flexible), tag;
-    struct cursor value;
-    while (wire_tag(c, &left, &tag, &value))
-        /* v15: who asks is a tagged field, of followers alone (KIP-903) */
-        if (tag == 1 && f->version >= 15) {
-            f->replica_id = cursor_i32(&value);
-            f->replica_epoch = cursor_i64(&value);
-            if (value.p == NULL) c->p = NULL;
-        }
-    if (!s->shared->limits.rack_aware || rack.len <= 0 || fetch_is_follower(f)) return true;
-    f->rack = strndup((const char *)rack.p, (size_t)rack.len);
-    return f->rack != NULL;
-}
-
-static bool parse(struct serve *s, struct fetch *f, const struct serve_request *r) {
-    struct cursor c = {r->body, r->body + r->body_len};
-    f->replica_id = f->version <= 14 ? cursor_i32(&c) : -1;
-    f->replica_epoch = -1;
-    f->wait_ms = cursor_i32(&c);
-    f->bytes_min = cursor_i32(&c);
-    f->bytes_max = cursor_i32(&c);
-    f->read_committed = cursor_i8(&c) == 1;
-    f->session_epoch = -1;
-    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
-        f->session_id = cursor_i32(&c);
-        f->session_epoch = cursor_i32(&c);
-    }
-    if (!parse_topics(f, &c)) return false;
-    f->forgotten = c;
-    if (f->version >= 7 && !parse_forgotten(f, &c, NULL)) return false;
-    return parse_tail(s, f, &c) && c.p != NULL;
-}
-
 /* Takes over what an incremental request adds or changes. */
 static bool merge(struct fetch *f, struct session *session) {
     struct fetch_set *set = &session->set;
@@ -186,7 +94,7 @@ static bool merge(struct fetch *f, struct session *session) {
         kept->leader_epoch = p->leader_epoch;
         kept->last_fetched_epoch = p->last_fetched_epoch;
     }
-    return parse_forgotten(f, &f->forgotten, set);
+    return fetch_parse_forgotten(f, &f->forgotten, set);
 }
 
 /* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a
@@ -434,7 +342,7 @@ static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     (void)worker_scratch;
     assert(!f->waiting); /* no message but the job's own may touch it */
-    if (f->blocked) (void)evaluate(f->serve, f, false);
+    if (f->blocked) f->too_little = !evaluate(f->serve, f, false);
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->range.length > 0 && log_range_warm(&p->read->range))
             log_count_cold(p->read->log);
@@ -457,6 +365,43 @@ static void narrow(struct serve *s, struct fetch *f) {
     (void)evaluate(s, f, true);
 }
 
+/* Who asks for very much is answered at once when others of that kind already wait: a request that
+ * waits takes some 300 bytes for each partition, as long as its client likes. */
+static bool may_wait(struct serve *s, struct fetch *f) {
+    uint32_t count = f->set->count;
+    if (count <= WIDE_PARTITIONS || f->counted != 0) return true;
+    _Atomic int64_t *waiting = &s->shared->fetches_waiting;
+    if (atomic_fetch_add(waiting, count) + count > WAITING_PARTITIONS_MAX) {
+        atomic_fetch_sub(waiting, count);
+        return false;
+    }
+    f->counted = count;
+    return true;
+}
+
+static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
+                             bool last_chance);
+
+/* True: it waits for more than it has. False: some end moved meanwhile, look again. */
+static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch *f) {
+    release_ranges(f);
+    if (wait_all(s, r, f)) {
+        unwait_all(f);
+        return false;
+    }
+    r->deadline_ms = r->received_ms + f->wait_ms;
+    return true;
+}
+
+/* Where it had to be looked for on the disk, too little waits as it would have done at once. */
+static enum serve_status found(struct serve *s, struct serve_request *r, struct fetch *f) {
+    bool waits = f->too_little && !f->high_is_news && may_wait(s, f) &&
+                 r->now_ms < r->received_ms + f->wait_ms;
+    f->too_little = false;
+    if (!waits) return fetch_answer(s, r, f);
+    return wait_for_more(s, r, f) ? SERVE_WAIT : run(s, r, f, false);
+}
+
 /* What is cold is read on the io pool first, and the answer goes on from its message. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (!f->blocked) fetch_take_copies(s, f);
@@ -471,23 +416,9 @@ static enum serve_status finish(struct serve *s, struct serve_request *r, struct
         r->deadline_ms = INT64_MAX;
         if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
         f->job_running = false; /* the pool is full: this reactor waits for the disk itself */
-        if (f->blocked) (void)evaluate(s, f, false);
+        if (f->blocked) f->too_little = !evaluate(s, f, false);
     }
-    return fetch_answer(s, r, f);
-}
-
-/* Who asks for very much is answered at once when others of that kind already wait: a request that
- * waits takes some 300 bytes for each partition, as long as its client likes. */
-static bool may_wait(struct serve *s, struct fetch *f) {
-    uint32_t count = f->set->count;
-    if (count <= WIDE_PARTITIONS || f->counted != 0) return true;
-    _Atomic int64_t *waiting = &s->shared->fetches_waiting;
-    if (atomic_fetch_add(waiting, count) + count > WAITING_PARTITIONS_MAX) {
-        atomic_fetch_sub(waiting, count);
-        return false;
-    }
-    f->counted = count;
-    return true;
+    return found(s, r, f);
 }
 
 /* Which partitions the consumer is to read elsewhere. */
@@ -506,12 +437,8 @@ static enum serve_status run(struct serve *s, struct serve_request *r, struct fe
         if (ready && !last_chance && fetch_gathers(s, r, f)) return SERVE_WAIT;
         if (ready || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
         if (!may_wait(s, f)) return finish(s, r, f);
-        release_ranges(f);
-        if (!wait_all(s, r, f)) break;
-        unwait_all(f);
+        if (wait_for_more(s, r, f)) return SERVE_WAIT;
     }
-    r->deadline_ms = r->received_ms + f->wait_ms;
-    return SERVE_WAIT;
 }
 
 static enum serve_status refuse(struct serve *s, struct serve_request *r, struct fetch *f,
@@ -539,7 +466,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
     fetch_set_init(&f->own, f->by_id, sessions_seed(s->shared->sessions));
     f->set = &f->own;
-    if (!parse(s, f, r)) {
+    if (!fetch_parse(s, f, r)) {
         fetch_free(s, r);
         return SERVE_CLOSE;
     }
@@ -561,7 +488,7 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
     if (reason == SERVE_IO_DONE) {
         assert(f->job_running);
         f->job_running = false;
-        return fetch_answer(s, r, f);
+        return found(s, r, f);
     }
     if (f->job_running) return SERVE_WAIT;
     bool granted = reason == SERVE_GRANTED;

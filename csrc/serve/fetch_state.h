@@ -1,4 +1,5 @@
-/* What the files of Fetch share: fetch.c, fetch_answer.c, fetch_replica.c, fetch_tail.c. */
+/* What the files of Fetch share: fetch.c, fetch_request.c, fetch_answer.c, fetch_replica.c,
+ * fetch_tail.c. */
 #ifndef PYLOG_FETCH_STATE_H
 #define PYLOG_FETCH_STATE_H
 
@@ -46,6 +47,7 @@ struct fetch {
     bool followed;     /* the positions of a follower are entered */
     bool throttled;    /* some part is */
     bool high_is_news; /* to this follower, whose consumers wait for it */
+    bool too_little; /* what was looked for on the disk is not enough to be answered */
     bool at_end; /* every range goes up to what may be read: more comes only with time */
     int64_t taken; /* bytes of the ranges */
 };
@@ -62,6 +64,13 @@ static inline void fetch_release(struct fetch_read *read) {
     if (read->copy != NULL) copy_release(read->copy);
     read->copy = NULL;
 }
+/* fetch_request.c */
+/* False: it is none, or memory ran out. */
+bool fetch_parse(struct serve *s, struct fetch *f, const struct serve_request *r);
+/* Takes what a session's request forgets out of `apply`, once the session is known; NULL: only
+ * reads over it. */
+bool fetch_parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply);
+
 /* fetch_tail.c */
 /* True: it is answered at r->deadline_ms with what there is then, and until then nothing wakes it.
  */

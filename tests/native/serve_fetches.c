@@ -294,6 +294,40 @@ static void cold(void) {
     delete_both();
 }
 
+/* Where a range begins had to be read from the disk, and then there is too little: it waits, as
+ * long as it may. */
+static void cold_and_little(void) {
+    struct serve_request r;
+    open_both(true);
+    append(a.logs[0], -1, -1, 0);
+    const int32_t one = (int32_t)row_of(&a, 0, 0, 1).len;
+    for (int i = 0; i < 3; i++) {
+        const struct asked asked[] = {ASKED("a", 0, .offset = i)};
+        bool alone = i == 1, late = i == 2; /* no worker is free; the worker takes too long */
+        disk_played.blocked = true;
+        pool_is_full = alone;
+        write_fetch(&m, &FETCHING(VERSION, asked, 1, .wait_ms = 500, .bytes_min = 2 * one));
+        request(&r, &m, FETCH, VERSION);
+        r.received_ms = r.now_ms = 1000;
+        CHECK(serve_start(serve, &r) == SERVE_WAIT);
+        if (!alone) {
+            await_io(&r);
+            if (late) r.now_ms = 1500;
+            CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == (late ? SERVE_ANSWER : SERVE_WAIT));
+        }
+        disk_played.blocked = pool_is_full = false;
+        if (!late) {
+            CHECK(r.deadline_ms == 1500 && !message_waits());
+            append(a.logs[0], -1, -1, 0);
+            check_woken(&r);
+            CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+        }
+        const struct fetched rows[] = {row_of(&a, 0, i, late ? i + 1 : i + 2)};
+        CHECK_FETCHED(&r, VERSION, rows, 1);
+    }
+    delete_both();
+}
+
 /* Its file goes while a worker reads it, and with it what the log knew of aborted records. */
 static void gone_meanwhile(void) {
     struct serve_request r;
@@ -331,6 +365,7 @@ int main(int argc, char **argv) {
                   {"rights", rights},
                   {"voided", voided},
                   {"cold", cold},
+                  {"cold_and_little", cold_and_little},
                   {"gone_meanwhile", gone_meanwhile}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

@@ -14,6 +14,7 @@ SCENES = {
     "what_is_unknown_is_asked_for_once_and_hastens_nothing": "rights",
     "rights_that_end_while_a_fetch_waits_are_asked_for_anew": "voided",
     "what_is_cold_is_read_by_a_worker_where_one_is_free": "cold",
+    "what_was_found_on_the_disk_and_is_too_little_waits_for_more": "cold_and_little",
     "aborted_records_whose_file_goes_meanwhile_are_not_answered": "gone_meanwhile",
 }
 
