@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
 void control_post(struct reactor *r, const struct message *l) {
     while (!mailbox_post(r->mailbox, l)) sched_yield();
@@ -40,14 +41,19 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) REQUIRES(r->rol
                     config->input_bytes_max != 0 ? config->input_bytes_max : INPUT_BYTES_MAX,
                     (size_t)config->rules.request_bytes_max + FRAMES_SIZE_BYTES);
     r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    r->alarm_ms = INT64_MAX;
     r->mailbox = mailbox_new(REACTOR_MESSAGES_MAX);
-    if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 2)) return false;
+    if (r->epoll < 0 || r->alarm < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 2))
+        return false;
     r->serve = serve_new(rs->shared, r->mailbox);
     r->meters = calloc(FRAMES_API_KEYS_MAX, sizeof *r->meters);
     if (r->serve == NULL || r->meters == NULL) return false;
     serve_meter(r->serve, r->meters);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = EPOLL_MAILBOX};
-    return epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
+    if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) != 0) return false;
+    event.data.u64 = EPOLL_ALARM; /* by edges: it is never read, only set anew */
+    return epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->alarm, &event) == 0;
 }
 
 /* Its thread has ended, or never began. */
@@ -58,6 +64,7 @@ static void free_reactor(struct reactor *r) {
     if (r->serve != NULL) serve_free(r->serve);
     if (r->mailbox != NULL) mailbox_free(r->mailbox);
     if (r->epoll >= 0) close(r->epoll);
+    if (r->alarm >= 0) close(r->alarm);
     input_pool_clear(&r->input);
     slab_clear(&r->slots);
     slab_clear(&r->connections);

@@ -7,8 +7,13 @@
 #include <stdlib.h>
 #include <time.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
-enum { EPOLL_EVENTS = 128, MESSAGES_TURN = 256 };
+enum {
+    EPOLL_EVENTS = 128,
+    MESSAGES_TURN = 256,
+    SLEPT_NS = 20000 /* epoll_wait takes longer only when it sleeps */
+};
 _Static_assert(REACTOR_MESSAGES_MAX / 2 >= MESSAGES_TURN,
                "wakes overflow what a turn leaves behind");
 
@@ -188,6 +193,10 @@ static void expire_timers(struct reactor *r) REQUIRES(r->role) {
 static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRES(r->role) {
     uint64_t name = event->data.u64;
     if (name == EPOLL_MAILBOX) return; /* messages are looked for in every round */
+    if (name == EPOLL_ALARM) {         /* and timers */
+        r->alarm_ms = INT64_MAX;
+        return;
+    }
     if (name & EPOLL_LISTENER) {
         struct listener_socket *l = listener_at(r, (uint32_t)name);
         if (l != NULL) listener_accept(r, l);
@@ -197,14 +206,38 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
     if (c != NULL) connection_on_events(r, c, event->events);
 }
 
-/* How long to sleep, in ms; -1 is not needed: the tick is always set. */
+/* Keeps the alarm no later than the first deadline. One that is earlier than need be only wakes this
+ * thread for nothing, once: a deadline that moves costs no call of the kernel, where a timeout given
+ * to each epoll_wait is a timer set and taken back each time. */
+static void set_alarm(struct reactor *r, int64_t at_ms) REQUIRES(r->role) {
+    if (at_ms >= r->alarm_ms) return;
+    struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at_ms / 1000),
+                                           .tv_nsec = (long)(at_ms % 1000) * 1000000}};
+    int result = timerfd_settime(r->alarm, TFD_TIMER_ABSTIME, &when, NULL);
+    assert(result == 0); /* a time that is one, of a clock that there is */
+    (void)result;
+    r->alarm_ms = at_ms;
+}
+
+/* For epoll_wait: 0, or -1: until something happens, the alarm at the latest. */
 static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
     if (r->ready.first != NULL || serve_is_queued(r->serve)) return 0;
     if (!mailbox_arm(r->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&r->timers);
     if (r->drain_until_ms < first_ms) first_ms = r->drain_until_ms;
-    int64_t left_ms = first_ms - now_ms;
-    return left_ms < 0 ? 0 : left_ms > TICK_MS ? TICK_MS : (int)left_ms;
+    if (first_ms <= now_ms) return 0;
+    set_alarm(r, first_ms);
+    return -1;
+}
+
+/* Who has run for as long as it asks for at once, without a sleep, gives way: another reactor, or
+ * the control plane, may wait for this processor. The time after that. */
+static int64_t give_way(struct reactor *r, int64_t done_ns, int64_t woke_ns) REQUIRES(r->role) {
+    if (woke_ns - done_ns >= SLEPT_NS) r->ran_ns = 0;
+    if (r->ran_ns < SLICES_SHORT_NS) return woke_ns;
+    r->ran_ns = 0;
+    slices_give_way();
+    return reactors_now_ns();
 }
 
 static bool is_over(struct reactor *r) REQUIRES(r->role) {
@@ -230,7 +263,7 @@ void *reactor_main(void *argument) {
         if (wait_ms != 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
         int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, wait_ms);
         if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
-        woke_ns = reactors_now_ns();
+        woke_ns = give_way(r, done_ns, reactors_now_ns());
         r->now_ms = woke_ns / 1000000;
         r->handshakes_ns = 0;
         STAT_ADD(r, wakeups, 1);
@@ -247,6 +280,7 @@ void *reactor_main(void *argument) {
         atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));
+        r->ran_ns += done_ns - woke_ns;
     }
     listener_close_all(r);
     timers_cancel(&r->timers, &r->tick);

@@ -218,13 +218,15 @@ struct reactor {
     int64_t paused_ns GUARDED_BY(role); /* when a request was last left alone; 0: not known */
     bool more_events GUARDED_BY(role);  /* of this turn are to come */
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
+    int64_t ran_ns GUARDED_BY(role); /* since it slept or gave way */
     atomic_bool room_wanted;
     bool unflushed; /* the control plane's own: it queued messages and has not woken it */
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index;
     uint32_t abandoned GUARDED_BY(role), listener_count GUARDED_BY(role);
     uint32_t crowded_at GUARDED_BY(role); /* the connection looked at last for an idle one */
-    int epoll;
+    int epoll, alarm; /* a timer of the kernel's */
+    int64_t alarm_ms GUARDED_BY(role); /* when it goes off; INT64_MAX: it does not */
     bool stopping GUARDED_BY(role), draining GUARDED_BY(role); /* stopping: it ends when drained */
     bool accepting GUARDED_BY(role);
     pthread_t thread;
@@ -256,6 +258,7 @@ static inline uint32_t name_index(uint64_t name) { return (uint32_t)(name >> 32)
 static inline uint32_t name_generation(uint64_t name) { return (uint32_t)name; }
 #define EPOLL_LISTENER ((uint64_t)1 << 63)
 #define EPOLL_MAILBOX UINT64_MAX
+#define EPOLL_ALARM (UINT64_MAX - 1)
 enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK, TIMER_RELIEF };
 
 /* ---- connection.c */

@@ -1,6 +1,7 @@
 /* The slices of the calling thread, by sched_setattr. */
 #include "thread/slices.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,3 +20,5 @@ void slices_ask(uint32_t *now, uint32_t wanted_ns) {
     long asked = syscall(SYS_sched_setattr, 0, &attributes, 0);
     (void)asked; /* forbidden: it is a wish */
 }
+
+void slices_give_way(void) { sched_yield(); }

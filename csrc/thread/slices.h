@@ -12,6 +12,12 @@
  * with a lock may not run again for a second while the processors are busy. To be nicer (19) did
  * nothing: weights say who gets more, not who goes first.
  *
+ * A slice that is over is noticed at the kernel's next tick, up to 4 ms later (250 Hz), or when
+ * somebody wakes up: whoever was awake before waits so long for a thread that finds new work each
+ * time. So a thread that works on without a sleep gives way by itself. Measured with two reactors on
+ * one processor, the client on another, 64 connections of one-record Produces: p99 4.3 ms without,
+ * 1.0 ms with it, p99.9 5.0 and 1.5, CPU a request 7.7 and 7.8 us; 8 connections 0.94 and 0.32 ms.
+ *
  * Since Linux 6.12; before that, and where it is forbidden, all stays as it is.
  * Threads: any, each for itself. */
 #ifndef PYLOG_SLICES_H
@@ -27,5 +33,8 @@ enum {
 
 /* *now: what the thread asked for before, 0 at first. Niceness and policy stay what they are. */
 void slices_ask(uint32_t *now, uint32_t wanted_ns);
+
+/* The calling thread goes on when the others that may run now have had a turn. */
+void slices_give_way(void);
 
 #endif

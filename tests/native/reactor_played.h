@@ -16,6 +16,7 @@
 #include <semaphore.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "format/bytes.h"
@@ -53,9 +54,12 @@ static struct reactors *all;
 static struct reactor *reactor; /* the first one, mostly the only one */
 static struct {
     sem_t go, asleep;
-    int timeout_ms;
+    int timeout_ms;     /* for how long it wants to sleep */
+    int64_t alarm_ms;   /* when its alarm goes off; 0: it does not */
+    int64_t sleep_ns;   /* passes in epoll_wait */
     struct epoll_event event; /* in front of the kernel's own, when events is not 0 */
 } thread_of[REACTORS_MAX];
+static int alarms_set, gave_way;
 static atomic_bool runs_free;
 static struct {
     int result, error;
@@ -71,21 +75,51 @@ static ssize_t (*played_sendfile)(int fd, size_t bytes);
 static int sent_to[SENDS_MAX], sent_count;
 static int last_send_flags;
 
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void) {
+    gave_way++;
+    return 0;
+}
+
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *when,
+                           struct itimerspec *before);
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *when,
+                           struct itimerspec *before) {
+    int at = 0;
+    while (all->reactors[at].alarm != fd) at++;
+    CHECK(flags == TFD_TIMER_ABSTIME && before == NULL && when->it_interval.tv_nsec == 0);
+    thread_of[at].alarm_ms = when->it_value.tv_sec * 1000 + when->it_value.tv_nsec / 1000000;
+    alarms_set++;
+    return 0;
+}
+
+/* For how long it sleeps when nothing happens: it has always set its alarm. */
+static inline int sleeps_ms(int at, int timeout_ms) {
+    CHECK(timeout_ms == 0 || (timeout_ms == -1 && thread_of[at].alarm_ms != 0));
+    return timeout_ms == 0 ? 0 : (int)(thread_of[at].alarm_ms - clock_ns / 1000000);
+}
+
 int __real_epoll_wait(int epoll, struct epoll_event *events, int max, int timeout_ms);
 int __wrap_epoll_wait(int epoll, struct epoll_event *events, int max, int timeout_ms);
 int __wrap_epoll_wait(int epoll, struct epoll_event *events, int max, int timeout_ms) {
     int at = 0;
     while (all->reactors[at].epoll != epoll) at++;
+    int wanted_ms = sleeps_ms(at, timeout_ms);
     if (!runs_free) {
-        thread_of[at].timeout_ms = timeout_ms;
+        thread_of[at].timeout_ms = wanted_ms;
         sem_post(&thread_of[at].asleep);
         while (sem_wait(&thread_of[at].go) != 0) {}
     } else {
-        pass_ms(timeout_ms);
+        clock_ns += wanted_ms * INT64_C(1000000);
     }
-    int first = thread_of[at].event.events != 0;
-    if (first) events[0] = thread_of[at].event;
+    clock_ns += thread_of[at].sleep_ns;
+    int first = 0;
+    if (thread_of[at].event.events != 0) events[first++] = thread_of[at].event;
     thread_of[at].event.events = 0;
+    if (thread_of[at].alarm_ms != 0 && clock_ns / 1000000 >= thread_of[at].alarm_ms) {
+        events[first++] = (struct epoll_event){.events = EPOLLIN, .data.u64 = EPOLL_ALARM};
+        thread_of[at].alarm_ms = 0;
+    }
     int count = __real_epoll_wait(epoll, events + first, max - first, 0);
     return first + (count < 0 ? 0 : count);
 }

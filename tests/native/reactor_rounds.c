@@ -22,6 +22,43 @@ SCENE(it_sleeps_until_the_next_timer_and_a_second_at_most) {
     end();
 }
 
+SCENE(a_deadline_that_moves_sets_no_alarm) {
+    begin();
+    struct client c = connect_one();
+    turn();
+    int before = alarms_set;
+    for (int i = 0; i < 50; i++) {
+        ask(&c, API_FETCH, i, 'W', 700); /* sooner than the tick: once */
+        wake_up(serve_seen.starts[serve_seen.started - 1]);
+        settle();
+        CHECK(answered(&c) == i);
+        pass_ms(1);
+    }
+    CHECK(alarms_set == before + 1);
+    /* It goes off for one that was answered: for nothing, and once. */
+    after_ms(700 - 50);
+    CHECK(thread_of[0].timeout_ms > 0 && alarms_set == before + 2);
+    end();
+}
+
+SCENE(who_works_on_without_a_sleep_gives_way_after_as_long_as_it_asks_for) {
+    begin();
+    turn();
+    int before = gave_way;
+    clock_step_ns = SLICES_SHORT_NS / 20; /* a turn is looked at a few times */
+    for (int i = 0; i < 50; i++) turn();
+    int often = gave_way - before;
+    CHECK(often > 0 && often < 50);
+    /* Who sleeps between its turns has none to give. */
+    thread_of[0].sleep_ns = 50000;
+    turn();
+    before = gave_way;
+    for (int i = 0; i < 50; i++) turn();
+    CHECK(gave_way == before);
+    thread_of[0].sleep_ns = clock_step_ns = 0;
+    end();
+}
+
 SCENE(a_second_brings_a_tick) {
     begin();
     int64_t began_ms = now_ms();

@@ -7,7 +7,7 @@
 /* Which call fails next: after so many of them, by this error. */
 static struct failing {
     int after, error, calls;
-} sockets, options, binds, listens, threads, queues, epolls, look_ups;
+} sockets, options, binds, listens, threads, queues, epolls, alarms, look_ups;
 
 static bool fails(struct failing *f) {
     f->calls++;
@@ -26,6 +26,7 @@ PLAYED(int, bind, binds, -1, (fd, at, len), int fd, const struct sockaddr *at, s
 PLAYED(int, listen, listens, -1, (fd, backlog), int fd, int backlog)
 PLAYED(int, eventfd, queues, -1, (count, flags), unsigned count, int flags)
 PLAYED(int, epoll_create1, epolls, -1, (flags), int flags)
+PLAYED(int, timerfd_create, alarms, -1, (clock, flags), int clock, int flags)
 PLAYED(int, pthread_create, threads, errno, (to, how, run, of), pthread_t *to,
        const pthread_attr_t *how, void *(*run)(void *), void *of)
 
@@ -74,8 +75,8 @@ SCENE(reactors_are_made_whole_or_not_at_all) {
     }
     CHECK(left >= 4 + 2 * 4 && reactors_threads(all) == 2);
     reactors_free(all);
-    struct failing *const kinds[] = {&queues, &epolls};
-    for (int kind = 0; kind < 2; kind++)
+    struct failing *const kinds[] = {&queues, &epolls, &alarms};
+    for (int kind = 0; kind < 3; kind++)
         for (int after = 0; after < (kind == 0 ? 3 : 2); after++) {
             *kinds[kind] = (struct failing){.after = after, .error = EMFILE};
             CHECK(reactors_new(NULL, &config) == NULL && errno == EMFILE);

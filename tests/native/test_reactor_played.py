@@ -13,13 +13,13 @@ PARTS = tuple(f"*/{name}.c" for name in (
     "mailbox", "output", "peers", "quotas", "reactor", "receive", "repeats", "reply", "requests",
     "slab", "slices", "timers", "timing", "transport_plain"))
 PLAYED = ("accept4", "calloc", "clock_gettime", "epoll_ctl", "epoll_wait", "getsockname", "malloc",
-          "realloc", "recv", "send", "sendfile", "sendmsg")
+          "realloc", "recv", "sched_yield", "send", "sendfile", "sendmsg", "timerfd_settime")
 PROGRAMS = ("reactor_answers", "reactor_buffers", "reactor_deadlines", "reactor_doors",
             "reactor_ends", "reactor_guards", "reactor_quotas", "reactor_repeats", "reactor_rounds",
             "reactor_sends", "reactor_starts")
 # What one of them plays besides.
 MORE = {"reactor_starts": ("bind", "epoll_create1", "eventfd", "getaddrinfo", "listen",
-                           "pthread_create", "setsockopt", "socket")}
+                           "pthread_create", "setsockopt", "socket", "timerfd_create")}
 SCENES = [(program, scene) for program in PROGRAMS for scene in names(program)]
 pytestmark = pytest.mark.timeout(600)   # the first one builds
 
