@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch-records", type=int, default=BATCH_RECORDS)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--placement", default="free", help="same, apart, free")
+    parser.add_argument("--placement", default="free", choices=list(placement.placements()))
     options = parser.parse_args(argv)
     sides = options.sides.split(",")
     print(f"`python -m bench.fanout {' '.join(argv)}`, commit {commit_line()}\n{machine_line()}",

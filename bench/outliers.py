@@ -143,7 +143,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.outliers")
     parser.add_argument("--sides", default="pylog")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--placement", default="free", help="same, apart, free")
+    parser.add_argument("--placement", default="free", choices=list(placement.placements()))
     options = parser.parse_args(argv)
     if not os.access(TRACER, os.W_OK):
         print(f"the kernel's tracer needs root and tracefs at {TRACER.parent}", file=sys.stderr)
