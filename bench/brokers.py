@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import BrokerProcess
 from bench.programs import cache_dir
 

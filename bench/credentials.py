@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import Access, BrokerProcess
 from pylog.testing.certificates import Authority, write
 

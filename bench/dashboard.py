@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 
 from bench.brokers import PylogBroker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import die_with_parent
 
 DASHBOARD = Path(__file__).resolve().parents[1] / "docs" / "grafana" / "pylog.json"

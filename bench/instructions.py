@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from bench import loads
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import BrokerProcess
 
 WARM_REQUESTS, REQUESTS = 300, 3000

@@ -19,7 +19,7 @@ import time
 import uuid
 from pathlib import Path
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import BrokerProcess, die_with_parent
 
 POM = Path(__file__).with_name("kafka-pom.xml")

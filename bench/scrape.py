@@ -23,7 +23,7 @@ from bench import loads
 from bench.brokers import PylogBroker
 from bench.control.offsets import _commit
 from bench.control.wire import Connection, create_topics, found, replay, run
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 
 GROUP_PARTITIONS = 100
 TOPIC_PARTITIONS = 100

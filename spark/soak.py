@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from bench.brokers import PylogBroker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 END_S = 900.0

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 
 READY = re.compile(r"brokerd ready address=(\S+):(\d+) .*ms=(\d+)")
 START_WAIT_S = 30.0

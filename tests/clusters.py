@@ -9,7 +9,7 @@ Invariants: (1) a broker keeps its ports and data from start to start; (2) no pr
 import subprocess
 import time
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import READY, Brokerd
 
 START_S = 60.0

@@ -14,7 +14,7 @@ import urllib.request
 
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_member import Host, arguments
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import _die_with_parent
 
 START_S = 30.0

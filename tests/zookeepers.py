@@ -16,7 +16,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from pylog.metadata.zookeeper import ZooKeeper
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import _die_with_parent
 
 START_S = 60.0

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker, new_cluster_id
 from bench.network import Network, address
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.process import BrokerFailed, cpu_seconds, rss_bytes
 
 NODES = (1, 2, 3)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.brokers import PylogBroker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from bench.programs import load_client
 from pylog.client.admin import AclBinding, Admin, NewTopic
 from pylog.config import Settings

@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from pylog.testing import data_directories
-from pylog.testing.disturbances import free_port
+from pylog.testing.ports import free_port
 from pylog.testing.errors import BrokerFailed
 from pylog.testing.faults import Faults
 from pylog.testing.groups import Group

@@ -15,17 +15,11 @@ from pylog.metadata.image import RESOURCE_BROKER
 from pylog.metadata.threads import in_thread
 from pylog.protocol import api, messages
 from pylog.testing.errors import BrokerFailed
+from pylog.testing.ports import free_port
 from pylog.testing.relay import Relay, Rule
 
 DISKS = {"system": DISK_SYSTEM, "full": DISK_FULL, "no sync": DISK_NO_SYNC}
 SET = 0
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Disturbances:

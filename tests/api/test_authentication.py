@@ -9,7 +9,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import scram
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.wire import raw
 

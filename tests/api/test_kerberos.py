@@ -10,7 +10,7 @@ import pytest
 from pylog.protocol.errors import ErrorCode
 from pylog.security import kerberos
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.security.test_kerberos import Context
 from tests.wire import raw

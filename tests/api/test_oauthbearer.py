@@ -8,7 +8,7 @@ import pytest
 from pylog.config import ConfigError
 from pylog.protocol.errors import ErrorCode
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.security.issuer import Issuer, served, unsigned
 from tests.wire import raw

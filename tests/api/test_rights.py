@@ -13,7 +13,7 @@ from pylog.security import authorizer
 from pylog.security.access import STANDARD
 from pylog.security.authorizer import Authorizer, Decision
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.wire import raw
 from tests.wire.talk import create_topic, fetch, produce, unique

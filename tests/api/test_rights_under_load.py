@@ -9,7 +9,7 @@ import pytest
 from pylog.protocol import api, messages
 from pylog.security import authorizer
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.api.test_rights import REFUSED, allow, fetched, produced, revoke, rule, settings
 from tests.security.caller import Caller
 from tests.wire.talk import create_topic

@@ -10,7 +10,7 @@ from pylog.protocol import api, codec, messages, tables
 from pylog.security import authorizer
 from pylog.security.access import STANDARD
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller
 from tests.wire import raw
 from tests.wire.talk import create_topic

@@ -9,7 +9,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.api.test_rights import settings
 from tests.coordinator.streams_world import codes, subtopology, told, topology
 from tests.security.caller import Caller

@@ -8,7 +8,7 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import scram
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.security.caller import Caller, ScramClient
 
 JAAS = ("org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -11,7 +11,7 @@ from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, er
 from pylog.client.cluster import Cluster
 from pylog.client.settings import Settings
 from pylog.protocol import messages
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.client.support import collect, new_name
 
 pytestmark = pytest.mark.kafka

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 from tests.clients import round_trips
 from tests.security.kdc import REALM, Realm

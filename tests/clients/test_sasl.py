@@ -7,7 +7,7 @@ import pytest
 from pylog.client import Admin
 from pylog.client.descriptions import ScramUpsertion
 from pylog.testing import Broker
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.clients import round_trips
 from tests.wire.talk import unique
 

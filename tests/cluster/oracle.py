@@ -17,7 +17,7 @@ from pylog.metadata import snapshots
 from pylog.metadata.image import Image, apply
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd, Kafka
 from tests.wire.sides import differences
 

@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import ALARMS, Kafka
 from tests.chaos.history import Final, History, Place, problems
 from tests.chaos.readers import LibrdkafkaMember, OwnMember, Reader

@@ -16,7 +16,7 @@ from bench.cluster.nodes import children
 from pylog import cli
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.client.errors import KafkaError
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.clusters import Cluster, files_of, until
 from tests.tools.support import run
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.kafka import java_command
 from bench.process import die_with_parent
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.client.reading import read_topic
 from tests.compat.flows import wait_for
 from tests.wire import raw

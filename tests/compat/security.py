@@ -16,7 +16,7 @@ from pathlib import Path
 from pylog.client import Admin
 from pylog.client.descriptions import ScramUpsertion
 from pylog.testing.certificates import Authority, write
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 from tests.security.issuer import Issuer
 

@@ -11,7 +11,7 @@ from pylog.log.errors import StartError
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_member import Host, Member, NotYet, arguments, is_to_come_back, told
 from pylog.metadata.keys import KeysError, Unknown, Unreachable
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.etcds import Etcds
 
 WAIT_S = 30

@@ -3,7 +3,7 @@ import random
 import socket
 import threading
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from pylog.config import Settings
 from pylog.metadata import controller
 from pylog.metadata.active_controller import ActiveController

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from pylog._native.log import LogDeleted, LogDir
 from pylog.config import Settings
 from pylog.metadata import snapshots

@@ -11,7 +11,7 @@ from pylog.metadata import controller_member
 from pylog.metadata.keys import Absent, Delete, Get, Is, KeysError, List, Put, Unreachable
 from pylog.metadata.zookeeper import Fact, ZooKeeper, tls_of
 from pylog.testing.certificates import Authority, write
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.zookeepers import ZooKeepers
 
 CA = Authority()

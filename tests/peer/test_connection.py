@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from pylog.peer.connection import FRAME_BYTES_MAX, IN_FLIGHT_MAX, Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import codec, messages

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from pylog.peer.dial import dial
 from pylog.peer.errors import PeerError
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.kafka import run_tool
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Kafka
 from tests.replication import support
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (
 
 from bench.kafka import run_tool
 from pylog.testing.certificates import Authority, write
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd, Kafka
 from tests.replication import support
 

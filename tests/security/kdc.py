@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 
 REALM, PATHS = "TEST.PYLOG", os.pathsep.join(("/usr/sbin", "/usr/local/sbin"))
 CLIENT = """\

@@ -9,7 +9,7 @@ from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 
 # Longer than any test waits.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 from pylog.testing import Broker
 from pylog.testing.certificates import write
 from pylog.tools import machine, reach
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd
 from tests.tools.support import run
 

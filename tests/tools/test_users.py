@@ -6,7 +6,7 @@ import pytest
 
 from pylog.client import Admin, errors
 from pylog.client.descriptions import ScramDeletion, ScramUpsertion
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.tools.support import run
 from tests.wire.talk import unique
 

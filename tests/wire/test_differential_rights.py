@@ -301,7 +301,7 @@ def prepared(side: Side) -> Side:
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory):
     from bench.kafka import KafkaBroker
-    from bench.ports import free_port
+    from pylog.testing.ports import free_port
 
     port, sasl, controller = free_port(), free_port(), free_port()
     ours = free_port(), free_port()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.ports import free_port
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd, answers
 from tests.wire import raw
 from tests.wire.messages import ask
