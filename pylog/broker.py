@@ -3,7 +3,8 @@
 Owns: every long-lived object of the process, in the order in which they are made and closed.
 Called by: cli, testing.
 Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
-  stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order.
+  stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order;
+  (3) a start that fails costs no mark: what had been stopped cleanly stays so.
 Source: KIP-631 (one node as broker and controller).
 """
 
@@ -21,7 +22,6 @@ from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
-from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
@@ -32,7 +32,7 @@ from pylog.coordinator.verification import Verification
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
-from pylog.metadata.service import MetadataService
+from pylog.metadata.service import metadata_of
 from pylog.metadata.threads import in_thread
 from pylog.server.dispatch import Dispatcher
 from pylog.server.network import Network
@@ -92,8 +92,8 @@ class Broker:
         self.repeats = Repeats()
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
-        self.metadata = _metadata(
-            settings, first, self.logs, self.node_id, self.now_ms)
+        self.metadata = metadata_of(
+            settings, self.logs, self.node_id, self.now_ms, time.monotonic, first)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.turn = Turn()
         self.later = self.turn.later
@@ -302,7 +302,14 @@ class Broker:
         """Starts, and answers requests on the running loop until end(). Raises StartError, OSError.
         """
         loop = asyncio.get_running_loop()
-        await self._start()
+        try:
+            await self._start()
+        except BaseException:
+            # Keeps (3).
+            if self.settings.is_member:
+                await self.metadata.leave()
+            self.metadata.close()
+            raise
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
@@ -330,9 +337,14 @@ class Broker:
             self.membership.begin()
 
     async def joined(self) -> None:
-        """Returns once clients may use this broker. Raises StartError."""
+        """Returns once clients may use this broker. Raises StartError, after end()."""
         if self.membership is not None:
-            await self.membership.joined()
+            try:
+                await self.membership.joined()
+            except BaseException:
+                # Keeps (3).
+                await self.end()
+                raise
 
     def _dispatcher(self) -> Dispatcher:
         access = None if self._authorizer is None else self.guard().access
@@ -543,20 +555,6 @@ def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials |
     from pylog.peer import securing
 
     return securing.between_brokers(settings, now_ms)
-
-
-def _metadata(settings, first, *arguments):
-    """What the broker knows of its cluster, by where its controller is."""
-    if not settings.is_member:
-        return MetadataService(settings, *arguments)
-    # Imported here: a broker that is its own controller does without.
-    if has_quorum(settings):
-        from pylog.metadata.controller_member import ControllerMember
-
-        return ControllerMember(settings, *arguments, seconds=time.monotonic, first=first)
-    from pylog.metadata.member import MemberMetadata
-
-    return MemberMetadata(settings, *arguments)
 
 
 async def _serve(settings, ready, first) -> int:

@@ -1,7 +1,8 @@
 """What a broker knows of its cluster that is also one of several controllers.
 
 Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
-Called by: broker (join, stand, leave); metadata.office (through `service`).
+Called by: metadata.service (makes it); broker (through metadata.service); metadata.office (through
+  `service`).
 Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
   controller while it is the active one, never from both; (2) `controller` is there only while it
   may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
@@ -16,7 +17,6 @@ import os
 
 from pylog._native.log import LogError
 from pylog.config import ConfigError, clusters
-from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.metadata import etcd_security, identity, snapshots
 from pylog.metadata.active_controller import ActiveController
@@ -113,7 +113,6 @@ class ControllerMember(MemberMetadata):
         named = await self._patiently(self._quorum.known_cluster_id)
         cluster_id = named or await self._unnamed_cluster(known_id)
         self._check_cluster(paths[0], known_id, cluster_id)
-        self.previous_epoch = checkpoints.clean_epoch(paths[0])
         store, clean, known = self._open_directories(cluster_id)
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)

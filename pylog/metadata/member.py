@@ -1,7 +1,8 @@
 """What a broker knows of a cluster whose controllers are other nodes.
 
 Owns: the copy of the metadata log, the task that follows the active controller.
-Called by: broker, which has it where others have a MetadataService.
+Called by: metadata.service (makes it); broker (through metadata.service), which has it where others
+  have a MetadataService.
 Invariants: (1) partitions are opened from an image that holds all that was committed when the start
   asked; (2) the identity of the cluster is the controllers', never made up here; (3) nothing is led
   before this run's registration is in force: until then the image's leader is the last run, whose
@@ -13,7 +14,6 @@ import asyncio
 import logging
 
 from pylog._native.log import LogError
-from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.metadata import identity
 from pylog.metadata.image import MetadataError
@@ -38,11 +38,10 @@ log = logging.getLogger("pylog.metadata")
 
 class MemberMetadata(MetadataService):
     """As MetadataService, with join() in the place of open(), and controllers that are elsewhere.
-    `previous_epoch`: this broker's epoch of the last run when that ended cleanly, else -1."""
+    """
 
     replicates = True
     _log: ObservedLog
-    _last_epoch: int | None = None       # Of this broker, as the last run registered it.
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
@@ -50,7 +49,6 @@ class MemberMetadata(MetadataService):
         # Decisions are made elsewhere.
         self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
-        self.previous_epoch = -1
         self._following: asyncio.Task | None = None
 
     async def join(self) -> None:
@@ -61,7 +59,6 @@ class MemberMetadata(MetadataService):
             async with asyncio.timeout(wait_s):
                 paths = [path for _, path in self._logs.disks.usable()]
                 new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
-                self.previous_epoch = checkpoints.clean_epoch(paths[0])
                 store, clean, known = self._open_directories(new_cluster_id)
                 observer = self._open_copy(store, clean, known)
                 self._following = asyncio.get_running_loop().create_task(observer.run())

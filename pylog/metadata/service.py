@@ -3,7 +3,9 @@
 Owns: the metadata log, state.lmdb, the tail, the active controller.
 Called by: broker (open, register, close), server.publisher (through broker), api.
 Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
-  records it has read; (2) the image in state.lmdb is one whose effects have happened.
+  records it has read; (2) the image in state.lmdb is one whose effects have happened; (3) a start
+  that fails before it opens partitions leaves the marks of the stop before it: nothing but the
+  metadata log was touched.
 Source: KIP-631 (registration).
 """
 
@@ -11,6 +13,8 @@ import logging
 import random
 
 from pylog._native.log import LogError
+from pylog.config import clusters
+from pylog.log import checkpoints as files
 from pylog.log.errors import StartError
 from pylog.log.partitions import Role
 from pylog.metadata import brokers, identity
@@ -22,6 +26,8 @@ from pylog.metadata.tail import Tail
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from typing import Any
+
     from pylog.metadata.voters import Voters
 
 # How much log a start after a crash reads at most.
@@ -33,14 +39,20 @@ log = logging.getLogger("pylog.metadata")
 
 class MetadataService:
     """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open.
-    `controller`: from open() on."""
+    `controller`: from open() on. `previous_epoch`: this broker's epoch of the last run when that
+    ended cleanly, else -1."""
 
     controller: ActiveController
     replicates = False           # Whether other brokers can have replicas, and fetch.
     departures = None            # Of other brokers, where there are some (pylog.replication).
     voters: "Voters | None" = None   # Where each controller has an etcd of its own.
+    previous_epoch = -1
     _log: LocalLog
     _identity: identity.Identity
+    _last_epoch: int | None = None      # Of this broker, as the last run of a member registered it.
+    # Until partitions are opened, what a clean stop left: numbers of directories, checkpoints (3).
+    _last_stop: tuple[frozenset, dict] = frozenset(), {}
+    _opened = False                     # The partitions are.
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         self.tail = Tail(Image())
@@ -79,7 +91,7 @@ class MetadataService:
             self.controller.take_office(
                 all(number in clean for number, _ in logs.disks.usable()), first)
             self.take_broker_configs(self.tail.newest)
-        except (MetadataError, LogError, ValueError) as error:
+        except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
         try:
             self._open_partitions(store, clean, checkpoints)
@@ -98,12 +110,17 @@ class MetadataService:
             self.store = store = Store(logs.paths[0])
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
+        self.previous_epoch = files.clean_epoch(logs.paths[0])
         clean = logs.disks.take_clean_marks(store.take_clean_mark())
-        return store, clean, store.load_checkpoints()
+        checkpoints = store.load_checkpoints()
+        self._last_stop = clean, dict(checkpoints)
+        return store, clean, checkpoints
 
     def _open_partitions(self, store: Store, clean: frozenset, checkpoints: dict) -> None:
         """Opens what the newest image gives this broker. Raises StartError, LogError's kinds."""
         logs, image = self._logs, self.tail.newest
+        # From here on the last stop's marks say nothing of the logs.
+        self._last_stop = frozenset(), {}
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
                 f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
@@ -114,8 +131,11 @@ class MetadataService:
                 checkpoints, clean, store)
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
+        self._opened = True
 
     def _unreadable(self, error: Exception) -> StartError:
+        # The next start is to look at the files.
+        self._last_stop = frozenset(), {}
         # ValueError is one: records that do not decode, batches that are none.
         return StartError(f"the metadata log in {self._logs.paths[0]} cannot be read: {error}")
 
@@ -198,24 +218,27 @@ class MetadataService:
         return [(name, host, port, protocols[name]) for name, host, port in advertised]
 
     def close(self) -> None:
-        """The clean stop: everything to disk, then the marks that say so."""
+        """The clean stop: everything to disk, then the marks that say so; also of a start that
+        failed (3)."""
         if self.store is None:
             return
-        entries = self._logs.close_partitions()
+        stopped, entries = self._last_stop[0], list(self._last_stop[1].items())
+        if self._opened:
+            entries = self._logs.close_partitions()
+            stopped = self._logs.stopped
         clean = False
         try:
-            entries.append((LocalLog.KEY, self._log.close()))
+            if self._opened or stopped:
+                entries.append((LocalLog.KEY, self._log.close()))
             # What failed is not known to be on disk: without its mark the next start looks. The
             # first directory has the store.
-            if 0 in self._logs.stopped:
-                broker = self.tail.newest.brokers.get(self._node_id)
-                marks = self._logs.disks.write_clean_marks(
-                    self._logs.stopped, broker.epoch if broker is not None else -1)
+            if 0 in stopped:
+                marks = self._logs.disks.write_clean_marks(stopped, self._epoch_at_rest())
                 if marks[0]:
                     # Keeps (2): what the publisher has not reached is read from the log again,
                     # and so are the records of a transaction that has begun.
-                    image = None if self.tail.published_in_transaction else self.image
-                    self.store.save(image, entries, mark=marks)
+                    is_in_force = self._opened and not self.tail.published_in_transaction
+                    self.store.save(self.image if is_in_force else None, entries, mark=marks)
                     clean = True
         except (LogError, StoreError, OSError) as error:
             log.error("the stop is not clean", extra={"reason": str(error)})
@@ -224,6 +247,14 @@ class MetadataService:
         except OSError as error:
             log.warning("state.lmdb has no checksum", extra={"reason": str(error)})
         self.store = None
+
+    def _epoch_at_rest(self) -> int:
+        """The broker epoch for the marks. Before this run's registration is in force the image has
+        the last run's, which may have lost what it had: then it is for good."""
+        broker = self.tail.newest.brokers.get(self._node_id)
+        if not self._opened or broker is None or broker.epoch == self._last_epoch:
+            return self.previous_epoch
+        return broker.epoch
 
     def local_roles(self, topic) -> list:
         """The Role of this node per partition; None where it has no replica."""
@@ -267,6 +298,21 @@ class MetadataService:
         refused = self._settings.set_dynamic(*usable)
         if refused is not None:
             log.error("dynamic settings cannot be used", extra={"reason": refused})
+
+
+def metadata_of(settings, logs, node_id: int, now_ms, seconds, first) -> "Any":
+    """What a broker knows of its cluster, by where its controller is. seconds: a clock that never
+    goes back. first: records that a new cluster begins with."""
+    if not settings.is_member:
+        return MetadataService(settings, logs, node_id, now_ms)
+    # Imported here: a broker that is its own controller does without.
+    if clusters.has_quorum(settings):
+        from pylog.metadata.controller_member import ControllerMember
+
+        return ControllerMember(settings, logs, node_id, now_ms, seconds=seconds, first=first)
+    from pylog.metadata.member import MemberMetadata
+
+    return MemberMetadata(settings, logs, node_id, now_ms)
 
 
 def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = True) -> list:

@@ -34,6 +34,7 @@ class World:
         service = self.service = MetadataService.__new__(MetadataService)
         service._settings = Settings(settings)
         service._node_id, service._stored_offset, service._left_out = US, -1, {}
+        service._opened = True
         self.image = Image(offset=7)
         service.tail = SimpleNamespace(published=self.image, newest=self.image,
                                        published_in_transaction=False, begin=self._does("begin"))
@@ -85,6 +86,41 @@ def test_a_clean_stop_marks_the_directories_and_keeps_image_and_checkpoints_with
 def test_the_mark_has_the_brokers_epoch(world):
     world.image.brokers[US] = SimpleNamespace(epoch=44)
     assert ("marked", frozenset((0, 1)), 44) in world.stop()
+
+
+def test_a_start_that_opened_no_partition_leaves_what_it_found(world):
+    service, found = world.service, {"key": "before", LocalLog.KEY: "before"}
+    service._opened, service._last_stop = False, (frozenset((0,)), found)
+    service.previous_epoch, world.image.brokers[US] = 9, SimpleNamespace(epoch=44)
+    world.service.close()
+    assert world.heard == [
+        ("log closed",), ("marked", frozenset((0,)), 9),
+        ("save", None, [*found.items(), (LocalLog.KEY, "checkpoint")], ("mark", MARKS)),
+        ("close", True)]
+
+
+@pytest.mark.parametrize("where", ["after an unclean stop", "unreadable", "amid opening"])
+def test_a_start_that_failed_otherwise_leaves_no_mark(world, where):
+    service = world.service
+    service._opened = False
+    if where == "unreadable":
+        service._last_stop = frozenset((0,)), {}
+        service._unreadable(failure())
+    elif where == "amid opening":
+        service._last_stop, world.fails = (frozenset((0,)), {}), {"open_partitions": failure()}
+        with pytest.raises(LogError):
+            service._open_partitions(world.store, frozenset((0,)), {})
+        world.heard.clear()
+    service.close()
+    assert world.heard == [("close", False)]
+
+
+@pytest.mark.parametrize(("registered", "marked"), [(43, 9), (44, 44)])
+def test_the_mark_of_a_member_has_an_epoch_of_this_run_or_the_mark_before(
+        world, registered, marked):
+    world.service.previous_epoch, world.service._last_epoch = 9, 43
+    world.image.brokers[US] = SimpleNamespace(epoch=registered)
+    assert ("marked", frozenset((0, 1)), marked) in world.stop()
 
 
 def test_an_image_amid_a_transaction_is_not_kept(world):
