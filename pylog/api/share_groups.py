@@ -57,8 +57,8 @@ class ShareGroupsApi:
         epoch and, when that has changed, its assignment.
 
         INVALID_REQUEST, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: join again;
-        GROUP_MAX_SIZE_REACHED, UNSUPPORTED_VERSION: the cluster has no share groups;
-        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        GROUP_MAX_SIZE_REACHED, MESSAGE_TOO_LARGE: of too many topics; UNSUPPORTED_VERSION: the
+        cluster has no share groups; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         def refusal(error: Error, text: str | None = None) -> Message:
             return messages.ShareGroupHeartbeatResponse(error_code=error, error_message=text)

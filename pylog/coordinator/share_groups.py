@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TIMER = "share"
 JOIN, LEAVE = 0, -1
+BYTES_MAX = 512 << 10           # Of what a member says of itself.
 
 
 class Obeyed(NamedTuple):
@@ -74,6 +75,7 @@ def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
     """A ShareGroupHeartbeat's answer. topics: the image's, by name. starter: gets what is to be
     initialized when it is written that it is."""
     try:
+        _check_size(request)
         if request.member_epoch == LEAVE:
             return _leave(machine, request, topics)
         group, member = _found(machine, request, obeyed)
@@ -101,6 +103,14 @@ def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
             new.TopicPartitions(topic_id=topic, partitions=list(indexes))
             for topic, indexes in member.assigned.items()])
     return answer
+
+
+def _check_size(request: Any) -> None:
+    """Raises Refused."""
+    texts = request.member_id, request.rack_id or "", *(request.subscribed_topic_names or ())
+    if sum(len(text) + 2 for text in texts) > BYTES_MAX:
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE,
+                      f"A member may say {BYTES_MAX} bytes of itself.")
 
 
 def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:

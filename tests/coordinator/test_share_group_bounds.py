@@ -9,8 +9,9 @@ from pylog.protocol.errors import ErrorCode
 from tests.coordinator.test_share_groups import OBEYED, T, World, topic
 
 U = b"u" * 16
-FENCED, FULL, UNKNOWN = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_MAX_SIZE_REACHED,
-                         ErrorCode.UNKNOWN_MEMBER_ID)
+FENCED, FULL, UNKNOWN, TOO_LARGE = (
+    ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.MESSAGE_TOO_LARGE)
 
 
 @pytest.fixture
@@ -45,6 +46,18 @@ def test_a_group_is_full_for_who_is_not_in_it(most, error):
     assert world.beat("n").error_code == error
     assert set(group_of(world).members) == ({"m"} if error else {"m", "n"})
     assert world.beat("m").error_code == 0
+
+
+NAME = "n" * 249
+NAMES = [NAME[:-6] + f"{number:06}" for number in range(share_groups.BYTES_MAX // (len(NAME) + 2))]
+LEFT = share_groups.BYTES_MAX - len(NAMES) * (len(NAME) + 2) - len("m") - 2 - 2
+
+
+@pytest.mark.parametrize("rack, error", [("r" * LEFT, 0), ("r" * (LEFT + 1), TOO_LARGE)])
+def test_what_a_member_says_of_itself_has_a_bound(world, rack, error):
+    answer = world.beat(topics=NAMES, rack=rack)
+    assert answer.error_code == error and bool(answer.error_message) == bool(error)
+    assert ("g" in world.machine.shares) == (not error) and bool(taken(world)) == (not error)
 
 
 def test_who_has_not_joined_is_no_member(world):
