@@ -39,8 +39,11 @@ Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."
 # Of one partition, after the checks that an earlier try which was carried out would fail: nothing
 # was changed, and nothing is to be waited for.
 REVERTED = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
-AGAIN = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR,
-                   ErrorCode.REQUEST_TIMED_OUT))
+# The image has another state, or will: until then it may have been carried out (1). As in Kafka,
+# any other error decides nothing.
+OUTDATED = frozenset((
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST,
+    ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED))
 
 
 class Isr:
@@ -155,8 +158,6 @@ class Isr:
         the same is to be asked again."""
         if proposal is not self.proposal:
             return False
-        if error in AGAIN:
-            return True
         if not error:
             if row.leader_epoch == self.leader_epoch and \
                     row.partition_epoch > self.partition_epoch:
@@ -165,7 +166,8 @@ class Isr:
                 self.proposal = None
         elif error in REVERTED:
             self.proposal, self._refused_ns = None, now_ns
-        # Else the image has another state, or will: until then it may have been carried out (1).
+        elif error not in OUTDATED:
+            return True
         return False
 
 

@@ -100,7 +100,8 @@ def test_the_image_may_come_before_the_answer():
 
 @pytest.mark.parametrize("error", [
     ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST])
+    ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUEST,
+    ErrorCode.NEW_LEADER_ELECTED])
 def test_after_an_answer_that_says_ours_is_old_the_proposed_count_until_the_image_tells(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
@@ -111,7 +112,9 @@ def test_after_an_answer_that_says_ours_is_old_the_proposed_count_until_the_imag
     assert isr.maximal == {1, 2}
 
 
-@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
+@pytest.mark.parametrize("error", [
+    ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.THROTTLING_QUOTA_EXCEEDED, 31_000])
 def test_what_nobody_decided_is_asked_again_as_it_was(error):
     isr = made()
     proposal = isr.join(follower(3), LOG, 0)
