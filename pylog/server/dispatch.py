@@ -197,6 +197,9 @@ class Dispatcher:
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
             log.exception("an event was not served", extra={"event": type(event).__name__})
+            if isinstance(event, UnknownClient | Connected):
+                # Keeps (1): its connection waits for the answer.
+                self._reactors.close_connection(event.connection)
 
     def _send(self, context: RequestContext, frame: bytes, throttle_ms: int) -> None:
         """Queues a reply; those of one turn of the loop are flushed together."""
@@ -260,9 +263,7 @@ class Dispatcher:
 
     def _handler(self, context: RequestContext) -> Handler:
         """Raises ProtocolError for what the request's listener does not serve."""
-        if self._control is None:
-            return self._handlers[context.api_key]
-        if self._control.is_own(context.listener):
+        if self._control is not None and self._control.is_own(context.listener):
             return self._control.handler(context.api_key)
         if context.api_key not in self._handlers:
             raise ProtocolError("a controller's request on another listener")
@@ -279,12 +280,10 @@ class Dispatcher:
 
     def _is_forwarded(self, context: RequestContext, body: bytes) -> bool:
         """Raises ProtocolError."""
-        if self._forwarding is None:
-            return False
-        if self._control is not None and self._control.is_own(context.listener):
-            # The controller here is meant, and says so when it is not the active one.
-            return False
-        return self._forwarding.takes(context, body)
+        # On its listener the controller here is meant, and says so when it is not the active one.
+        return self._forwarding is not None and not (
+            self._control is not None and self._control.is_own(context.listener)) \
+            and self._forwarding.takes(context, body)
 
     async def _forward(self, context: RequestContext, body: bytes) -> None:
         """Has the controller answer."""

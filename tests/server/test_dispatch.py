@@ -9,7 +9,7 @@ from pylog.config import Settings
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.turn import Turn
 from pylog._native.grants import READ
-from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
@@ -27,7 +27,7 @@ class Reactors:
 
     def __init__(self, *events):
         self.events, self.replies, self.resumed, self.counted = list(events), {}, {}, []
-        self.throttled, self.retried = {}, []
+        self.throttled, self.retried, self.closed = {}, [], []
 
     def poll(self):
         events, self.events = self.events, []
@@ -48,6 +48,9 @@ class Reactors:
 
     def retry(self, connection):
         self.retried.append(connection)
+
+    def close_connection(self, connection):
+        self.closed.append(connection)
 
     def resume(self, token, errors):
         self.resumed[token] = errors
@@ -386,6 +389,20 @@ def test_an_unknown_client_is_installed_and_its_connection_goes_on():
     asyncio.run(_drained(_dispatcher(reactors, broker)))
     assert reactors.retried == [9]
     assert broker.quotas.native.count() == (1, 1)
+
+
+@pytest.mark.parametrize("event", [
+    UnknownClient(9, 0, b"client"), Connected(9, 0, "127.0.0.1")], ids=["quota", "guard"])
+def test_a_connection_whose_question_finds_no_answer_ends(monkeypatch, event):
+    def fails(*_):
+        raise MemoryError("planted")
+
+    reactors, broker = Reactors(event), _timed_broker()
+    monkeypatch.setattr(broker.quotas, "install", fails)
+    dispatcher = _dispatcher(reactors, broker)
+    dispatcher._guard = fails
+    asyncio.run(_drained(dispatcher))
+    assert reactors.closed == [9] and not reactors.retried
 
 
 def test_the_time_of_a_handler_throttles_its_client():
