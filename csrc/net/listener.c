@@ -282,22 +282,44 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
     return s->count == 0 ? absent : port;
 }
 
+/* Room for all of them, linked, or NULL. */
+static struct listener_socket *rooms(uint32_t count) {
+    struct listener_socket *first = NULL;
+    for (; count > 0; count--) {
+        struct listener_socket *l = calloc(1, sizeof *l);
+        if (l == NULL) {
+            for (; first != NULL; first = l) {
+                l = first->next;
+                free(first);
+            }
+            return NULL;
+        }
+        l->next = first;
+        first = l;
+    }
+    return first;
+}
+
+/* All of them or, with a negative errno, none: what a reactor has cannot be taken back. */
 static int hand_out(struct reactors *rs, const struct reactors_listener *wanted, int first,
                     struct sockets *s) ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
         if (listen(s->fds[i], wanted->backlog) != 0) return -errno;
+    assert(s->count > 0);
+    struct listener_socket *l = rooms(s->count);
+    if (l == NULL) return -ENOMEM;
     for (uint32_t i = 0; i < s->count; i++) {
-        struct listener_socket *l = calloc(1, sizeof *l);
-        if (l == NULL) return -ENOMEM;
+        struct listener_socket *next = l->next;
+        l->next = NULL;
         l->fd = s->fds[i];
         l->listener = wanted->listener;
         l->flags = wanted->flags;
         l->maker = wanted->maker;
         if (l->maker != NULL) l->maker->retain(l->maker);
-        s->fds[i] = -1;
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
                      &(struct message){.kind = MESSAGE_LISTEN, .data = l});
+        l = next;
     }
     s->count = 0;
     return 0;
