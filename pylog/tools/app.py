@@ -137,16 +137,16 @@ def main(argv: list[str]) -> int:
     except ToolError as error:
         return _fail(error, error.exit_code)
     except Exception as error:
-        return _failed(error)
+        return _failed(error, session)
     finally:
         session.hush()
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: Exception, session: Session) -> int:
     from pylog.client.errors import ConfigError, KafkaError
 
     if isinstance(error, ConfigError):
-        return _fail(error, EXIT_USAGE)
+        return _fail(session.placed(error), EXIT_USAGE)
     if isinstance(error, KafkaError):
         return _fail(error, EXIT_FAILED)
     if isinstance(error, OSError):

@@ -10,6 +10,7 @@ Invariants: (1) a cluster that cannot be reached is reported at once, not after 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -43,21 +44,6 @@ def profile_path(name: str) -> str:
                     f"{', '.join(known) or 'none'}")
 
 
-def _read(path: str) -> dict[str, str]:
-    """Client settings of a file, with what they refer to. Raises ToolError."""
-    from pylog.client import providers
-    from pylog.client.errors import ConfigError as Missing
-    from pylog.config.errors import ConfigError
-    from pylog.config.properties import parse
-
-    with open(path, encoding="latin-1") as file:
-        try:
-            given = {key: value for key, (value, _) in parse(file.read(), path).items()}
-            return providers.resolved(given, providers.USUAL)
-        except (ConfigError, Missing) as error:
-            raise ToolError(str(error)) from None
-
-
 class Session:
     """What the shared options said. `now_ms` is the clock of all commands."""
 
@@ -65,6 +51,7 @@ class Session:
         self.given: dict[str, Any] = {}
         self._printer: Printer | None = None
         self._speaker: Any = None
+        self._places: dict[str, str] = {}     # Setting -> where it was given, when in a file.
 
     @property
     def out(self) -> Printer:
@@ -110,18 +97,48 @@ class Session:
         values: dict[str, Any] = {}
         profile = self.given.get("profile") or os.environ.get("PYLOG_PROFILE")
         if profile:
-            values.update(_read(profile_path(profile)))
+            values.update(self._read(profile_path(profile)))
         if "client_config" in self.given:
-            values.update(_read(self.given["client_config"]))
+            values.update(self._read(self.given["client_config"]))
         for text in self.given.get("client_settings", ()):
             key, sign, value = text.partition("=")
             if not sign:
                 raise ToolError(f"-X {text}: expected KEY=VALUE")
             values[key] = value
+            self._places.pop(key, None)
         if "bootstrap" in self.given:
             values["bootstrap.servers"] = self.given["bootstrap"]
+            self._places.pop("bootstrap.servers", None)
         values.setdefault("bootstrap.servers", os.environ.get("PYLOG_BOOTSTRAP", BOOTSTRAP))
         return values
+
+    def _read(self, path: str) -> dict[str, str]:
+        """Client settings of a file, with what they refer to. Raises ToolError."""
+        from pylog.client import providers
+        from pylog.client.errors import ConfigError as Missing
+        from pylog.client.spellings import ALIASES, UNITS
+        from pylog.config.errors import ConfigError
+        from pylog.config.properties import parse
+
+        with open(path, encoding="latin-1") as file:
+            try:
+                found = parse(file.read(), path)
+                for key, (_, line) in found.items():
+                    ours, *_ = UNITS.get(key, (ALIASES.get(key, key),))
+                    self._places[key] = self._places[ours] = f"{path}:{line}"
+                given = {key: value for key, (value, _) in found.items()}
+                return providers.resolved(given, providers.USUAL)
+            except ConfigError as error:
+                raise ToolError(str(error)) from None
+            except Missing as error:
+                raise ToolError(self.placed(error)) from None
+
+    def placed(self, error: Exception) -> str:
+        """What is wrong with settings, and in which lines of which files they stand."""
+        text = str(error)
+        named = (word.strip(".-") for word in re.findall(r"[\w.-]+", text))
+        places = dict.fromkeys(self._places[name] for name in named if name in self._places)
+        return f"{text} ({', '.join(places)})" if places else text
 
     def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
         """Settings for a client object of a role; `more` with underscores are the command's own,
@@ -143,7 +160,7 @@ class Session:
         try:
             given, _ = translated(self.client_values())
         except ConfigError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(self.placed(error)) from None
         for key, value in given.items():
             row = ROWS.get(key)
             if row is None or role in row.roles or ALL in row.roles:

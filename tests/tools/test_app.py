@@ -128,6 +128,22 @@ def test_client_settings_come_from_a_file_and_the_line_overrules(brokerd, tmp_pa
     assert "acksx" in run("topics", "list", "-c", file, broker=brokerd, fails=True).err
 
 
+@pytest.mark.parametrize("line, told", [
+    ("acksx=all", "no setting of the admin"), ("retry.backoff.ms=soon", "not a whole number"),
+    ("metadata.max.age=soon", "metadata.max.age"), ("ssl.ca.location=${env:NOWHERE}", "NOWHERE"),
+    ("sasl.jaas.config=org.apache.Unheard required;", "Unheard is not served")])
+def test_a_wrong_setting_of_a_file_is_told_with_its_line(tmp_path, monkeypatch, line, told):
+    monkeypatch.delenv("NOWHERE", raising=False)
+    file = tmp_path / "client.properties"
+    file.write_text(f"# Whose?\n{line}\n")
+    found = run("topics", "list", "-b", "127.0.0.1:1", "-c", file, fails=True).err
+    assert told in found and f"({file}:2)" in found
+    key, _, _ = line.partition("=")
+    found = run("topics", "list", "-b", "127.0.0.1:1", "-c", file, "-X", f"{key}=x",
+                fails=True).err
+    assert str(file) not in found or told == "NOWHERE"
+
+
 def test_a_profile_has_a_name_and_its_secrets_stand_elsewhere(brokerd, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("WHERE_IT_IS", brokerd.bootstrap)
