@@ -13,7 +13,7 @@ import itertools
 import os
 
 from pylog._native.log import LogError
-from pylog.coordinator.service import TOPIC
+from pylog.metadata.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pylog.log.manager import LogManager
     from pylog.metadata.service import MetadataService
 
-# Their coordinator appends to the log that it found at its start.
-COORDINATED = (TOPIC,)
 PART_PARTITIONS = 500
 
 
@@ -109,7 +107,8 @@ class LogDirsApi:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._logs.get(name, index) is None:
             return ErrorCode.REPLICA_NOT_AVAILABLE
-        if name in COORDINATED and self._logs.place(name, index) != number:
+        if is_internal(name) and self._logs.place(name, index) != number:
+            # Its coordinator appends to the log that it found when its term began.
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             await asyncio.get_running_loop().run_in_executor(

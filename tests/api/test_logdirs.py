@@ -1,5 +1,11 @@
+import asyncio
 import time
+from types import SimpleNamespace
 
+import pytest
+
+from pylog.api.logdirs import LogDirsApi
+from pylog.protocol import messages
 from tests.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
@@ -7,7 +13,7 @@ from tests.wire.raw import Connection
 from tests.wire.talk import create_topic, fetch, produce
 
 ALTER_LOG_DIRS, LOG_DIRS, PRODUCERS = 34, 35, 61
-LOG_DIR_NOT_FOUND, NOT_LEADER = 57, 6
+LOG_DIR_NOT_FOUND, NOT_LEADER, STORAGE = 57, 6, 56
 CREATE_TOPICS, ALTER_CONFIGS, BROKER = 19, 44, 4
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST = 38, 39, 42
 
@@ -126,3 +132,21 @@ def test_directories_that_are_cordoned_in_the_file_are_from_the_start(tmp_path):
             {"name": "nowhere", "num_partitions": 1, "replication_factor": 1, "assignments": [],
              "configs": []}])
         assert answer["topics"][0]["error_code"] == INVALID_REPLICATION_FACTOR
+
+
+@pytest.mark.parametrize("name, there, error", [
+    ("orders", "/b", 0), ("__consumer_offsets", "/b", STORAGE), ("__consumer_offsets", "/a", 0),
+    ("__transaction_state", "/b", STORAGE), ("__share_group_state", "/b", STORAGE)])
+def test_a_coordinators_partition_stays_where_its_coordinator_has_it(name, there, error):
+    moved = []
+    logs = SimpleNamespace(
+        describe=lambda: [("/a", False, []), ("/b", False, [])], get=lambda *_: object(),
+        disks=SimpleNamespace(is_cordoned=lambda number: False), is_offline=lambda *_: False,
+        place=lambda *_: 0, move=lambda *given: moved.append(given))
+    handlers = LogDirsApi(logs, SimpleNamespace(image=SimpleNamespace(
+        partition=lambda *_: object()))).handlers()
+    new = messages.AlterReplicaLogDirsRequest
+    answer = asyncio.run(handlers[ALTER_LOG_DIRS](None, new(dirs=[new.AlterReplicaLogDir(
+        path=there, topics=[new.AlterReplicaLogDirTopic(name=name, partitions=[3])])])))
+    assert answer.results[0].partitions[0].error_code == error
+    assert moved == ([] if error else [(name, 3, ["/a", "/b"].index(there))])
