@@ -499,6 +499,8 @@ class Broker:
             if name in self.image.topics:
                 self._let_serve(name)
                 self.install(self.image.topics[name])
+                if self._sharing is not None:
+                    self._sharing.topic_changed(self.image.topics[name])
         self.logs.leave_moved()
 
     async def _leave_failed_disks(self) -> None:

@@ -4,8 +4,9 @@ out, leadership that moves away.
 Owns: the share partitions by group, topic and index; sessions; timers; who waits for records.
 Called by: sharing.service (topics, connections), api.share_fetch; on the event loop.
 Invariants: (1) there is one share partition for a group and a partition, of the newest leader
-  epoch; (2) whoever waits looks again when there is something new, and at the latest when its time
-  is over; (3) a group without sessions here holds nothing here but what is archiving.
+  epoch and of the log that is there; (2) whoever waits looks again when there is something new,
+  and at the latest when its time is over; (3) a group without sessions here holds nothing here but
+  what is archiving.
 Source: KIP-932; Kafka's SharePartitionManager and DelayedShareFetch.
 """
 
@@ -165,12 +166,14 @@ class SharePartitions:
         self._arm(partition)
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions or leaders, or is new. Keeps (1)."""
+        """The topic, as it now is, has other partitions, leaders or logs, or is new. Keeps (1)."""
         for partition in list(self._partitions.values()):
             if partition.key.topic_id == topic.id:
-                state = topic.partitions[partition.key.partition]
+                index = partition.key.partition
+                state = topic.partitions[index]
                 if state.leader != self._node.node_id \
-                        or state.leader_epoch != partition.leader_epoch:
+                        or state.leader_epoch != partition.leader_epoch \
+                        or self._node.logs.get(topic.name, index) is not partition.log:
                     partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def topic_deleted(self, name: str) -> None:
