@@ -72,9 +72,9 @@ class Moves:
     def begin(self, move: Move) -> None:
         with self.lock:
             self._moves[move.topic, move.partition] = move
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
-            self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+                self._thread.start()
 
     def cancel(self, topic: str, partition: int) -> None:
         """Keeps (1)."""
@@ -106,15 +106,21 @@ class Moves:
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
         with self.lock:
             for move in self.all():
                 self._give_up(move)
 
     def _run(self) -> None:
         owed = 0.0       # Bytes whose time is not over.
-        while not self._stopping.is_set() and self._moves:
+        while not self._stopping.is_set():
+            with self.lock:
+                if not self._moves:
+                    # The next begin() starts another.
+                    self._thread = None
+                    return
             rate = self._rate()
             if rate is not None and (owed > 0 or rate == 0):
                 # Keeps (3).

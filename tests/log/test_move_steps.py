@@ -152,6 +152,29 @@ def test_moves_have_one_thread_that_no_process_waits_for_and_a_new_one_after_it(
     assert began == [first, one._thread] and one._thread is not first and len(one.all()) == 3
 
 
+def test_a_move_that_begins_as_the_thread_ends_has_a_thread(monkeypatch):
+    class Late(dict):
+        """Whoever finds it empty is overtaken by a move that begins."""
+
+        def __len__(self):
+            if super().__len__() == 0 and not began:
+                began.append(threading.Thread(
+                    target=one.begin, args=(Move("t", 0, 1, Log(), Log()),)))
+                began[0].start()
+                began[0].join(0.2)
+                return 0
+            return super().__len__()
+
+    began, stepped = [], threading.Event()
+    one = Moves(lambda: 77)
+    one._moves = Late()
+    monkeypatch.setattr(one, "_step", lambda move: stepped.set() or 0)
+    one._thread = threading.Thread(target=one._run, daemon=True)
+    one._thread.start()
+    assert stepped.wait(10)
+    one.stop()
+
+
 # What becomes of a move.
 
 def test_a_copy_is_ready_once_it_has_all_and_that_is_on_disk(monkeypatch):
