@@ -82,8 +82,7 @@ class Broker:
     def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms, first=()):
         """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
         loop's time(): who passes both in can move them. first: metadata records that a new cluster
-        begins with.
-        """
+        begins with."""
         self.settings = settings
         self._first = first
         self.now_ms = now_ms
@@ -299,8 +298,7 @@ class Broker:
             self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
 
     async def begin(self) -> None:
-        """Starts, and answers requests on the running loop until end(). Raises StartError, OSError.
-        """
+        """Starts, and answers on the running loop until end(). Raises StartError, OSError."""
         loop = asyncio.get_running_loop()
         try:
             await self._start()
@@ -357,9 +355,7 @@ class Broker:
             watch=self.network.reactors.set_interest, asker=self._asker,
             forward=None if self.membership is None else self.membership.forwarding.ask,
             authentication=self._authentication, repeats=self.repeats)
-        control = None
-        if self.settings.controller_listeners:
-            control = self._control(access)
+        control = self._control(access) if self.settings.controller_listeners else None
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
@@ -495,8 +491,12 @@ class Broker:
         self.network.report_shortages(self.now_ms())
 
     async def _finish_moves(self) -> None:
-        for name in await in_thread(self.logs.finish_moves):
-            if name in self.image.topics:
+        topics = set() if self.membership is None else self.membership.pause_moves()
+        try:
+            topics.update(await in_thread(self.logs.finish_moves))
+        finally:
+            # What was paused goes on, whatever became of its move.
+            for name in topics & self.image.topics.keys():
                 self._let_serve(name)
                 self.install(self.image.topics[name])
                 if self._sharing is not None:

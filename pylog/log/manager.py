@@ -27,8 +27,7 @@ log = logging.getLogger("pylog.log")
 
 
 class LogManager:
-    """The logs of one node. `paths`: its log directories; `stopped`: numbers of those that may be
-    marked as cleanly stopped."""
+    """The logs of one node. `paths`: its log directories; `stopped`: numbers of those at rest."""
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
@@ -415,7 +414,8 @@ class LogManager:
         for index, role in enumerate(roles):
             # One of the older ones that is not open could not be opened: it stays as it is.
             if role is not None and logs[index] is not None:
-                partitions.assume(logs[index], role)
+                with self.moves.lock:
+                    partitions.assume(logs[index], role)
             elif role is not None and (index >= known or index in added):
                 self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
                            partitions.NOTHING_KNOWN, False)

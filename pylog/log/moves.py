@@ -1,10 +1,11 @@
 """Replicas on their way to another log directory of this node.
 
 Owns: the thread that copies, the logs that are not complete yet.
-Called by: log.manager.
+Called by: log.manager; replication.membership (cut).
 Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
   is removed; (2) one thread at a time touches a copy; (3) after each step there is a pause
-  for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up.
+  for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up;
+  (4) a copy has what its source has, cut or not, and its role and high watermark.
 Source: KIP-73, KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
 """
 
@@ -44,6 +45,7 @@ class Move:
         self.topic, self.partition, self.place = topic, partition, place
         self.source, self.target = source, target
         self.ready = False
+        self.has_left = False     # The source has left its name.
         self.damaged_bytes = 0    # that were copied as they are: no good batches
 
     @property
@@ -83,8 +85,8 @@ class Moves:
 
     def finish_ready(self, finish_one) -> list[Move]:
         """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
-        on, but for one with which it fails, which is tried again while its source leads. Nobody
-        cancels one meanwhile. Returns those for which it said True."""
+        on, but for one with which it fails, which is tried again while its source has its name.
+        Nobody cancels one meanwhile. Returns those for which it said True."""
         done = []
         with self.lock:
             for move in [move for move in self._moves.values() if move.ready]:
@@ -96,7 +98,7 @@ class Moves:
                     log.error("a replica could not be moved", extra={
                         "topic": move.topic, "partition": move.partition, "reason": str(error)},
                         exc_info=None if isinstance(error, LogError) else error)
-                    if move.source.is_leader and not move.target.log_dir.offline:
+                    if not move.has_left and not move.target.log_dir.offline:
                         self.begin(move)
         return done
 
@@ -164,6 +166,26 @@ class Moves:
             log.warning("a copy could not be removed", extra={"reason": str(error)})
 
 
+def cut(logs, topic_id: bytes, index: int, partition_log, how, leader_epoch: int) -> None:
+    """Checkpointer.cut() of a log of `logs`, a LogManager; a copy of it that is on its way begins
+    anew. Keeps (4)."""
+    moving = logs.moves
+    with moving.lock:
+        move = moving.find(partition_log.topic, index)
+        if move is None or move.source is not partition_log or how == (None, None):
+            logs.checkpointer.cut(topic_id, index, partition_log, how, leader_epoch)
+            return
+        moving.cancel(move.topic, index)
+        try:
+            logs.checkpointer.cut(topic_id, index, partition_log, how, leader_epoch)
+        finally:
+            try:
+                logs.move(move.topic, index, move.place)
+            except LogError as error:
+                log.error("a replica cannot be moved", extra={
+                    "topic": move.topic, "partition": index, "reason": str(error)})
+
+
 def directory_name(topic: str, partition: int | str, kind: str) -> str:
     """Of a "future" log, of one to "delete", of a "stray"; a long topic loses its end."""
     tail = f"-{partition}.{os.urandom(16).hex()}-{kind}"
@@ -172,37 +194,50 @@ def directory_name(topic: str, partition: int | str, kind: str) -> str:
 
 def _take_back(move: Move) -> None:
     """The source has its name again: the rename may have failed after it took place, and a start
-    would remove what leads on under the other name."""
+    would remove what goes on under the other name."""
     try:
         moves.rename(move.source, f"{move.topic}-{move.partition}")
     except LogError as error:
         log.error("a directory could not be renamed", extra={"reason": str(error)})
 
 
+def _assume(partition_log, leads: bool, leader_epoch: int, in_sync_count: int) -> None:
+    """Keeps (4)."""
+    if leads:
+        partition_log.become_leader(leader_epoch, in_sync_count)
+    else:
+        # Only replicas of several follow: consumers in its rack may be sent here (KIP-392).
+        partition_log.become_follower(leader_epoch, readable=True)
+
+
 def finish(move: Move, now_ms: int) -> None:
-    """Makes the copy the partition. Raises LogError: the old one leads on.
+    """Makes the copy the partition. Raises LogError: the old one goes on, unless it has left.
 
     The old log takes nothing more and can still be read, so that nobody who has not heard of the
-    new one misses it; whoever starts now finds the new one alone.
+    new one misses it; whoever starts now finds the new one alone. Nobody gives it another role or
+    cuts it meanwhile; one that follows is not written to.
     """
     start = move.source.start_offset
-    leadership = move.source.leader_epoch, move.source.in_sync_count
+    role = move.source.is_leader, move.source.leader_epoch, move.source.in_sync_count
     move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
+    move.target.advance_high_watermark(move.source.high_watermark)
     try:
         # Requests that wait for the old disk are answered.
         move.source.flush()
     except LogError as error:
         log.error("a flush failed", extra={"reason": str(error)})
-    assert move.target.end_offset == move.source.end_offset, (
+    # What a fetcher was at is asked of the leader again.
+    assert move.target.end_offset == move.source.end_offset or not role[0], (
         move.topic, move.partition, move.target.end_offset, move.source.end_offset)
     try:
         moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
         _take_back(move)
-        move.source.become_leader(*leadership)
+        _assume(move.source, *role)
         raise
+    move.has_left = True
     moves.rename(move.target, f"{move.topic}-{move.partition}")
-    move.target.become_leader(*leadership)
+    _assume(move.target, *role)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)
     details = {"topic": move.topic, "partition": move.partition,

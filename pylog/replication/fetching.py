@@ -76,7 +76,7 @@ class Link:
 
 
 class ReplicaFetchers:
-    """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: Checkpointer.cut.
+    """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: as Checkpointer.cut.
     departures: hears of connections that end and come back. credentials: for what is asked
     besides, as dial has them. throttle: of what is fetched."""
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from functools import partial
 
+from pylog.log import moves
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
 from pylog.peer.dial import dial
@@ -73,7 +75,7 @@ class Membership:
         self.departures = Departures(lambda: now_ns() / 1e9)
         self._fetchers = ReplicaFetchers(
             settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
-            logs.checkpointer.cut, self.departures, credentials, throttles.following)
+            partial(moves.cut, logs), self.departures, credentials, throttles.following)
         self.departures.look = self._fetchers.look
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
@@ -141,6 +143,13 @@ class Membership:
         metadata = self._metadata
         while not metadata.cordons_are_told():
             await metadata.tail.wait(metadata.tail.published.offset + 1)
+
+    def pause_moves(self) -> set[str]:
+        """What follows here and is about to be in another directory is written to no longer.
+        Returns the topics: their replicas begin again then, wherever they are."""
+        return self.replicas.pause(self._metadata.image, [
+            (move.topic, move.partition) for move in self._logs.moves.all()
+            if move.ready and not move.source.is_leader])
 
     async def leave(self) -> None:
         """Keeps (2)."""

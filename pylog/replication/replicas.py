@@ -83,6 +83,15 @@ class Replicas:
                 self.fetchers.unfollow(topic.id, index)
                 self.leadership.rest(topic.id, index)
 
+    def pause(self, image: Image, followed: list[tuple[str, int]]) -> set[str]:
+        """Partitions that are followed and written to no longer, until begin() of their topics,
+        which it returns."""
+        topics = {name: image.topics[name] for name, _ in followed if name in image.topics}
+        for name, index in followed:
+            if name in topics:
+                self.fetchers.unfollow(topics[name].id, index)
+        return {*topics}
+
     def start(self, image: Image, changes: dict[bytes, Commands]) -> None:
         """The logs have their roles: lets them be led and followed."""
         for topic_id, wanted in changes.items():

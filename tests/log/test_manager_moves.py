@@ -1,9 +1,13 @@
 """A replica that moves to another directory, as the manager keeps its lists and Kafka's files."""
 
+import contextlib
+
 import pytest
 
-from pylog.log import checkpoints, manager
-from tests.log.played import LEADS, NOW, World, topic_id
+from pylog._native.log import LogError
+from pylog.log import checkpoints, manager, moves
+from pylog.replication.truncation import Cut
+from tests.log.played import LEADS, NOW, World, failure, topic_id
 
 
 @pytest.fixture
@@ -140,3 +144,30 @@ def test_a_move_whose_topic_was_made_again_is_given_up(world):
 def test_nothing_is_finished_before_it_is_ready(world):
     world.logs.move("t", 0, 1)
     assert world.logs.finish_moves() == [] and world.logs.place("t", 0) == 0
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_copy_of_a_log_that_is_cut_begins_anew(world, monkeypatch, refused):
+    first, cuts = ready(world, place=2), []
+
+    def cut(*given):
+        assert world.logs.moves.find("t", 0) is None
+        cuts.append(given)
+        if refused:
+            raise failure()
+
+    monkeypatch.setattr(world.logs.checkpointer, "cut", cut)
+    given = topic_id(), 0, first.source, Cut(3, None), 7
+    with pytest.raises(LogError) if refused else contextlib.nullcontext():
+        moves.cut(world.logs, *given)
+    second = world.logs.moves.find("t", 0)
+    assert cuts == [given] and first.target.steps == [("delete", NOW)]
+    assert (second.source, second.place, second.ready) == (first.source, 2, False)
+
+
+def test_a_copy_of_another_log_or_of_one_that_is_not_cut_stays(world, monkeypatch):
+    move, cuts = ready(world), []
+    monkeypatch.setattr(world.logs.checkpointer, "cut", lambda *given: cuts.append(given))
+    moves.cut(world.logs, topic_id(), 0, move.source, Cut(None, None), 7)
+    moves.cut(world.logs, topic_id(), 1, world.logs.get("t", 1), Cut(3, None), 7)
+    assert world.logs.moves.all() == [move] and len(cuts) == 2

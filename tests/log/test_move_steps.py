@@ -24,6 +24,7 @@ class Log:
 
     def __init__(self, end_offset=0, leads=True, offline=False):
         self.end_offset, self.size_bytes, self.start_offset = end_offset, 0, 0
+        self.high_watermark = 0
         self.is_leader, self.leader_epoch, self.in_sync_count = leads, 3, 2
         self.log_dir = SimpleNamespace(offline=offline, path="/d")
         self.steps, self.refuses = [], set()
@@ -42,7 +43,15 @@ class Log:
     def become_leader(self, *role):
         self._step("become_leader", *role)
 
+    def become_follower(self, epoch, *, readable):
+        assert readable
+        self._step("become_follower", epoch)
+
+    def advance_high_watermark(self, offset):
+        self.high_watermark = offset
+
     def move_start(self, offset, now_ms):
+        assert offset <= self.high_watermark
         self._step("move_start", offset, now_ms)
 
 
@@ -235,12 +244,14 @@ def test_only_what_is_ready_is_finished_and_belongs_to_the_caller_then(monkeypat
     assert world.moves.finish_ready(lambda _: True) == []
 
 
-@pytest.mark.parametrize(("leads", "offline", "again"), [
-    (True, False, True), (False, False, False), (True, True, False), (False, True, False)])
-def test_what_cannot_be_finished_is_tried_again_while_the_source_leads(
-        monkeypatch, leads, offline, again):
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize(("has_left", "offline", "again"), [
+    (False, False, True), (True, False, False), (False, True, False), (True, True, False)])
+def test_what_cannot_be_finished_is_tried_again_while_the_source_has_its_name(
+        monkeypatch, leads, has_left, offline, again):
     world = World(monkeypatch)
     move, other = world.begin(leads=leads), Move("t", 1, 1, Log(), Log())
+    move.has_left = has_left
     world.moves.begin(other)
     move.target.log_dir.offline, move.ready, other.ready = offline, True, True
 
@@ -278,13 +289,38 @@ def test_the_copy_takes_name_and_leadership_after_the_source_has_left_the_name(h
     assert move.source.steps == [("flush",)] and move.damaged_bytes == 6
 
 
+def test_the_copy_of_a_log_that_follows_follows_whatever_its_fetcher_was_at(hand_over):
+    move, renamed = hand_over
+    move.source.is_leader, move.source.end_offset = False, 12
+    moves.finish(move, 77)
+    assert len(renamed) == 2 and move.has_left
+    assert move.target.steps == [("become_follower", 3)]
+
+
+def test_a_log_that_follows_and_cannot_leave_its_name_follows_on(monkeypatch, hand_over):
+    move, renamed = hand_over
+    move.source.is_leader = False
+
+    def rename(log, name):
+        renamed.append(name)
+        if len(renamed) == 1:
+            raise failure()
+
+    monkeypatch.setattr(moves.moves, "rename", rename)
+    with pytest.raises(LogError):
+        moves.finish(move, 77)
+    assert not move.has_left and not move.target.steps
+    assert move.source.steps == [("flush",), ("become_follower", 3)]
+
+
 @pytest.mark.parametrize(("start", "steps"), [
     (5, [("move_start", 5, 77)]), (4, []), (3, [])])
 def test_records_that_were_deleted_meanwhile_stay_deleted(hand_over, start, steps):
     move, _ = hand_over
     move.source.start_offset, move.target.start_offset = start, 4
+    move.source.high_watermark = 8
     moves.finish(move, 77)
-    assert move.target.steps[1:] == steps
+    assert move.target.steps[1:] == steps and move.target.high_watermark == 8
 
 
 def test_a_flush_that_fails_on_the_old_disk_does_not_hold_the_move_up(hand_over):
