@@ -200,13 +200,13 @@ def _link(source: Log, folder: str, path: str, end: int) -> bool:
                 if os.path.exists(os.path.join(folder, name)):
                     os.link(os.path.join(folder, name), os.path.join(path, name))
             _copy_aborted(os.path.join(folder, f"{base:020d}.txnindex"), path, end)
+        for name in os.listdir(folder):
+            # Small files, and written in place.
+            if name == "leader-epoch-checkpoint" or name.endswith(".snapshot") \
+                    and name[:20].isdigit() and int(name[:20]) <= source.end_offset:
+                shutil.copyfile(os.path.join(folder, name), os.path.join(path, name))
     except FileNotFoundError:
         return False
-    for name in os.listdir(folder):
-        # Small files, and written in place.
-        if name == "leader-epoch-checkpoint" or name.endswith(".snapshot") \
-                and name[:20].isdigit() and int(name[:20]) <= source.end_offset:
-            shutil.copyfile(os.path.join(folder, name), os.path.join(path, name))
     return _sealed(source, end) == wanted
 
 

@@ -217,6 +217,16 @@ def test_a_segment_that_goes_or_grows_meanwhile_is_seen(source, root):
     assert link(source, root)[0] is False
 
 
+def test_a_snapshot_of_producers_that_goes_meanwhile_is_seen(source, root, monkeypatch):
+    (source.folder / f"{20:020d}.snapshot").write_text("old")
+    listed = os.listdir(source.folder)
+    os.unlink(source.folder / f"{20:020d}.snapshot")
+    monkeypatch.setattr(branches.os, "listdir", lambda path: listed)
+    path = root / "branch-of-it"
+    path.mkdir()
+    assert branches._link(source, str(source.folder), str(path), 100) is False
+
+
 def test_segments_that_are_others_at_the_end_are_seen(source, root):
     asked = []
 
