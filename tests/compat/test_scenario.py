@@ -1,14 +1,18 @@
-"""What the driver makes of a client's program, with programs of one line for clients."""
+"""What the driver makes of a client's program, with programs of one line for clients, and what its
+brokers make of the records."""
 
 import pytest
 
+from tests.brokers import Brokerd
 from tests.compat import flows
 from tests.compat.clients import Client, ClientMissing
-from tests.compat.scenario import run_client, run_scenario
+from tests.compat.scenario import SETTINGS, run_client, run_scenario
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
+from tests.wire.talk import append, create_topic, fetch
 
+OFFSET_OUT_OF_RANGE = 1
 OK = """echo '{"ok": true, "note": "well"}'"""
 
 
@@ -72,3 +76,23 @@ def test_a_client_that_cannot_be_had_fails_every_scenario(brokerd, tmp_path):
     assert [(one.scenario, one.ok, one.note) for one in results] == [
         (scenario, False, "not available: `node` is not on PATH")
         for scenario in ("codecs", "seek")]
+
+
+def test_records_with_the_times_of_the_programs_outlive_a_look_at_what_is_too_old(tmp_path):
+    looks = {"log.initial.task.delay.ms": "100", "log.retention.check.interval.ms": "100"}
+    batch = raw.batch([raw.record()], base_timestamp=flows.BASE_MS)
+    with Brokerd(tmp_path, {**SETTINGS, **looks}) as broker:
+        create_topic(broker.port, "kept")
+        append(broker.port, "kept", batch)
+        # One after the other: the look that finds the second comes after one at all topics.
+        for name in ("first", "second"):
+            create_topic(broker.port, name, retention_ms=1000)
+            append(broker.port, name, batch)
+            flows.wait_for("a look", lambda name=name: _read(broker, name) == OFFSET_OUT_OF_RANGE)
+        assert _read(broker, "kept") == 0
+
+
+def _read(broker, name: str) -> int:
+    """The error code of a fetch from the beginning on."""
+    with Connection(broker.port) as connection:
+        return fetch(connection, name)["error_code"]
