@@ -114,14 +114,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def list_topics(self, internal: bool = False, timeout: float | None = None
                           ) -> dict[str, TopicInfo]:
         """Every topic by name; those of the brokers themselves only when asked for."""
-        async def ask() -> Any:
-            self.cluster.wants_all_topics = True
-            try:
-                return await self.cluster.refresh()
-            finally:
-                self.cluster.wants_all_topics = False
-
-        metadata = await self.cluster.retry(ask, timeout)
+        metadata = await self.cluster.retry(self.cluster.every_topic, timeout)
         return {name: topic for name, topic in sorted(metadata.topics.items())
                 if internal or not topic.is_internal}
 

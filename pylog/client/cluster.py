@@ -3,10 +3,11 @@
 Owns: the newest metadata, the connections, the known coordinators.
 Called by: client.producing, consuming, administration and their parts; tools; on one event
   loop.
-Invariants: (1) at most one metadata request is under way; (2) a broker that could not be reached is
-  not asked again before its pause is over, which doubles with each failure; (3) per broker and
-  channel there is one connection: what may wait long (fetch, join) has a channel of its own,
-  because a broker answers a connection's requests in order.
+Invariants: (1) at most one request that keeps the metadata fresh is under way; (2) a broker that
+  could not be reached is not asked again before its pause is over, which doubles with each failure;
+  (3) per broker and channel there is one connection: what may wait long (fetch, join) has a channel
+  of its own, because a broker answers a connection's requests in order; (4) what is known of a
+  topic is as new as the metadata: of one that is not asked for again nothing is remembered.
 Source: KIP-144 (reconnect backoff), KIP-580 (retry backoff), KIP-899 (rebootstrap).
 """
 
@@ -16,6 +17,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from pylog.client.connection import SILENCE_S, BufferPool, Connection
@@ -167,9 +169,12 @@ class Cluster:
         self._wanted.clear()
         asked_all = self.wants_all_topics
         names = None if asked_all else sorted(self.interest)
-        answer = await self._ask_metadata(names)
-        self._refreshed_s = time.monotonic()
-        self._take_in(answer, asked_all)
+        self._take_in(await self._ask_metadata(names), asked_all)
+
+    async def every_topic(self) -> Metadata:
+        """Ask once for the metadata of every topic, of interest or not. Raises KafkaError."""
+        self._take_in(await self._ask_metadata(None), True)
+        return self.metadata
 
     async def _ask_metadata(self, names: list[str] | None) -> Any:
         """One that falls silent is left for another, while there is another."""
@@ -197,7 +202,12 @@ class Cluster:
         return connection.send(request, version=version)
 
     def _take_in(self, answer: Any, asked_all: bool) -> None:
-        self._show(taken_in(self.metadata, answer, asked_all))
+        self._refreshed_s = time.monotonic()
+        known = self.metadata
+        if not asked_all:  # Keeps (4).
+            known = replace(known, topics={name: topic for name, topic in known.topics.items()
+                                           if name in self.interest})
+        self._show(taken_in(known, answer, asked_all))
         self._notice_topics()
         for node_id, channel in list(self._connections):
             node = self.metadata.nodes.get(node_id)

@@ -417,14 +417,7 @@ class Consuming(Committing):
 
     async def list_topics(self, timeout_s: float | None) -> dict[str, list[int]]:
         """Every topic of the cluster with its partitions."""
-        async def ask() -> Any:
-            wanted, self.cluster.wants_all_topics = self.cluster.wants_all_topics, True
-            try:
-                return await self.cluster.refresh()
-            finally:
-                self.cluster.wants_all_topics = wanted
-
-        metadata = await self.cluster.retry(ask, timeout_s)
+        metadata = await self.cluster.retry(self.cluster.every_topic, timeout_s)
         return {name: list(topic.partitions) for name, topic in metadata.topics.items()
                 if not (topic.is_internal and self.settings["exclude.internal.topics"])}
 

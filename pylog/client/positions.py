@@ -45,13 +45,14 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
     async def attempt() -> None:
         shares: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
         failures: list[BaseException] = []
-        for tp, value in what.items():
-            if tp not in done:
-                try:
-                    info = await cluster.leader(*tp)
-                    shares[info.leader][tp] = value
-                except KafkaError as failure:
-                    failures.append(failure)
+        left = [tp for tp in what if tp not in done]
+        # Together: what is not known is asked for at once, however many they are.
+        infos = await asyncio.gather(*[cluster.leader(*tp) for tp in left], return_exceptions=True)
+        for tp, info in zip(left, infos):
+            if isinstance(info, BaseException):
+                failures.append(info)
+            else:
+                shares[info.leader][tp] = what[tp]
         answers = await asyncio.gather(*[ask(node, share) for node, share in shares.items()],
                                        return_exceptions=True)
         for answer in answers:

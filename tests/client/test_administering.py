@@ -120,18 +120,15 @@ def test_partitions_are_added_and_not_only_checked_unless_that_is_asked_for():
 
 def test_internal_topics_are_listed_when_they_are_asked_for():
     admin, cluster = admin_of()
-    cluster.wants_all_topics, seen = False, []
     topics = {"b": SimpleNamespace(is_internal=False), "__a": SimpleNamespace(is_internal=True)}
     cluster.metadata.topics = topics
 
-    async def refresh():
-        seen.append(cluster.wants_all_topics)
+    async def every_topic():
         return cluster.metadata
 
-    cluster.refresh = refresh
+    cluster.every_topic = every_topic
     assert asyncio.run(admin.list_topics()) == {"b": topics["b"]}
     assert list(asyncio.run(admin.list_topics(internal=True))) == ["__a", "b"]
-    assert seen == [True, True] and cluster.wants_all_topics is False
 
 
 def test_a_cluster_is_described_as_the_newest_picture_has_it():

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from pylog.client import cluster as clusters
+from pylog.client import positions
 from pylog.client.cluster import ALL_TOPICS_VERSION, SILENCE_S, _noted
 from pylog.client.errors import ClosedError, KafkaConnectionError, KafkaTimeoutError, error
+from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.client.test_cluster import World
@@ -226,6 +228,54 @@ def test_the_only_broker_is_waited_for_also_when_it_is_silent(timed):
         assert world.passed_s == 3 * SILENCE_S and len(asked) == 1
 
     world.run(work)
+
+
+def test_the_leader_of_a_topic_that_was_only_listed_is_asked_for_when_it_has_moved(timed):
+    world = timed()
+    world.topics = {"t": (1, 0)}
+
+    async def work(cluster):
+        async def ask():
+            leader = (await cluster.leader("t", 0)).leader
+            if leader != 2:
+                raise error(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        await cluster.start()
+        assert list((await cluster.every_topic()).topics) == ["t"] and not cluster.interest
+        world.topics["t"] = (2, 0)
+        await cluster.retry(ask, 30)
+        assert world.passed_s < 1
+
+    world.run(work)
+
+
+def test_every_topic_is_there_for_each_of_many_who_ask_at_the_same_time(timed):
+    world = timed()
+    world.topics = {"t": (1, 0), "u": (2, 0)}
+
+    async def work(cluster):
+        for found in await asyncio.gather(*[cluster.every_topic() for _ in range(3)]):
+            assert list(found.topics) == ["t", "u"]
+        await cluster.refresh(["u"])
+        assert list(cluster.metadata.topics) == ["u"]
+
+    world.run(work)
+
+
+def test_leaders_of_many_topics_are_looked_up_together(timed):
+    world = timed()
+    parts = [TopicPartition(f"t{number}", 0) for number in range(50)]
+    world.topics = {part.topic: (1, 0) for part in parts}
+
+    async def ask(node, share):
+        return dict.fromkeys(share, node)
+
+    async def work(cluster):
+        found = await positions.by_leader(cluster, dict.fromkeys(parts), ask)
+        assert found == dict.fromkeys(parts, 1)
+
+    world.run(work)
+    assert world.kinds() == ["MetadataRequest"] * 2
 
 
 # Roads.

@@ -236,15 +236,12 @@ def test_topics_are_listed_all_of_them_once(play, excludes, expected):
     async def steps(world):
         core = world.core
         core.cluster.metadata = picture(topics=["t", "in"], internal=["in"])
-        seen = []
 
-        async def refresh():
-            seen.append(core.cluster.wants_all_topics)
+        async def every_topic():
             return core.cluster.metadata
 
-        core.cluster.refresh = refresh
+        core.cluster.every_topic = every_topic
         assert await core.list_topics(None) == expected
-        assert seen == [True] and not core.cluster.wants_all_topics
         assert await core.partitions_for("t", None) == [0, 1]
 
     play(steps, exclude_internal_topics=excludes)
