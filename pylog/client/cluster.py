@@ -28,7 +28,7 @@ from pylog.client.errors import (
 )
 from pylog.client.measures import Metrics, Traffic, age_s, report
 from pylog.client.notices import Notices
-from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in, with_leader
+from pylog.client.metadata import Metadata, PartitionInfo, taken_in, with_leader
 from pylog.client.settings import CONSUMER, Settings, servers
 from pylog.client.unreachable import how_far
 from pylog.protocol import messages
@@ -315,18 +315,22 @@ class Cluster:
 
     async def connection(self, node_id: int, channel: str = MAIN) -> Connection:
         """An open connection to a broker. Raises KafkaConnectionError and the like."""
-        key = (node_id, channel)
-        found = self._connections.get(key)
-        if found is not None and found.usable:
+        found = self.usable(node_id, channel)
+        if found is not None:
             return found
+        node = self.metadata.nodes.get(node_id)
+        if node is None:
+            raise KafkaConnectionError(f"broker {node_id} is not known")
+        return await self._opened((node_id, channel), node_id, node.host, node.port)
+
+    async def _opened(self, key: tuple[int, str], road_key: Any, host: str, port: int
+                      ) -> Connection:
+        """The connection, which whoever wants it meanwhile shares. Keeps (3)."""
         if self.closed:
             raise ClosedError("the client is closed")
         task = self._opening.get(key)
         if task is None:
-            node = self.metadata.nodes.get(node_id)
-            if node is None:
-                raise KafkaConnectionError(f"broker {node_id} is not known")
-            task = asyncio.create_task(self._open(key, node))
+            task = asyncio.create_task(self._open(key, road_key, host, port))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
             task.add_done_callback(_noted)
@@ -337,8 +341,8 @@ class Cluster:
         found = self._connections.get((node_id, channel))
         return found if found is not None and found.usable else None
 
-    async def _open(self, key: tuple[int, str], node: Node) -> Connection:
-        made = await self._reach(node.id, node.host, node.port)
+    async def _open(self, key: tuple[int, str], road_key: Any, host: str, port: int) -> Connection:
+        made = await self._reach(road_key, host, port)
         self._connections[key] = made
         return made
 
@@ -391,14 +395,10 @@ class Cluster:
         if open_now:
             return min(open_now, key=lambda found: found.request_count)
         for number in random.sample(range(len(self._servers)), len(self._servers)):
+            host, port = self._servers[number]
+            found = self.usable(-1 - number)
             try:
-                host, port = self._servers[number]
-                made = await self._reach((host, port), host, port)
-                if self.closed:
-                    made.close()
-                    raise ClosedError("the client is closed")
-                self._connections[-1 - number, MAIN] = made
-                return made
+                return found or await self._opened((-1 - number, MAIN), (host, port), host, port)
             except KafkaError as failure:
                 if not failure.retriable:
                     raise

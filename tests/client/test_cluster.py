@@ -205,6 +205,24 @@ def test_who_cannot_be_reached_is_passed_over_and_told_of_at_last(world):
     world.run(work)
 
 
+def test_many_who_ask_at_the_beginning_share_one_connection(world, monkeypatch):
+    at_once = clusters.Connection.open
+
+    async def opened(*given):
+        await asyncio.sleep(0)
+        return await at_once(*given)
+
+    monkeypatch.setattr(clusters.Connection, "open", opened)
+
+    async def work(cluster):
+        made = await asyncio.gather(*[cluster.any_connection() for _ in range(20)])
+        assert world.opened == [9] and len(set(map(id, made))) == 1
+        await cluster.close()
+        assert not made[0].usable
+
+    world.run(work)
+
+
 def test_of_open_connections_the_least_busy_that_speaks_is_asked(world):
     async def work(cluster):
         await cluster.refresh()
