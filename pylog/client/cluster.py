@@ -259,7 +259,11 @@ class Cluster:
             self._close_idle()
             try:
                 await self.refresh()
-            except KafkaError:
+            except Exception as failure:
+                # Whatever it was, a want of threads, say: nobody else would keep it fresh again.
+                if not isinstance(failure, KafkaError):
+                    self.notices.fail("metadata", "no new metadata: %s: %s",
+                                      type(failure).__name__, failure)
                 self._wanted.set()
                 await asyncio.sleep(pauses.next())
                 continue

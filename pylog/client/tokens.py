@@ -67,8 +67,13 @@ def _called(callback) -> issued.Issued:
     except Exception as failure:
         raise AuthenticationFailed(
             f"oauth_cb raised {type(failure).__name__}: {failure}") from failure
-    token, *more = found if isinstance(found, tuple) else (found,)
+    token, *more = found if isinstance(found, tuple) and found else (found,)
+    wanted = "oauth_cb: expected a token, or (token, end in seconds since 1970), not"
     if not isinstance(token, str) or not token:
-        raise AuthenticationFailed("oauth_cb: expected a token, or (token, end in seconds since "
-                                   f"1970), not {type(token).__name__}")
-    return issued.Issued(token, float(more[0]) if more else issued.end_of(token))
+        raise AuthenticationFailed(f"{wanted} {type(token).__name__}")
+    if not more:
+        return issued.Issued(token, issued.end_of(token))
+    try:
+        return issued.Issued(token, float(more[0]))
+    except (TypeError, ValueError):
+        raise AuthenticationFailed(f"{wanted} an end of {more[0]!r}") from None

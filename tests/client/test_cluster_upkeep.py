@@ -160,6 +160,22 @@ def test_brokers_that_cannot_leave_topics_alone_are_told_to_make_them(timed, ver
     assert some.allow_auto_topic_creation is every.allow_auto_topic_creation is may_create
 
 
+def test_a_failure_that_nobody_foresaw_ends_no_keeping(timed, caplog):
+    world = timed(**{"metadata.max.age.ms": 10_000, "retry.backoff.ms": 1000,
+                     "retry.backoff.max.ms": 1000})
+
+    async def work(cluster):
+        await cluster.start()
+        world.answers[METADATA] = lambda request: RuntimeError("can't start new thread")
+        await asyncio.sleep(15.5)
+        world.answers[METADATA] = world.timed
+        await asyncio.sleep(15)
+
+    world.run(work)
+    assert len(world.asked_s) == 2
+    assert "no new metadata: RuntimeError: can't start new thread" in caplog.text
+
+
 def test_what_is_wanted_amid_a_refresh_is_asked_for_by_the_next(timed):
     world = timed()
 

@@ -29,7 +29,8 @@ def test_a_callbacks_token_is_used_again_until_it_nears_its_end():
 
 @pytest.mark.parametrize(("callback", "words"), [
     (lambda _: 1 / 0, "oauth_cb raised ZeroDivisionError"),
-    (lambda _: "", "expected a token"), (lambda _: b"x", "not bytes")])
+    (lambda _: "", "expected a token"), (lambda _: b"x", "not bytes"), (lambda _: (), "not tuple"),
+    (lambda _: ("t", None), "not an end of None"), (lambda _: ("t", "soon"), "an end of 'soon'")])
 def test_what_is_no_token_of_a_callback_is_told(callback, words):
     with pytest.raises(AuthenticationError, match=words):
         shown(oauth_cb=callback)
