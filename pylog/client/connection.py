@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pylog
-from pylog.client import login, unreachable
+from pylog.client import addresses, login, unreachable
 from pylog.client.durations import rounded
 from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
@@ -50,9 +50,6 @@ HTTP = int.from_bytes(b"HTTP", "big")
 # Few requests take longer, but for those that wait for the other members of a group.
 SILENCE_S = 2.0
 PATIENT_KEYS = (api.JOIN_GROUP, api.SYNC_GROUP)
-# A connection that is silent for 10 s is asked every 3 s, three times. Not every system has these.
-KEEPALIVE = tuple((getattr(socket, name), value) for name, value in (
-    ("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)) if hasattr(socket, name))
 LOGIN_KEYS = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
 # Shares of a session after which the client logs in again, as in Java.
 SESSION_SHARES = 0.85, 0.95
@@ -188,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         made.traffic.opening = made      # Whose time runs out says how far it got.
         try:
             async with asyncio.timeout(wait_s):
-                await made._connect()
+                await made._connect(wait_s)
                 await made._agree()
                 await login.log_in(made)
         except TimeoutError:
@@ -216,38 +213,15 @@ class Connection(asyncio.BufferedProtocol):
         made.traffic.opening = None
         return made
 
-    async def _connect(self) -> None:
+    async def _connect(self, wait_s: float) -> None:
         context, server_name = login.tls(self.settings, self.host)
-        infos = await self.loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        last: OSError | None = None
-        for family, kind, protocol, _, address in infos:
-            sock = socket.socket(family, kind, protocol)
-            try:
-                self._set_options(sock)
-                await self.loop.sock_connect(sock, address)
-                self.connected = True
-                await self.loop.create_connection(
-                    lambda: self, sock=sock, ssl=context, server_hostname=server_name)
-                return
-            except OSError as failure:
-                last = failure
-                sock.close()
-            except BaseException:
-                sock.close()
-                raise
-        raise last or OSError("the name has no address")
 
-    def _set_options(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        # A machine that lost its power and came back answers the first probe with a reset: nothing
-        # else tells, while all that was sent is acknowledged and only answers are awaited.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in KEEPALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        for name, option in (("send.buffer.bytes", socket.SO_SNDBUF),
-                             ("receive.buffer.bytes", socket.SO_RCVBUF)):
-            if self.settings[name] > 0:
-                sock.setsockopt(socket.SOL_SOCKET, option, self.settings[name])
+        async def use(sock: socket.socket) -> None:
+            self.connected = True
+            await self.loop.create_connection(
+                lambda: self, sock=sock, ssl=context, server_hostname=server_name)
+
+        await addresses.reached(self.host, self.port, self.settings, wait_s, use)
 
     async def _agree(self) -> None:
         request = messages.ApiVersionsRequest(

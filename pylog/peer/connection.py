@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
+HEAD_START_S = 0.25      # Of each address of a name before the next, as RFC 8305 has it.
 IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
 SIZE_BYTES = 4
@@ -101,11 +102,13 @@ class Peer(asyncio.Protocol):
     async def _open(self, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         if self._credentials is None or not self._credentials.has_tls:
-            await loop.create_connection(lambda: self, host, port)
+            await loop.create_connection(
+                lambda: self, host, port, happy_eyeballs_delay=HEAD_START_S)
         else:
             context = self._credentials.context()
             await loop.create_connection(
-                lambda: self, host, port, ssl=context, server_hostname=host)
+                lambda: self, host, port, ssl=context, server_hostname=host,
+                happy_eyeballs_delay=HEAD_START_S)
 
     async def _unopened(self, error: OSError) -> str:
         if self._credentials is not None and self._credentials.has_tls:
