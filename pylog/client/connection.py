@@ -34,6 +34,7 @@ from pylog.client.send_buffer import SendBuffer
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.protocol.reasons import reason_of
 from pylog.security import outgoing
 
 STAGING_BYTES = 65_536
@@ -199,9 +200,9 @@ class Connection(asyncio.BufferedProtocol):
             elif made.secure and isinstance(failure, ConnectionError) and made.connected:
                 made.fail(KafkaConnectionError(f"{host}:{port}: {outgoing.explained(failure)}"))
             else:
-                made.fail(KafkaConnectionError(f"{host}:{port}: {unreachable.reason(failure)}"))
-        except UnicodeError:
-            made.fail(KafkaConnectionError(f"{host}:{port}: that is no host's name"))
+                made.fail(KafkaConnectionError(f"{host}:{port}: {reason_of(failure)}"))
+        except UnicodeError as failure:
+            made.fail(KafkaConnectionError(f"{host}:{port}: {reason_of(failure)}"))
         except KafkaError as failure:
             made.fail(failure)
         except BaseException:

@@ -8,7 +8,6 @@ Source: what brokers, HTTP servers and TLS do when they are spoken to in another
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from pylog.client import login
@@ -30,14 +29,6 @@ def how_far(connection: Connection) -> str:
         return where + "connected, but it does not speak TLS"
     without = "" if connection.secure else ", without TLS"
     return f"{where}connected, but it does not answer: is it a broker's port{without}?"
-
-
-def reason(failure: OSError) -> str:
-    """Why there is no connection, in the system's words. Those that asyncio puts in their place
-    have the address in Python's spelling."""
-    code = failure.errno or 0
-    # Below 0: of a name's resolution.
-    return os.strerror(code) if code > 0 else str(failure.strerror or failure)
 
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:

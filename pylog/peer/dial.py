@@ -15,9 +15,10 @@ import socket
 from collections import namedtuple
 
 from pylog.config.errors import ConfigError
-from pylog.peer.errors import PeerError, reason_of
+from pylog.peer.errors import PeerError
 from pylog.protocol import codec, tables
 from pylog.protocol.errors import ProtocolError
+from pylog.protocol.reasons import reason_of
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
