@@ -4,7 +4,7 @@ Owns: cluster, subscription, fetcher, membership of one consumer.
 Called by: client.consumer, client.aio_consumer; its coroutines run on one event loop.
 Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
   start and wait for (`attend`): a poll that ends early does not cut it short; (2) callbacks run
-  where the application polls.
+  where the application polls; (3) the group does not wait for positions.
 Source: Kafka's consumer, for what each call means.
 """
 
@@ -64,6 +64,7 @@ class Consuming(Committing):
         # Something besides membership is to be looked at: positions, metadata.
         self.dirty = False
         self._attending: asyncio.Task[None] | None = None
+        self._locating: asyncio.Task[None] | None = None
         # The task above waits for a callback: what that asks for must not wait for the task.
         self._telling = False
         self._changed = asyncio.Event()
@@ -97,6 +98,8 @@ class Consuming(Committing):
 
     def notify(self) -> None:
         """Something arrived or wants attention."""
+        if self._locating is not None and self.membership is not None and self.membership.attention:
+            self._locating.cancel()   # Keeps (3).
         self._changed.set()
         self._notify()
 
@@ -174,7 +177,7 @@ class Consuming(Committing):
                         await self.cluster.refresh()
                     if self.membership.attention:
                         await self.membership.attend()
-                await self._locate()
+                await self._locate_meanwhile()
                 self.fetcher.poke()
             except RetriableError as failure:
                 self.dirty = True
@@ -188,6 +191,21 @@ class Consuming(Committing):
             if not self.dirty and not (self.membership and self.membership.attention):
                 return
             await asyncio.sleep(0)
+
+    async def _locate_meanwhile(self) -> None:
+        """As _locate(), until the group calls: it waits for no partition without a leader."""
+        if self.membership is not None and self.membership.attention:
+            return
+        task = self._locating = asyncio.create_task(self._locate())
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+            self._locating = None
+        if task.cancelled():
+            self.dirty = True   # What is left comes after the group.
+        else:
+            task.result()
 
     async def _locate(self) -> None:
         """Finds the positions that are not known, and checks those of new leaders."""
@@ -282,6 +300,7 @@ class Consuming(Committing):
         else:
             self.membership.subscription_changed()
         self.dirty = True
+        self.notify()
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         self._check_open()

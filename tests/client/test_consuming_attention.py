@@ -170,6 +170,40 @@ def test_a_member_is_attended_to_until_it_wants_nothing_more(play):
     play(steps, group_id="g")
 
 
+def test_a_rebalance_does_not_wait_for_positions_that_cannot_be_had(play):
+    async def steps(world):
+        core, member = world.core, world.joined()
+        core.subscription.subscribe(["t"], None, None)
+        endless(world)
+
+        def call():
+            member.attention = True
+            core.notify()
+
+        asyncio.get_running_loop().call_later(3, call)
+        await core.attend(5.0)
+        assert world.asked == ["locate", "attend", "locate"] and core._attending is not None
+        await core._settle()
+        assert core._locating is None
+
+    play(steps, group_id="g")
+
+
+def test_a_subscription_that_changes_amid_a_look_up_is_for_the_group_at_once(play):
+    async def steps(world):
+        core, member = world.core, world.joined()
+        core.subscription.subscribe(["t"], None, None)
+        endless(world)
+        await core.attend(1.0)
+        member.subscription_changed = lambda: setattr(member, "attention", True)
+        await core.subscribe(["u"], None, None)
+        await core.attend(1.0)
+        assert world.asked == ["locate", "attend", "locate"]
+        await core._settle()
+
+    play(steps, group_id="g")
+
+
 def test_news_while_a_poll_attends_are_looked_at_in_the_same_poll(play):
     async def steps(world):
         core, looks = world.core, []
