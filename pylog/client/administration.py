@@ -19,7 +19,7 @@ from pylog.client.descriptions import (
     AlterConfigOp, ClusterDescription, ConfigEntry, ConfigResource, ConfigSource,
     LogDirDescription, NewTopic, QuotaAlteration, ReplicaInfo, ResourceType,
 )
-from pylog.client.errors import KafkaError, error, raise_for
+from pylog.client.errors import KafkaError, error, raise_among, raise_for
 from pylog.client.group_administration import Groups
 from pylog.client.metadata import Node, TopicInfo
 from pylog.client.offsets import TopicPartition
@@ -80,18 +80,58 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         async def attempt() -> None:
             left = {name: value for name, value in wanted.items()
                     if not _final(results.get(name, _MISSING))}
-            results.update(await ask(left))
-            for result in results.values():
-                if isinstance(result, KafkaError) and result.retriable:
-                    raise result
+            answered = await ask(left)
+            results.update({name: answered.get(name, _unanswered(name)) for name in left})
+            _raise_passing(results)
 
         if wanted:
-            await self.cluster.retry(attempt, timeout)
-        for result in results.values():
-            if isinstance(result, KafkaError):
-                result.results = results
-                raise result
+            await self._tried(attempt, timeout, wanted, results)
+        raise_among(results)
         return results
+
+    async def _severally(self, names: Iterable[Any], timeout: float | None,
+                         work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
+        """As _each, of what has a request of its own: all of them at the same time."""
+        wanted, results = list(dict.fromkeys(names)), dict[Any, Any]()
+        await self._tried(lambda: _gathered(wanted, results, work), timeout, wanted, results)
+        raise_among(results)
+        return results
+
+    async def _everywhere(self, timeout: float | None, work: Callable[[int], Awaitable[Any]]
+                          ) -> dict[int, Any]:
+        """work(broker) by broker, of all that there are: one that comes meanwhile is asked too, and
+        one that goes is not asked any more. Keeps (1), (2)."""
+        results: dict[int, Any] = {}
+        nodes: list[int] = []
+
+        async def attempt() -> None:
+            nodes[:] = (await self.cluster.refresh()).nodes
+            for node in [*results]:
+                if node not in nodes and not _final(results[node]):
+                    del results[node]
+            await _gathered(nodes, results, work)
+
+        await self._tried(attempt, timeout, nodes, results)
+        raise_among(results)
+        return results
+
+    async def _tried(self, attempt: Callable[[], Awaitable[None]], timeout: float | None,
+                     wanted: Iterable[Any], results: dict[Any, Any]) -> None:
+        """Keeps (2), when the time is over too."""
+        try:
+            await self.cluster.retry(attempt, timeout)
+        except KafkaError as failure:
+            failure.results = {**dict.fromkeys(wanted, failure), **results}
+            raise
+
+    async def _answered(self, ask: Callable[[], Awaitable[Any]], timeout: float | None) -> Any:
+        """The answer to a request that is done or refused as a whole."""
+        async def attempt() -> Any:
+            answer = await ask()
+            raise_for(answer.error_code, getattr(answer, "error_message", None))
+            return answer
+
+        return await self.cluster.retry(attempt, timeout)
 
     async def _controlled(self, request: Any) -> Any:
         """One request to the controller, or to a broker that passes it on."""
@@ -221,10 +261,9 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 rows.setdefault(topic, []).append(number)
             topics = [request.TopicPartitions(topic=topic, partitions=numbers)
                       for topic, numbers in rows.items()]
-        answer = await self.cluster.retry(lambda: self._controlled(request(
+        answer = await self._answered(lambda: self._controlled(request(
             election_type=int(unclean), topic_partitions=topics,
             timeout_ms=self._timeout_ms(timeout))), timeout)
-        raise_for(answer.error_code)
         return {TopicPartition(topic.topic, row.partition_id):
                 _outcome(row, f"{topic.topic}-{row.partition_id}")
                 for topic in answer.replica_election_results for row in topic.partition_result}
@@ -245,7 +284,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                 topics=list(topics.values()), timeout_ms=self._timeout_ms(timeout)))
             raise_for(answer.error_code, answer.error_message)
             return {TopicPartition(topic.name, row.partition_index):
-                    _outcome(row, f"{topic.name}-{row.partition_index}")
+                    _settled(_outcome(row, f"{topic.name}-{row.partition_index}"))
                     for topic in answer.responses for row in topic.partitions}
 
         await self._each({TopicPartition.of(tp): to for tp, to in wanted.items()}, timeout, ask)
@@ -253,9 +292,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def list_partition_reassignments(self, timeout: float | None = None
                                            ) -> dict[TopicPartition, Any]:
         """Moves under way: (replicas, adding, removing) by partition."""
-        answer = await self.cluster.retry(lambda: self._controlled(
+        answer = await self._answered(lambda: self._controlled(
             messages.ListPartitionReassignmentsRequest()), timeout)
-        raise_for(answer.error_code, answer.error_message)
         return {TopicPartition(topic.name, row.partition_index):
                 (row.replicas, row.adding_replicas, row.removing_replicas)
                 for topic in answer.topics for row in topic.partitions}
@@ -267,21 +305,22 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         request = messages.DescribeConfigsRequest
 
-        async def ask(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
-            answers = await self._by_owner(left, lambda share: request(
-                include_documentation=True, resources=[
-                    request.DescribeConfigsResource(
-                        resource_type=int(resource.type), resource_name=resource.name,
-                        configuration_keys=None) for resource in share]))
-            return {_resource(row): _outcome(row, row.resource_name, {
+        def build(share: list[ConfigResource]) -> Any:
+            return request(include_documentation=True, resources=[
+                request.DescribeConfigsResource(
+                    resource_type=int(resource.type), resource_name=resource.name,
+                    configuration_keys=None) for resource in share])
+
+        def read(answer: Any) -> dict[ConfigResource, Any]:
+            return {_resource(row): _settled(_outcome(row, row.resource_name, {
                 entry.name: ConfigEntry(
                     entry.name, entry.value, entry.config_source,
                     entry.config_source == ConfigSource.DEFAULT_CONFIG, entry.read_only,
-                    entry.is_sensitive, entry.documentation) for entry in row.configs})
-                for answer in answers for row in answer.results}
+                    entry.is_sensitive, entry.documentation) for entry in row.configs}))
+                for row in answer.results}
 
         wanted = {ConfigResource(ResourceType(kind), name): None for kind, name in resources}
-        return await self._each(wanted, timeout, ask)
+        return await self._each(wanted, timeout, lambda left: self._by_owner(left, build, read))
 
     async def incremental_alter_configs(
             self, changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
@@ -289,32 +328,35 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
         """Per resource the changes, or plainly {name: value}, None for back to the default."""
         request = messages.IncrementalAlterConfigsRequest
 
-        async def ask(left: dict[ConfigResource, list[AlterConfigOp]]) -> dict[Any, Any]:
-            answers = await self._by_owner(left, lambda share: request(
-                validate_only=validate_only, resources=[
-                    request.AlterConfigsResource(
-                        resource_type=int(resource.type), resource_name=resource.name, configs=[
-                            request.AlterableConfig(
-                                name=op.name, config_operation=int(op.op),
-                                value=None if op.value is None else str(op.value))
-                            for op in left[resource]]) for resource in share]))
-            return {_resource(row): _outcome(row, row.resource_name)
-                    for answer in answers for row in answer.responses}
-
         wanted = {ConfigResource(ResourceType(kind), name): _ops(given)
                   for (kind, name), given in changes.items()}
-        await self._each(wanted, timeout, ask)
+
+        def build(share: list[ConfigResource]) -> Any:
+            return request(validate_only=validate_only, resources=[
+                request.AlterConfigsResource(
+                    resource_type=int(resource.type), resource_name=resource.name, configs=[
+                        request.AlterableConfig(
+                            name=op.name, config_operation=int(op.op),
+                            value=None if op.value is None else str(op.value))
+                        for op in wanted[resource]]) for resource in share])
+
+        def read(answer: Any) -> dict[ConfigResource, Any]:
+            return {_resource(row): _settled(_outcome(row, row.resource_name))
+                    for row in answer.responses}
+
+        await self._each(wanted, timeout, lambda left: self._by_owner(left, build, read))
 
     async def list_config_resources(self, types: Iterable[ResourceType] = (),
                                     timeout: float | None = None) -> list[ConfigResource]:
-        answer = await self.cluster.retry(lambda: self.cluster.send_any(
+        answer = await self._answered(lambda: self.cluster.send_any(
             messages.ListConfigResourcesRequest(resource_types=[int(kind) for kind in types])),
             timeout)
-        raise_for(answer.error_code)
         return [_resource(row) for row in answer.config_resources]
 
     async def _by_owner(self, resources: Mapping[ConfigResource, Any],
-                        build: Callable[[list[ConfigResource]], Any]) -> list[Any]:
+                        build: Callable[[list[ConfigResource]], Any],
+                        read: Callable[[Any], dict[ConfigResource, Any]]
+                        ) -> dict[ConfigResource, Any]:
         """A broker's own settings are asked of that broker, the rest of any."""
         shares: dict[int | None, list[ConfigResource]] = {}
         for resource in resources:
@@ -322,9 +364,18 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             shares.setdefault(owner, []).append(resource)
         if any(owner is not None for owner in shares):
             await self._nodes(None)
-        return list(await asyncio.gather(*[
-            self.cluster.send_any(build(share)) if owner is None
-            else self.cluster.send(owner, build(share)) for owner, share in shares.items()]))
+
+        async def ask(owner: int | None, share: list[ConfigResource]) -> dict[ConfigResource, Any]:
+            try:
+                return read(await (self.cluster.send_any(build(share)) if owner is None
+                                   else self.cluster.send(owner, build(share))))
+            except KafkaError as failure:
+                return dict.fromkeys(share, failure)
+
+        found: dict[ConfigResource, Any] = {}
+        for some in await asyncio.gather(*[ask(*row) for row in shares.items()]):
+            found |= some
+        return found
 
     # Quotas
 
@@ -333,14 +384,13 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                      ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
         """(entity, quotas) of all, or of those that match: {"user": name, None: the default}."""
         request = messages.DescribeClientQuotasRequest
-        answer = await self.cluster.retry(lambda: self.cluster.send_any(request(
+        answer = await self._answered(lambda: self.cluster.send_any(request(
             strict=strict, components=[
                 request.ComponentData(
                     entity_type=kind, match=None if name in (None, "*") else name,
                     match_type=_MATCH_ANY if name == "*" else
                     _MATCH_DEFAULT if name is None else _MATCH_EXACT)
                 for kind, name in (entity or {}).items()])), timeout)
-        raise_for(answer.error_code, answer.error_message)
         return [({part.entity_type: part.entity_name for part in entry.entity},
                  {value.key: value.value for value in entry.values})
                 for entry in answer.entries or ()]
@@ -348,17 +398,21 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def alter_client_quotas(self, alterations: Iterable[QuotaAlteration],
                                   validate_only: bool = False,
                                   timeout: float | None = None) -> None:
-        request = messages.AlterClientQuotasRequest
-        answer = await self.cluster.retry(lambda: self._controlled(request(
-            validate_only=validate_only, entries=[
-                request.EntryData(
-                    entity=[request.EntityData(entity_type=kind, entity_name=name)
-                            for kind, name in entity.items()],
-                    ops=[request.OpData(key=key, value=value or 0.0, remove=value is None)
-                         for key, value in ops.items()])
-                for entity, ops in alterations])), timeout)
-        for entry in answer.entries:
-            raise_for(entry.error_code, entry.error_message)
+        new = messages.AlterClientQuotasRequest
+        request = new(validate_only=validate_only, entries=[
+            new.EntryData(
+                entity=[new.EntityData(entity_type=kind, entity_name=name)
+                        for kind, name in entity.items()],
+                ops=[new.OpData(key=key, value=value or 0.0, remove=value is None)
+                     for key, value in ops.items()])
+            for entity, ops in alterations])
+
+        async def attempt() -> None:
+            answer = await self._controlled(request)
+            raise_among({tuple((part.entity_type, part.entity_name) for part in entry.entity):
+                         _outcome(entry, "") for entry in answer.entries})
+
+        await self.cluster.retry(attempt, timeout)
 
     # Directories
 
@@ -366,21 +420,19 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                 timeout: float | None = None
                                 ) -> dict[int, dict[str, LogDirDescription]]:
         """Per broker its log directories by path."""
-        ids = list(brokers) if brokers is not None else [
-            node.id for node in await self._nodes(timeout)]
+        async def ask(broker: int) -> dict[str, LogDirDescription]:
+            return _log_dirs(await self.cluster.send(
+                broker, messages.DescribeLogDirsRequest(topics=None)))
+
+        if brokers is None:
+            return await self._everywhere(timeout, ask)
         await self._nodes(timeout)
-
-        async def ask(left: dict[int, None]) -> dict[int, Any]:
-            answers = await asyncio.gather(*[self.cluster.send(
-                broker, messages.DescribeLogDirsRequest(topics=None)) for broker in left])
-            return {broker: _log_dirs(answer) for broker, answer in zip(left, answers)}
-
-        return await self._each(dict.fromkeys(ids), timeout, ask)
+        return await self._severally(brokers, timeout, ask)
 
     def _timeout_ms(self, timeout: float | None) -> int:
-        if timeout is None:
-            return int(self.settings["request.timeout.ms"])
-        return max(1, int(timeout * 1000))
+        """For how long a broker may work on a request: no longer than its answer is waited for."""
+        most = int(self.settings["request.timeout.ms"])
+        return most if timeout is None else max(1, min(most, int(timeout * 1000)))
 
 
 _MISSING = object()
@@ -389,6 +441,32 @@ _FINAL = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.UNKNOWN_TOPIC
 
 def _final(result: Any) -> bool:
     return result is not _MISSING and not (isinstance(result, KafkaError) and result.retriable)
+
+
+def _unanswered(name: Any) -> KafkaError:
+    return error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not tell of it",
+                 str(name))
+
+
+def _raise_passing(results: Mapping[Any, Any]) -> None:
+    """Raises what may pass, to be asked again."""
+    for result in results.values():
+        if isinstance(result, KafkaError) and result.retriable:
+            raise result
+
+
+async def _gathered(names: Iterable[Any], results: dict[Any, Any],
+                    work: Callable[[Any], Awaitable[Any]]) -> None:
+    """work(name) of all that have no final result; each is there as soon as it can be."""
+    async def one(name: Any) -> None:
+        try:
+            results[name] = await work(name)
+        except KafkaError as failure:
+            results[name] = failure
+
+    await asyncio.gather(*[one(name) for name in names
+                           if not _final(results.get(name, _MISSING))])
+    _raise_passing(results)
 
 
 def _settled(result: Any) -> Any:

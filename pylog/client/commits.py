@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pylog.client.cluster import COORDINATOR, GROUP, Cluster
-from pylog.client.errors import KafkaError, error
+from pylog.client.errors import KafkaError, error, raise_among
 from pylog.client.offsets import OffsetAndMetadata, TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
@@ -71,7 +71,8 @@ def _version(connection: Any, cls: type, ids: Mapping[str, bytes]) -> int:
 
 async def commit(cluster: Cluster, who: Identity,
                  offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commits once. Raises the KafkaError of the first partition that was refused."""
+    """Commits once. Raises the KafkaError of the first partition that was refused, with `results`.
+    """
     if not offsets:
         return
     request = messages.OffsetCommitRequest
@@ -94,12 +95,16 @@ async def commit(cluster: Cluster, who: Identity,
 
     answer = await ask_coordinator(cluster, who.group, build)
     names = {id_: name for name, id_ in ids.items()}
+    failures: dict[TopicPartition, KafkaError] = {}
     for topic in answer.topics:
         for row in topic.partitions:
             if row.error_code:
-                name = topic.name or names.get(topic.topic_id, "?")
-                context = f"group {who.group!r}, {name}-{row.partition_index}"
-                raise refused(cluster, who.group, row.error_code, context)
+                tp = TopicPartition(topic.name or names.get(topic.topic_id, "?"),
+                                    row.partition_index)
+                failures[tp] = refused(cluster, who.group, row.error_code,
+                                       f"group {who.group!r}, {tp}")
+    if failures:
+        raise_among({**dict.fromkeys(offsets), **failures})
 
 
 async def committed(cluster: Cluster, who: Identity, partitions: Iterable[TopicPartition] | None,

@@ -209,6 +209,16 @@ def raise_for(code: int, message: str | None = None, context: str = "") -> None:
         raise error(code, message, context)
 
 
+def raise_among(results: dict[Any, Any]) -> None:
+    """Raises the first KafkaError of several results, with all of them; what will not pass before
+    what may."""
+    failures = [result for result in results.values() if isinstance(result, KafkaError)]
+    if failures:
+        failure = min(failures, key=lambda one: one.retriable)
+        failure.results = results
+        raise failure
+
+
 def _make(row: Error) -> type[KafkaError]:
     if row in _AUTHORIZATION:
         parent: type[KafkaError] = AuthorizationError

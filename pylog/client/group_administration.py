@@ -9,7 +9,6 @@ Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from pylog.client import commits
 from pylog.client.cluster import GROUP
 from pylog.client.commits import Identity, ask_coordinator, refused
 from pylog.client.descriptions import GroupDescription, GroupListing, MemberDescription
-from pylog.client.errors import KafkaError, UnsupportedByBrokerError, error, raise_for
+from pylog.client.errors import UnsupportedByBrokerError, error, raise_among, raise_for
 from pylog.client.membership import unpack
 from pylog.client.offsets import OffsetAndMetadata, TopicPartition
 from pylog.protocol import messages
@@ -29,22 +28,20 @@ _MEMBERS_VERSION = 3
 
 
 class Groups:
-    """Methods of Admin; `cluster`, `_each` and `_nodes` are Admin's."""
+    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
 
     cluster: Any
-    _each: Any
-    _nodes: Any
+    _severally: Any
+    _everywhere: Any
 
     async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = (),
                           timeout: float | None = None) -> list[GroupListing]:
         """The groups of every broker, those in some states or of some types where given."""
-        async def ask(left: dict[int, None]) -> dict[int, Any]:
-            return dict(zip(left, await asyncio.gather(*[
-                self._listed(node, list(states), list(types)) for node in left])))
-
-        nodes = await self._nodes(timeout)
-        found = await self._each({node.id: None for node in nodes}, timeout, ask)
-        return [listing for _, listings in sorted(found.items()) for listing in listings]
+        wanted = list(states), list(types)
+        found = await self._everywhere(timeout, lambda node: self._listed(node, *wanted))
+        # One that moved meanwhile may be in the lists of two brokers.
+        return list({listing.group_id: listing
+                     for _, listings in sorted(found.items()) for listing in listings}.values())
 
     async def list_consumer_groups(self, states: Iterable[str] = (),
                                    timeout: float | None = None) -> list[GroupListing]:
@@ -53,28 +50,25 @@ class Groups:
         return [row for row in found if row.protocol in ("consumer", "")
                 and row.type.lower() in ("", "classic", "consumer")]
 
-    async def _listed(self, node: int, states: list[str], types: list[str]) -> Any:
+    async def _listed(self, node: int, states: list[str], types: list[str]) -> list[GroupListing]:
         connection = await self.cluster.connection(node)
         version = connection.version(messages.ListGroupsRequest)
-        request = messages.ListGroupsRequest()
-        if states and version >= _LIST_STATES_VERSION:
-            request.states_filter = states
-        if types and version >= _LIST_TYPES_VERSION:
+        if states and version < _LIST_STATES_VERSION:
+            raise UnsupportedByBrokerError(f"broker {node} lists no groups by state")
+        request = messages.ListGroupsRequest(states_filter=states)
+        if version >= _LIST_TYPES_VERSION:
             request.types_filter = types
+        elif types and "classic" not in map(str.lower, types):  # All that such a broker has.
+            raise UnsupportedByBrokerError(f"broker {node} lists no groups by type")
         answer = await connection.send(request, version=version)
-        if answer.error_code:
-            return error(answer.error_code)
+        raise_for(answer.error_code)
         return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
                 for row in answer.groups]
 
     async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                               ) -> dict[str, GroupDescription]:
         """Of either protocol. Raises GroupIdNotFoundError."""
-        async def ask(left: dict[str, None]) -> dict[str, Any]:
-            return dict(zip(left, await asyncio.gather(*[_caught(self._described(group))
-                                                         for group in left])))
-
-        return await self._each(dict.fromkeys(groups), timeout, ask)
+        return await self._severally(groups, timeout, self._described)
 
     async def _described(self, group: str) -> GroupDescription:
         try:
@@ -113,17 +107,14 @@ class Groups:
     async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
                                      ) -> None:
         """Of groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
-        async def delete(group: str) -> Any:
+        async def delete(group: str) -> None:
             request = messages.DeleteGroupsRequest(groups_names=[group])
             answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
             row = answer.results[0]
-            return refused(self.cluster, group, row.error_code) if row.error_code else None
+            if row.error_code:
+                raise refused(self.cluster, group, row.error_code)
 
-        async def ask(left: dict[str, None]) -> dict[str, Any]:
-            return dict(zip(left, await asyncio.gather(*[_caught(delete(group))
-                                                         for group in left])))
-
-        await self._each(dict.fromkeys(groups), timeout, ask)
+        await self._severally(groups, timeout, delete)
 
     async def remove_members_from_consumer_group(
             self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),
@@ -133,13 +124,19 @@ class Groups:
         members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
         members += [request.MemberIdentity(member_id=id_) for id_ in member_ids]
 
+        def build(connection: Any) -> tuple[Any, int]:
+            version = connection.version(request)
+            if version < _MEMBERS_VERSION:
+                raise UnsupportedByBrokerError("the broker lets members leave by themselves only")
+            return request(group_id=group, members=members), version
+
         async def attempt() -> None:
-            answer = await ask_coordinator(self.cluster, group, lambda connection: (
-                request(group_id=group, members=members),
-                max(connection.version(request), _MEMBERS_VERSION)))
-            for code in (answer.error_code, *[row.error_code for row in answer.members]):
-                if code:
-                    raise refused(self.cluster, group, code)
+            answer = await ask_coordinator(self.cluster, group, build)
+            if answer.error_code:
+                raise refused(self.cluster, group, answer.error_code)
+            raise_among({row.group_instance_id or row.member_id:
+                         refused(self.cluster, group, row.error_code) if row.error_code else None
+                         for row in answer.members})
 
         await self.cluster.retry(attempt, timeout)
 
@@ -178,9 +175,11 @@ class Groups:
                 request(group_id=group, topics=list(topics.values())), None))
             if answer.error_code:
                 raise refused(self.cluster, group, answer.error_code)
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    raise_for(row.error_code, context=f"{topic.name}-{row.partition_index}")
+            raise_among({
+                TopicPartition(topic.name, row.partition_index):
+                    error(row.error_code, context=f"{topic.name}-{row.partition_index}")
+                    if row.error_code else None
+                for topic in answer.topics for row in topic.partitions})
 
         await self.cluster.retry(attempt, timeout)
 
@@ -193,14 +192,6 @@ class Groups:
     list_group_offsets = list_consumer_group_offsets
     alter_group_offsets = alter_consumer_group_offsets
     delete_group_offsets = delete_consumer_group_offsets
-
-
-async def _caught(work: Any) -> Any:
-    """The result, or the KafkaError as a value."""
-    try:
-        return await work
-    except KafkaError as failure:
-        return failure
 
 
 def _assigned(data: bytes) -> list[TopicPartition]:

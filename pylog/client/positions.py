@@ -70,7 +70,11 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
             failures.sort(key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
             raise failures[0]
 
-    await cluster.retry(attempt, timeout_s)
+    try:
+        await cluster.retry(attempt, timeout_s)
+    except KafkaError as failure:
+        failure.results = {**dict.fromkeys(what, failure), **done}
+        raise
     return done
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pylog.client.descriptions import (
     AclBinding, AclFilter, DelegationToken, ScramCredentialInfo, ScramDeletion, ScramUpsertion,
 )
-from pylog.client.errors import ConfigError, error, raise_for
+from pylog.client.errors import ConfigError, error, raise_among, raise_for
 from pylog.protocol import messages
 
 RESOURCE_TYPES = ("UNKNOWN", "ANY", "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID",
@@ -116,11 +116,12 @@ class SecurityAdministration:
         async def attempt() -> dict[str, list[ScramCredentialInfo]]:
             answer = await self._controlled(request)
             raise_for(answer.error_code, answer.error_message or "")
-            for row in answer.results:
-                raise_for(row.error_code, row.error_message or row.user)
-            return {row.user: [ScramCredentialInfo(word_of(MECHANISMS, info.mechanism),
-                                                   info.iterations)
-                               for info in row.credential_infos] for row in answer.results}
+            told: dict[str, Any] = {
+                row.user: error(row.error_code, row.error_message or row.user) if row.error_code
+                else [ScramCredentialInfo(word_of(MECHANISMS, info.mechanism), info.iterations)
+                      for info in row.credential_infos] for row in answer.results}
+            raise_among(told)
+            return told
 
         found: dict[str, list[ScramCredentialInfo]] = await self.cluster.retry(attempt, timeout)
         return found

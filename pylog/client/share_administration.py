@@ -16,15 +16,16 @@ from pylog.client.commits import ask_coordinator, refused
 from pylog.client.descriptions import (
     ShareGroupDescription, ShareMemberDescription, ShareOffset,
 )
-from pylog.client.errors import error, raise_for
+from pylog.client.errors import error, raise_among, raise_for
 from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 
 
 class ShareAdministration:
-    """Methods of Admin; `cluster` is Admin's."""
+    """Methods of Admin; `cluster` and `_severally` are Admin's."""
 
     cluster: Any
+    _severally: Any
 
     async def describe_share_groups(self, groups: Iterable[str], timeout: float | None = None
                                     ) -> dict[str, ShareGroupDescription]:
@@ -44,8 +45,7 @@ class ShareAdministration:
                 group, row.group_state, row.assignor_name,
                 await self.cluster.coordinator(GROUP, group), members)
 
-        return {group: await self.cluster.retry(lambda group=group: described(group), timeout)
-                for group in dict.fromkeys(groups)}
+        return await self._severally(groups, timeout, described)
 
     async def list_share_group_offsets(self, group: str, timeout: float | None = None
                                        ) -> dict[TopicPartition, ShareOffset]:
@@ -94,9 +94,10 @@ class ShareAdministration:
             answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
             if answer.error_code:
                 raise refused(self.cluster, group, answer.error_code)
-            for topic in answer.responses:
-                for row in getattr(topic, "partitions", [topic]):
-                    if row.error_code:
-                        raise error(row.error_code, row.error_message, context=topic.topic_name)
+            raise_among({
+                (topic.topic_name, getattr(row, "partition_index", None)):
+                    error(row.error_code, row.error_message, context=topic.topic_name)
+                    if row.error_code else None
+                for topic in answer.responses for row in getattr(topic, "partitions", [topic])})
 
         await self.cluster.retry(attempt, timeout)

@@ -21,9 +21,10 @@ from pylog.protocol import messages
 
 
 class StreamsAdministration:
-    """Methods of Admin; `cluster` is Admin's."""
+    """Methods of Admin; `cluster` and `_severally` are Admin's."""
 
     cluster: Any
+    _severally: Any
 
     async def describe_streams_groups(self, groups: Iterable[str], timeout: float | None = None
                                       ) -> dict[str, StreamsGroupDescription]:
@@ -41,8 +42,7 @@ class StreamsAdministration:
                 [_subtopology(part) for part in (topology and topology.subtopologies) or ()],
                 [_member(member) for member in row.members])
 
-        return {group: await self.cluster.retry(lambda group=group: described(group), timeout)
-                for group in dict.fromkeys(groups)}
+        return await self._severally(groups, timeout, described)
 
 
 def _subtopology(row: Any) -> StreamsSubtopology:

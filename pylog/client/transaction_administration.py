@@ -9,7 +9,6 @@ Source: Kafka's Admin client (KIP-664, KIP-994).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +16,7 @@ from pylog.client.cluster import TRANSACTION
 from pylog.client.descriptions import (
     ProducerDescription, TransactionDescription, TransactionListing,
 )
-from pylog.client.errors import KafkaError, error, raise_for
+from pylog.client.errors import KafkaError, UnsupportedByBrokerError, raise_for
 from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -28,33 +27,30 @@ _DURATIONS_VERSION = 1
 
 
 class TransactionAdministration:
-    """Methods of Admin; `cluster`, `_each` and `_nodes` are Admin's."""
+    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
 
     cluster: Any
-    _each: Any
-    _nodes: Any
+    _severally: Any
+    _everywhere: Any
 
     async def list_transactions(self, states: Iterable[str] = (), duration_ms: int = -1,
                                 timeout: float | None = None) -> list[TransactionListing]:
         """The transactional ids of every broker: in some states, open for longer than that."""
-        async def listed(node: int) -> Any:
+        request = messages.ListTransactionsRequest(
+            state_filters=list(states), duration_filter=duration_ms)
+
+        async def listed(node: int) -> list[TransactionListing]:
             connection = await self.cluster.connection(node)
-            request = messages.ListTransactionsRequest(state_filters=list(states))
             version = connection.version(messages.ListTransactionsRequest)
-            if version >= _DURATIONS_VERSION:
-                request.duration_filter = duration_ms
+            if duration_ms != -1 and version < _DURATIONS_VERSION:
+                raise UnsupportedByBrokerError(f"broker {node} lists no transactions by duration")
             answer = await connection.send(request, version=version)
-            if answer.error_code:
-                return error(answer.error_code)
+            raise_for(answer.error_code)
             return [TransactionListing(row.transactional_id, row.producer_id,
                                        row.transaction_state, node)
                     for row in answer.transaction_states]
 
-        async def ask(left: dict[int, None]) -> dict[int, Any]:
-            return dict(zip(left, await asyncio.gather(*map(listed, left))))
-
-        nodes = await self._nodes(timeout)
-        found = await self._each({node.id: None for node in nodes}, timeout, ask)
+        found = await self._everywhere(timeout, listed)
         return [row for _, rows in sorted(found.items()) for row in rows]
 
     async def describe_transactions(self, ids: Iterable[str], timeout: float | None = None
@@ -71,8 +67,7 @@ class TransactionAdministration:
                     TopicPartition(topic.topic, number)
                     for topic in row.topics for number in topic.partitions), node)
 
-        return {id_: await self.cluster.retry(lambda id_=id_: described(id_), timeout)
-                for id_ in dict.fromkeys(ids)}
+        return await self._severally(ids, timeout, described)
 
     async def describe_producers(self, partition: TopicPartition, timeout: float | None = None
                                  ) -> list[ProducerDescription]:
@@ -120,8 +115,7 @@ class TransactionAdministration:
             self._check(id_, answer.error_code)
             return answer.producer_id, answer.producer_epoch
 
-        return {id_: await self.cluster.retry(lambda id_=id_: fenced(id_), timeout)
-                for id_ in dict.fromkeys(ids)}
+        return await self._severally(ids, timeout, fenced)
 
     async def _ask_coordinator(self, id_: str, request: Any) -> tuple[int, Any]:
         node = await self.cluster.coordinator(TRANSACTION, id_)
@@ -135,6 +129,6 @@ class TransactionAdministration:
             raise
 
     def _check(self, id_: str, code: int) -> None:
-        if code == ErrorCode.NOT_COORDINATOR:
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self.cluster.forget_coordinator(TRANSACTION, id_)
         raise_for(code, context=id_)

@@ -15,7 +15,7 @@ from pylog.client.descriptions import (
     QuotaAlteration,
     ResourceType,
 )
-from pylog.client.errors import KafkaError
+from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -61,6 +61,22 @@ def test_what_failed_for_good_is_raised_with_all_results_after_the_others_are_do
 def test_what_never_passes_is_raised_at_last():
     admin, cluster = admin_of(*[created(a=LATER)] * TRIES_MAX)
     assert raised(admin.create_topics(["a"])).code == LATER and cluster.answers == []
+
+
+def test_what_came_of_the_others_is_told_when_the_time_is_over():
+    late = KafkaTimeoutError("late")
+    admin, cluster = admin_of(created(a=0, b=LATER), late, *[late] * TRIES_MAX)
+    error = raised(admin.create_topics(["a", "b"]))
+    assert error is late and error.results["a"] == b"a" * 16
+    assert error.results["b"].code == LATER
+    admin, cluster = admin_of(*[late] * TRIES_MAX)
+    assert raised(admin.create_topics(["a", "b"])).results == {"a": late, "b": late}
+
+
+def test_what_an_answer_does_not_tell_of_is_no_success():
+    admin, _ = admin_of(created(a=0))
+    error = raised(admin.create_topics(["a", "b"]))
+    assert error.code == ErrorCode.UNKNOWN_SERVER_ERROR and error.results["a"] == b"a" * 16
 
 
 def test_of_nothing_nobody_is_asked():
@@ -157,6 +173,17 @@ def test_leaders_are_elected_of_some_partitions_or_of_all(unclean):
     assert every.topic_partitions is None and every.election_type == int(unclean)
 
 
+@pytest.mark.parametrize(("call", "answer"), [
+    (lambda admin: admin.elect_leaders(), messages.ElectLeadersResponse),
+    (lambda admin: admin.list_partition_reassignments(),
+     messages.ListPartitionReassignmentsResponse),
+    (lambda admin: admin.list_config_resources(), messages.ListConfigResourcesResponse),
+    (lambda admin: admin.describe_client_quotas(), messages.DescribeClientQuotasResponse)])
+def test_who_is_not_the_controller_any_more_is_not_the_last_to_be_asked(call, answer):
+    admin, cluster = admin_of(answer(error_code=LATER), answer(error_code=0))
+    assert not asyncio.run(call(admin)) and len(cluster.asked) == 2
+
+
 def test_an_election_that_is_refused_as_a_whole_is_raised():
     admin, _ = admin_of(messages.ElectLeadersResponse(
         error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
@@ -180,6 +207,9 @@ def test_moves_are_asked_for_by_topic_and_called_off_with_none():
     admin, _ = admin_of(answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     assert raised(admin.alter_partition_reassignments({T0: None})).code == \
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    admin, cluster = admin_of(answer(0, t=[(0, MISSING), (1, 0)]))
+    error = raised(admin.alter_partition_reassignments({T0: [9], T1: [1]}))
+    assert error.code == MISSING and error.results[T1] is None and len(cluster.asked) == 1
 
 
 def test_moves_under_way_are_listed_unless_that_is_refused():
@@ -217,6 +247,19 @@ def test_a_brokers_settings_are_asked_of_that_broker_and_others_of_any():
         "1", True, True, False)
     assert (other.value, other.is_default, other.is_read_only, other.is_sensitive) == (
         None, False, False, True)
+
+
+def test_a_broker_that_is_down_hides_no_other_settings():
+    down = KafkaConnectionError("down")
+    admin, cluster = admin_of(down, described(TOPIC), *[down] * TRIES_MAX)
+    error = raised(admin.describe_configs([BROKER, TOPIC]))
+    assert error is down and error.results[BROKER] is down and error.results[TOPIC]["a"]
+    assert [node for node, _, _ in cluster.asked] == [2, ANY] + [2] * (TRIES_MAX - 1)
+
+
+def test_settings_of_a_topic_that_is_not_there_are_not_waited_for():
+    admin, cluster = admin_of(described(TOPIC, code=MISSING))
+    assert raised(admin.describe_configs([TOPIC])).code == MISSING and len(cluster.asked) == 1
 
 
 def test_a_broker_is_looked_up_before_it_is_asked_of_its_own():
@@ -273,15 +316,19 @@ def test_quotas_are_set_and_taken_back_and_a_refusal_is_raised():
     new = messages.AlterClientQuotasResponse
 
     def answer(code):
-        return new(entries=[new.EntryData(error_code=0), new.EntryData(error_code=code)])
+        return new(entries=[new.EntryData(error_code=fault, entity=[
+            new.EntityData(entity_type="user", entity_name=name)])
+            for fault, name in ((0, "t"), (code, "u"))])
 
-    admin, cluster = admin_of(answer(0), answer(ErrorCode.INVALID_REQUEST))
+    admin, cluster = admin_of(answer(LATER), answer(0), answer(ErrorCode.INVALID_REQUEST))
     wanted = [QuotaAlteration({"user": "u"}, {"a": 5, "b": None})]
     asyncio.run(admin.alter_client_quotas(wanted))
     assert [(row.key, row.value, row.remove) for row in cluster.asked[0][1].entries[0].ops] == [
         ("a", 5, False), ("b", 0.0, True)]
     assert cluster.asked[0][0] == CONTROLLER and cluster.asked[0][1].validate_only is False
-    assert raised(admin.alter_client_quotas(wanted)).code == ErrorCode.INVALID_REQUEST
+    error = raised(admin.alter_client_quotas(wanted))
+    assert error.code == ErrorCode.INVALID_REQUEST
+    assert error.results == {(("user", "t"),): None, (("user", "u"),): error}
 
 
 # Directories.

@@ -2,11 +2,12 @@
 answers; brokers are the test's."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from pylog.client.cluster import GROUP, TRANSACTION
-from pylog.client.errors import KafkaError, UnsupportedByBrokerError
+from pylog.client.errors import KafkaConnectionError, KafkaError, UnsupportedByBrokerError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -50,15 +51,59 @@ def test_groups_are_listed_of_every_broker_and_asked_again_where_that_may_pass()
     assert [node for node, _, _ in cluster.asked] == [1, 2, 3, 2]
 
 
-@pytest.mark.parametrize(("version", "states", "types"), [
-    (3, [], []), (4, ["Stable"], []), (5, ["Stable"], ["share"])])
-def test_a_list_is_filtered_by_brokers_that_know_how(version, states, types):
+@pytest.mark.parametrize(("version", "states", "types", "sent"), [
+    (3, [], [], []), (3, [], ["Classic", "share"], []), (4, ["Stable"], ["classic"], []),
+    (5, ["Stable"], ["share"], ["share"])])
+def test_a_list_is_filtered_by_brokers_that_know_how(version, states, types, sent):
     admin, cluster = admin_of(*[listed()] * 3)
     cluster.versions["ListGroupsRequest"] = version
-    asyncio.run(admin.list_groups(["Stable"], ["share"]))
-    _, request, sent = cluster.asked[0]
-    assert (request.states_filter or [], request.types_filter or [], sent) == (
-        states, types, version)
+    asyncio.run(admin.list_groups(iter(states), iter(types)))
+    for _, request, spoken in cluster.asked:
+        assert (request.states_filter or [], request.types_filter or [], spoken) == (
+            states, sent, version)
+
+
+@pytest.mark.parametrize(("version", "states", "types"), [
+    (3, ["Stable"], []), (4, [], ["share"])])
+def test_a_list_that_a_broker_cannot_filter_is_refused_and_not_given_whole(version, states, types):
+    admin, cluster = admin_of()
+    cluster.versions["ListGroupsRequest"] = version
+    with pytest.raises(UnsupportedByBrokerError):
+        asyncio.run(admin.list_groups(states, types))
+    assert cluster.asked == []
+
+
+def test_groups_of_a_broker_that_comes_or_goes_meanwhile_are_listed_once():
+    admin, cluster = admin_of()
+    nodes = dict(cluster.metadata.nodes)
+    lists = {1: [("a", "consumer", "classic")], 3: [("b", "consumer", "classic")],
+             4: [("a", "consumer", "classic"), ("c", "consumer", "classic")]}
+
+    async def connection(node, channel=None):
+        async def send(request, version):
+            cluster.asked.append((node, request, version))
+            if node == 2:
+                del nodes[2]
+                nodes[4] = nodes[1]
+                raise KafkaConnectionError("gone")
+            return listed(*lists[node])
+
+        return SimpleNamespace(version=lambda kind: 5, send=send)
+
+    cluster.connection, cluster.metadata.nodes = connection, nodes
+    found = asyncio.run(admin.list_groups())
+    assert [row.group_id for row in found] == ["a", "b", "c"]
+    assert [node for node, _, _ in cluster.asked] == [1, 2, 3, 4]
+
+
+def test_what_the_others_list_is_told_when_one_broker_never_does():
+    admin, cluster = admin_of(listed(("a", "consumer", "classic")), *[
+        KafkaConnectionError("down")] * 9)
+    cluster.metadata.nodes = {node: None for node in (1, 2)}
+    with pytest.raises(KafkaConnectionError) as caught:
+        asyncio.run(admin.list_groups())
+    assert [row.group_id for row in caught.value.results[1]] == ["a"]
+    assert caught.value.results[2] is caught.value
 
 
 def test_who_asks_for_consumers_gets_groups_of_both_their_protocols_alone():
@@ -138,21 +183,30 @@ def test_groups_are_deleted_each_at_its_coordinator_and_all_results_are_told():
         "a": True, "b": False, "c": True}
 
 
-@pytest.mark.parametrize(("version", "sent"), [(2, 3), (3, 3), (5, 5)])
+def test_members_of_an_old_brokers_group_are_not_taken_out():
+    admin, cluster = admin_of()
+    cluster.versions["LeaveGroupRequest"] = 2
+    with pytest.raises(UnsupportedByBrokerError):
+        asyncio.run(admin.remove_members_from_consumer_group("g", ["i"]))
+    assert cluster.asked == []
+
+
+@pytest.mark.parametrize("version", [3, 5])
 @pytest.mark.parametrize(("whole", "member", "code"), [
     (0, 0, 0), (DENIED, 0, DENIED), (0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)])
 def test_members_are_taken_out_and_each_of_their_errors_counts(
-        version, sent, whole, member, code):
+        version, whole, member, code):
     new = messages.LeaveGroupResponse
     admin, cluster = admin_of(new(error_code=whole, members=[
-        new.MemberResponse(error_code=0), new.MemberResponse(error_code=member)]))
+        new.MemberResponse(group_instance_id="i", error_code=0),
+        new.MemberResponse(member_id="m", error_code=member)]))
     cluster.versions["LeaveGroupRequest"] = version
     call = admin.remove_members_from_consumer_group("g", ["i"], ["m"])
     if code:
         assert raised(call) == code
     else:
         asyncio.run(call)
-    assert cluster.asked[0][2] == sent
+    assert cluster.asked[0][2] == version
 
 
 @pytest.mark.parametrize(("whole", "part", "code"), [
@@ -223,6 +277,14 @@ def test_where_a_share_group_is_is_changed_by_topic(kind, faults, code):
 
 # Transactions.
 
+def test_transactions_that_a_broker_cannot_choose_by_duration_are_not_all_taken_for_long_ones():
+    admin, cluster = admin_of()
+    cluster.versions["ListTransactionsRequest"] = 0
+    with pytest.raises(UnsupportedByBrokerError):
+        asyncio.run(admin.list_transactions((), 500))
+    assert cluster.asked == []
+
+
 @pytest.mark.parametrize(("version", "duration"), [(0, -1), (1, 500)])
 def test_transactions_are_listed_of_every_broker(version, duration):
     new = messages.ListTransactionsResponse
@@ -232,7 +294,7 @@ def test_transactions_are_listed_of_every_broker(version, duration):
         new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
         new(error_code=0, transaction_states=[]), new(error_code=0, transaction_states=[row]))
     cluster.versions["ListTransactionsRequest"] = version
-    found = asyncio.run(admin.list_transactions(["Ongoing"], 500))
+    found = asyncio.run(admin.list_transactions(iter(["Ongoing"]), duration))
     assert [(one.transactional_id, one.producer_id, one.state, one.coordinator)
             for one in found] == [("x", 7, "Ongoing", 1), ("x", 7, "Ongoing", 2)]
     _, request, sent = cluster.asked[0]
@@ -257,6 +319,16 @@ def test_a_transaction_is_described_by_its_coordinator_the_next_one_where_it_mov
     admin, cluster = admin_of(answer(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
     assert raised(admin.describe_transactions(["x"])) == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert cluster.forgotten == []
+
+
+def test_one_id_that_is_not_there_hides_none_of_the_others():
+    new = messages.InitProducerIdResponse
+    admin, _ = admin_of(new(error_code=0, producer_id=7, producer_epoch=4),
+                        new(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+                        new(error_code=0, producer_id=9, producer_epoch=1))
+    with pytest.raises(KafkaError) as caught:
+        asyncio.run(admin.fence_producers(["x", "y", "z"]))
+    assert caught.value.results == {"x": (7, 4), "y": caught.value, "z": (9, 1)}
 
 
 def test_producers_are_fenced_and_an_ending_under_way_is_waited_for():

@@ -11,8 +11,8 @@ from pylog.client.group_administration import Groups
 def test_a_request_has_the_milliseconds_of_its_call_and_at_least_one():
     admin = Admin.__new__(Admin)
     admin.settings = {"request.timeout.ms": 30_000}
-    assert [admin._timeout_ms(timeout) for timeout in (None, 2.5, 0.001, 0)] == [
-        30_000, 2500, 1, 1]
+    assert [admin._timeout_ms(timeout) for timeout in (None, 2.5, 0.001, 0, 1e9)] == [
+        30_000, 2500, 1, 1, 30_000]
 
 
 def test_members_leave_by_the_id_of_the_instance_or_their_own(monkeypatch):

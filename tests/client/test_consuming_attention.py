@@ -198,7 +198,7 @@ def test_a_subscription_that_changes_amid_a_look_up_is_for_the_group_at_once(pla
         member.subscription_changed = lambda: setattr(member, "attention", True)
         await core.subscribe(["u"], None, None)
         await core.attend(1.0)
-        assert world.asked == ["locate", "attend", "locate"]
+        assert world.asked == ["locate", "request refresh", "attend", "locate"]
         await core._settle()
 
     play(steps, group_id="g")
