@@ -19,7 +19,9 @@ from pylog.client.descriptions import (
     AlterConfigOp, ClusterDescription, ConfigEntry, ConfigResource, ConfigSource,
     LogDirDescription, NewTopic, QuotaAlteration, ReplicaInfo, ResourceType,
 )
-from pylog.client.errors import KafkaError, error, raise_among, raise_for
+from pylog.client.errors import (
+    KafkaError, UnsupportedByBrokerError, error, raise_among, raise_for,
+)
 from pylog.client.group_administration import Groups
 from pylog.client.metadata import Node, TopicInfo
 from pylog.client.offsets import TopicPartition
@@ -305,8 +307,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                                ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         request = messages.DescribeConfigsRequest
 
-        def build(share: list[ConfigResource]) -> Any:
-            return request(include_documentation=True, resources=[
+        def build(share: list[ConfigResource], documented: bool = True) -> Any:
+            return request(include_documentation=documented, resources=[
                 request.DescribeConfigsResource(
                     resource_type=int(resource.type), resource_name=resource.name,
                     configuration_keys=None) for resource in share])
@@ -319,8 +321,14 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                     entry.is_sensitive, entry.documentation) for entry in row.configs}))
                 for row in answer.results}
 
+        async def ask(left: dict[ConfigResource, None]) -> dict[ConfigResource, Any]:
+            found = await self._by_owner(left, build, read)
+            old = [resource for resource, row in found.items()
+                   if isinstance(row, UnsupportedByBrokerError)]
+            return found | await self._by_owner(old, lambda share: build(share, False), read)
+
         wanted = {ConfigResource(ResourceType(kind), name): None for kind, name in resources}
-        return await self._each(wanted, timeout, lambda left: self._by_owner(left, build, read))
+        return await self._each(wanted, timeout, ask)
 
     async def incremental_alter_configs(
             self, changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
@@ -353,7 +361,7 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
             timeout)
         return [_resource(row) for row in answer.config_resources]
 
-    async def _by_owner(self, resources: Mapping[ConfigResource, Any],
+    async def _by_owner(self, resources: Iterable[ConfigResource],
                         build: Callable[[list[ConfigResource]], Any],
                         read: Callable[[Any], dict[ConfigResource, Any]]
                         ) -> dict[ConfigResource, Any]:

@@ -33,7 +33,7 @@ from pylog.client.measures import Traffic
 from pylog.client.send_buffer import SendBuffer
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
-from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.protocol.errors import EncodeError, ErrorCode, ProtocolError
 from pylog.protocol.reasons import reason_of
 from pylog.security import outgoing
 
@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
             version = self.version(type(message))
         key = api_of(type(message))[0]
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        pieces = codec.request_pieces(key, version, correlation_id, self.client_id, message)
+        pieces = self._encoded(key, version, correlation_id, message)
         request = _Request(key, version, correlation_id, raw, self.loop.create_future())
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         request.timer = self.loop.call_later(
@@ -291,11 +291,24 @@ class Connection(asyncio.BufferedProtocol):
             version = self.version(type(message))
         key = api_of(type(message))[0]
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        pieces = codec.request_pieces(key, version, correlation_id, self.client_id, message)
+        pieces = self._encoded(key, version, correlation_id, message)
         if self._held is not None:
             self._held.append((None, pieces))
         else:
             self._write(pieces)
+
+    def _encoded(self, key: int, version: int, correlation_id: int, message: Any
+                 ) -> list[bytes | memoryview]:
+        """Raises UnsupportedByBrokerError for what only a later version can say, EncodeError."""
+        try:
+            return codec.request_pieces(key, version, correlation_id, self.client_id, message)
+        except EncodeError as failure:
+            newest = api_of(type(message))[2]
+            if version == newest:
+                raise
+            # Raises the same where it is not for the version.
+            codec.request_pieces(key, newest, correlation_id, self.client_id, message)
+            raise UnsupportedByBrokerError(f"{self.host}:{self.port}: {failure}") from None
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         self.used_s = time.monotonic()

@@ -15,7 +15,9 @@ from pylog.client.descriptions import (
     QuotaAlteration,
     ResourceType,
 )
-from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from pylog.client.errors import (
+    KafkaConnectionError, KafkaError, KafkaTimeoutError, UnsupportedByBrokerError,
+)
 from pylog.client.offsets import TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -255,6 +257,12 @@ def test_a_broker_that_is_down_hides_no_other_settings():
     error = raised(admin.describe_configs([BROKER, TOPIC]))
     assert error is down and error.results[BROKER] is down and error.results[TOPIC]["a"]
     assert [node for node, _, _ in cluster.asked] == [2, ANY] + [2] * (TRIES_MAX - 1)
+
+
+def test_settings_of_an_old_broker_come_without_their_documentation():
+    admin, cluster = admin_of(UnsupportedByBrokerError("old"), described(TOPIC))
+    assert asyncio.run(admin.describe_configs([TOPIC]))[TOPIC]["a"].value == "1"
+    assert [request.include_documentation for _, request, _ in cluster.asked] == [True, False]
 
 
 def test_settings_of_a_topic_that_is_not_there_are_not_waited_for():

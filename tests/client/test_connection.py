@@ -11,7 +11,7 @@ from pylog.client.cluster import Cluster
 from pylog.client.connection import STAGING_BYTES, BufferPool, Connection
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages
-from pylog.protocol.errors import ErrorCode
+from pylog.protocol.errors import EncodeError, ErrorCode
 
 
 def versions(**ranges):
@@ -94,6 +94,20 @@ def test_an_old_broker_is_asked_again_in_version_0():
         return server.asked, connection.versions[3]
 
     assert run(answer, work) == ([(18, 4), (18, 0)], (0, 12))
+
+
+def test_what_only_a_later_version_can_say_is_the_brokers_lack_and_a_wrong_value_is_not():
+    request = messages.ElectLeadersRequest
+
+    async def work(server, connection):
+        with pytest.raises(errors.UnsupportedByBrokerError, match="election_type"):
+            connection.send(request(election_type=1, topic_partitions=None), version=0)
+        for version in (0, 2):
+            with pytest.raises(EncodeError):
+                connection.send(request(election_type="x", topic_partitions=None), version=version)
+        assert connection.request_count == 0
+
+    run(good, work)
 
 
 def test_answers_come_to_their_requests_in_order():
