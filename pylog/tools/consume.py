@@ -106,7 +106,6 @@ class Reader:
         self.left = asked["count"]
         self.stops: dict[TopicPartition, int] = {}
         self.until_ms: int | None = None
-        self.is_late = False
         group = asked["group"]
         start = asked["start"] or ("end" if asked["follow"] else "beginning")
         self.start = start
@@ -166,10 +165,9 @@ class Reader:
             self.stops = {part: min(int(until), self.stops.get(part, int(until)))
                           for part in self.parts}
             return
-        when = moment(until.removeprefix("@"), self.session.now_ms())
-        # Records may be out of order in time: it ends at the first that is too late.
-        self.stops = self._at(when, last) if not self.asked["follow"] else {}
-        self.until_ms = when
+        self.until_ms = moment(until.removeprefix("@"), self.session.now_ms())
+        if not self.asked["follow"]:
+            self.stops = self._at(self.until_ms, last)
 
     def batches(self) -> Iterator[list[Any]]:
         """Lists of records up to the end. Keeps (1)."""
@@ -205,11 +203,12 @@ class Reader:
                 if self.left is not None:
                     self.left -= count
                 yield found
-            elif not self.asked["follow"]:
+            elif self.stops:
                 waiting = {part for part in waiting if not self._passed(part, self.stops[part])}
-                if self.asked["group"] and time.monotonic() - begun > self.session.timeout_s:
+                if self.asked["group"] and not self.asked["follow"] \
+                        and time.monotonic() - begun > self.session.timeout_s:
                     return  # What is left belongs to other members.
-            if self.stops and not waiting or self.is_late:
+            if self.stops and not waiting:
                 return
 
     def _stretches(self, columns: Any, sources: list[TopicPartition],
@@ -243,12 +242,18 @@ class Reader:
             stop = self.stops.get(part)
             if stop is not None and record.offset >= stop - 1:
                 waiting.discard(part)
-            if self.until_ms is not None and record.timestamp >= self.until_ms:
-                self.is_late = True
-                continue
+            elif stop is None and self.until_ms is not None and record.timestamp >= self.until_ms:
+                stop = self._end(waiting)[part]
             if stop is None or record.offset < stop or self.asked["group"]:
                 wanted.append(record)
         return wanted
+
+    def _end(self, waiting: set[TopicPartition]) -> dict[TopicPartition, int]:
+        """The time to stop at has come: the stop of each partition, which may not be there yet."""
+        assert self.until_ms is not None
+        self.stops = self._at(self.until_ms, dict(self.consumer.end_offsets(self.parts)))
+        waiting |= {part for part, stop in self.stops.items() if not self._passed(part, stop)}
+        return self.stops
 
 
 COMMANDS = {"consume": consume}

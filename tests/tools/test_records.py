@@ -115,6 +115,16 @@ def test_a_group_goes_on_where_it_was(target):
                                         fails=True).err
 
 
+@pytest.mark.parametrize("words", [(), ("--follow", "--from", "beginning")])
+def test_a_time_to_stop_at_ends_no_partition_before_its_own_records(target, words):
+    topic, count = topic_of(target, 2), 12_000
+    for partition in ("0", "1"):
+        for text, day in (("old\n", "01"), ("new\n", "02")):
+            send(target, topic, text * count, "-p", partition, "-t", f"2026-01-{day}T00:00:00Z")
+    told = run("consume", topic, "-u", "2026-01-01T12:00:00Z", *words, broker=target).out
+    assert told == "old\n" * 2 * count
+
+
 def test_following_sees_what_comes_later(brokerd):
     import subprocess
 
