@@ -289,7 +289,8 @@ def _send(session: Session, topic: str, given: Iterator[Given], rate: float | No
             done(length + 1)
             if rate is not None:
                 _pace(begun, count, rate)
-        producer.flush(session.timeout_s if outcome.error is None else 0)
+        if outcome.error is None:
+            producer.flush(session.timeout_s)
     return _reported(topic, outcome, count, byte_count, time.monotonic() - begun)
 
 

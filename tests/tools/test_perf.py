@@ -28,6 +28,16 @@ def test_producing_is_measured(brokerd, columns):
 
 
 @pytest.mark.parametrize("columns", [False, True])
+def test_records_that_are_refused_are_no_measurement(brokerd, columns):
+    if columns:
+        pytest.importorskip("pyarrow")
+    topic = topic_of(brokerd, 1, **{"max.message.bytes": "1000"})
+    ended = run("perf", "produce", "-t", topic, "-n", 200, "-s", 2000, "--json",
+                *(["--columns"] if columns else []), broker=brokerd, fails=True)
+    assert ended.out == "" and len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("columns", [False, True])
 def test_consuming_is_measured(brokerd, columns):
     if columns:
         pytest.importorskip("numpy")

@@ -115,6 +115,12 @@ def test_a_group_goes_on_where_it_was(target):
                                         fails=True).err
 
 
+def test_why_a_record_was_refused_is_told_and_not_that_others_were_left(brokerd):
+    topic = topic_of(brokerd, 1, **{"max.message.bytes": "1000"})
+    told = send(brokerd, topic, "x" * 5000 + "\n" + "y\n" * 100_000, "-k", "k", fails=True)
+    assert "records were acknowledged; then: " in told.err and "within 0 s" not in told.err
+
+
 @pytest.mark.parametrize("words", [(), ("--follow", "--from", "beginning")])
 def test_a_time_to_stop_at_ends_no_partition_before_its_own_records(target, words):
     topic, count = topic_of(target, 2), 12_000
