@@ -115,11 +115,11 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
     first, last = await inquiry.ends(admin.cluster, every)
     found = {}
     for name, (row_of_group, offsets) in zip(names, asked):
-        lag = 0
+        lags = []
         for part, row in offsets.items():
             low, high = first.get(part), last.get(part)
             if isinstance(low, int) and isinstance(high, int):
-                lag += max(0, high - max(row.offset, low))
+                lags.append(max(0, high - max(row.offset, low)))
         found[name] = {"members": len(row_of_group.members) if row_of_group is not None else None,
-                       "partitions": len(offsets), "lag_records": lag if offsets else None}
+                       "partitions": len(offsets), "lag_records": sum(lags) if lags else None}
     return found

@@ -1,10 +1,14 @@
 """Groups: lag in records and seconds, offsets moved only when told to, and why one lags."""
 
+import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from pylog.client import offsets
+from pylog.tools import inquiry, lags
 from tests.monitor import scrape
 from tests.tools.support import run, topic_of
 from tests.wire import raw
@@ -301,3 +305,27 @@ def test_history_without_an_endpoint_or_a_group_says_so(target):
     assert "no such group" in run("groups", "history", group, broker=target, fails=True).err
     member(target, group, topic).close()
     assert "metrics.listener" in run("groups", "history", group, broker=target, fails=True).err
+
+
+def test_the_lag_of_a_group_is_unknown_where_no_end_is_known(monkeypatch):
+    part = offsets.TopicPartition("t", 0)
+
+    async def refresh(topics):
+        pass
+
+    async def described(groups):
+        return {name: SimpleNamespace(members=[]) for name in groups}
+
+    async def committed(group):
+        return {part: SimpleNamespace(offset=5)}
+
+    async def ends(cluster, parts):
+        return ends.of, ends.of
+
+    admin = SimpleNamespace(cluster=SimpleNamespace(refresh=refresh),
+                            describe_consumer_groups=described,
+                            list_consumer_group_offsets=committed)
+    monkeypatch.setattr(inquiry, "ends", ends)
+    for ends.of, lag in (({part: "LEADER_NOT_AVAILABLE"}, None), ({part: 5}, 0)):
+        assert asyncio.run(lags.totals(admin, ["g"])) == {
+            "g": {"members": 0, "partitions": 1, "lag_records": lag}}
