@@ -24,6 +24,8 @@ from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
 from pylog.protocol.counts import counted
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.protocol.reasons import reason_of
 from pylog.security import stores
 from pylog.tools import endpoint, inquiry, replicas
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
@@ -65,8 +67,8 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     try:
         infos = await asyncio.get_running_loop().getaddrinfo(
             node.host, node.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return [Finding("listener", name, FAIL, f"the name does not resolve: {error.strerror}",
+    except (OSError, UnicodeError) as error:
+        return [Finding("listener", name, FAIL, f"the name does not resolve: {reason_of(error)}",
                         f"{ADVERTISE}, or give the name an address (DNS, /etc/hosts)")]
     found = []
     if is_remote and _is_loopback(node.host):
@@ -115,13 +117,17 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
                             "controller.listener.names", "metrics.listener", "metrics.token"])
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
     result = answer.results[0]
-    if result.error_code:
+    if result.error_code == ErrorCode.INVALID_REQUEST:
         # A broker refuses to report another one's settings.
         return [Finding("listener", name, FAIL, "another broker answers there: "
                         f"{result.error_message or result.error_code}", ADVERTISE)]
     slow = taken > ANSWER_WARN_S
-    return [Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
-                    "look at DNS and the network's latency" if slow else ""),
+    reached = Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
+                      "look at DNS and the network's latency" if slow else "")
+    if result.error_code:
+        return [reached, Finding("settings", name, SKIP, inquiry.said(
+            result.error_code, result.error_message, "they are not told"))]
+    return [reached,
             _lets_in(name, {row.name: row.value or "" for row in result.configs}),
             *_metrics(name, {row.name: row for row in result.configs})]
 

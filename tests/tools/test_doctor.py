@@ -1,11 +1,14 @@
 """The doctor: what is wrong is found, with what to do about it."""
 
+import asyncio
 import datetime
 import os
 from types import SimpleNamespace
 
 import pytest
 
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from pylog.testing import Broker
 from pylog.testing.certificates import write
 from pylog.tools import machine, reach
@@ -126,3 +129,17 @@ def test_a_listener_that_asks_nobody_is_told_of(tmp_path, listeners, status):
     with Brokerd(tmp_path, settings) as broker:
         told = run("doctor", "--json", broker=broker).json["findings"]
     assert [row["status"] for row in told if row["check"] == "open listeners"] == [status]
+
+
+@pytest.mark.parametrize(("code", "statuses", "words"), [
+    (ErrorCode.INVALID_REQUEST, ["fail"], "another broker answers there"),
+    (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ["ok", "skip"], "CLUSTER_AUTHORIZATION_FAILED")])
+def test_a_broker_that_does_not_tell_its_settings_is_no_other_broker(code, statuses, words):
+    new = messages.DescribeConfigsResponse
+
+    async def send(request):
+        return new(results=[new.DescribeConfigsResult(error_code=code, error_message=None)])
+
+    found = asyncio.run(reach._settings(
+        SimpleNamespace(send=send), SimpleNamespace(id=1), "broker 1", 0.01))
+    assert [row.status for row in found] == statuses and words in found[-1].detail
