@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP = "localhost:9092"
 TIMEOUT_S = 15.0
+REQUEST_MS_MAX = 30_000
 PROFILE = ".properties"
 
 
@@ -180,7 +181,9 @@ class Session:
     async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
         from pylog.client.administration import Admin
 
-        async with Admin(self.settings_of("admin")) as admin:
+        # What is asked for once, without a second try, is not waited for longer either.
+        wait_ms = max(1, min(REQUEST_MS_MAX, int(self.timeout_s * 1000)))
+        async with Admin(self.settings_of("admin", request_timeout_ms=wait_ms)) as admin:
             await self.reach(admin.cluster)
             return await work(admin)
 

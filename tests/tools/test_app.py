@@ -1,5 +1,6 @@
 """The command as such: help, errors in one line, nearest names, colours, how quickly it starts."""
 
+import asyncio
 import io
 import os
 import pty
@@ -11,7 +12,11 @@ import psutil
 import pytest
 
 from pylog import cli
+from pylog.client.errors import KafkaTimeoutError
+from pylog.protocol import api, messages
 from pylog.tools import app
+from pylog.tools.session import Session
+from tests.client.test_connection import Server, versions
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
 
@@ -283,3 +288,24 @@ def test_the_version_is_told_in_three_ways():
 
     assert run("version").out == run("--version").out == f"pylog {pylog.__version__}\n"
     assert run("version", "--json").json == {"version": pylog.__version__}
+
+
+def test_a_broker_that_falls_silent_is_waited_for_as_long_as_was_said():
+    looks = []
+
+    def answer(key, version, number):
+        if key == api.API_VERSIONS:
+            return versions()
+        looks.append(key)
+        return messages.MetadataResponse(cluster_id="c") if len(looks) == 1 else None
+
+    async def work():
+        async with Server(answer) as server:
+            session = Session()
+            session.given = {"bootstrap": f"127.0.0.1:{server.port}", "timeout_s": 0.5}
+            with pytest.raises(KafkaTimeoutError):
+                await session._with_admin(
+                    lambda admin: admin.cluster.send_any(messages.MetadataRequest(topics=[])))
+
+    asyncio.run(asyncio.wait_for(work(), 10))
+    assert len(looks) == 2
