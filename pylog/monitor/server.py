@@ -3,9 +3,9 @@ people. HTTP/1.1, GET and HEAD.
 
 Owns: its listening socket and threads.
 Called by: broker.
-Invariants: (1) at most CONNECTIONS_MAX connections, each for SECONDS_MAX and one request; (2) one
-  scrape at a time; (3) whatever a request does, the broker goes on; (4) who is not admitted learns
-  nothing, not even which pages there are.
+Invariants: (1) at most CONNECTIONS_MAX connections, each for one request: SECONDS_MAX to come in,
+  to ask, and to take the answer; (2) one scrape at a time; (3) whatever a request does, the broker
+  goes on; (4) who is not admitted learns nothing, not even which pages there are.
 Source: RFC 9112; Prometheus' scrape protocol. http.server was weighed: it costs a start 30 ms of
   imports and bounds neither connections nor time (1). aiohttp was: a dependency more, and it serves
   on an event loop, which a scrape of many partitions would stop.
@@ -91,6 +91,7 @@ class Monitor:
             cluster=figures.samples, node_id=node_id,
             cluster_id=cluster_id, seconds=seconds)
         self._figures = figures
+        self._seconds = seconds
         self.address: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
         self._stopping = threading.Event()
@@ -166,8 +167,13 @@ class Monitor:
             if not self._room.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="scrape",
-                             daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="scrape",
+                                 daemon=True).start()
+            except RuntimeError:
+                # Out of threads, which passes.
+                connection.close()
+                self._room.release()
 
     # ---- one connection -------------------------------------------------------------------------
 
@@ -176,9 +182,9 @@ class Monitor:
             with connection:
                 connection.settimeout(SECONDS_MAX)
                 with self._admission.entered(connection) as entered:
-                    head = _read_head(entered)
+                    head = _read_head(entered, self._seconds)
                     if head is not None:
-                        entered.sendall(self._answer(*head))
+                        _send(entered, self._answer(*head), self._seconds)
         except OSError:
             pass    # Whoever asked is gone.
         finally:
@@ -228,10 +234,12 @@ def _json(value) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
 
 
-def _read_head(connection):
-    """(method, path, headers by lower-case name), or None for what is not a request."""
-    data = b""
+def _read_head(connection, seconds: Callable[[], float]):
+    """(method, path, headers by lower-case name), or None for what is not a request. Raises
+    OSError."""
+    data, end_s = b"", seconds() + SECONDS_MAX
     while b"\r\n\r\n" not in data:
+        _wait_until(end_s, connection, seconds)
         part = connection.recv(4096)
         if not part or len(data) > HEAD_BYTES_MAX:
             return None
@@ -242,6 +250,22 @@ def _read_head(connection):
         return None
     pairs = (line.partition(":") for line in lines)
     return words[0], words[1], {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _send(connection, data: bytes, seconds: Callable[[], float]) -> None:
+    """Raises OSError."""
+    left, end_s = memoryview(data), seconds() + SECONDS_MAX
+    while left:
+        _wait_until(end_s, connection, seconds)
+        left = left[connection.send(left):]
+
+
+def _wait_until(end_s: float, connection, seconds: Callable[[], float]) -> None:
+    """Bounds the next call. Keeps (1). Raises TimeoutError when the time is over."""
+    left_s = end_s - seconds()
+    if left_s <= 0:
+        raise TimeoutError
+    connection.settimeout(left_s)
 
 
 def _response(status: int, content_type: str, body: bytes, headers: dict, method: str) -> bytes:
