@@ -91,7 +91,10 @@ class Soak:
             is_well = self._tried("a fault", turn)
         if not is_well:
             self._tried("bringing all machines back", self._mended)
-        return self._verdict()
+        try:
+            return self._verdict()
+        finally:
+            self._admin.close()
 
     def _tried(self, what: str, step) -> bool:
         """Whether a step was taken; a failure is a problem, and not the end. Keeps (3)."""
