@@ -18,6 +18,7 @@ from typing import Any
 
 from pylog._native import batch as native
 from pylog.tools import holes
+from pylog.tools.session import ToolError
 
 FAULTS_MAX = 20  # Of one segment: a broken one may have millions.
 STEP_BYTES = 4 << 20  # Between two moves of the progress bar.
@@ -69,17 +70,26 @@ class Segment:
     # Reading
 
     def _walk(self) -> Iterator[tuple[int, Any]]:
-        """(position, Header) up to the end, a batch cut short, or zeros. Raises BatchError."""
-        position = 0
+        """(position, Header) up to the end, a batch cut short, or zeros. Goes on behind what is no
+        batch, and raises ToolError of it in the end."""
+        position, damage = 0, ""
         while position + native.HEADER_BYTES <= self.size:
             head = self.view[position:position + native.HEADER_BYTES]
             if not any(head) or len(head) < native.HEADER_BYTES:
-                return
-            header = native.header(head)
+                break
+            try:
+                header = native.header(head)
+            except native.BatchError as error:
+                damage = damage or f"{self.path}: position {position} {_why(error)}"
+                position, _ = holes.next_good(
+                    self.view, position, self.base_offset, self.base_offset)
+                continue
             if position + 12 + header.batch_length > self.size:
-                return
+                break
             yield position, header
             position += 12 + header.batch_length
+        if damage:
+            raise ToolError(damage)
 
     def batches(self, from_offset: int = 0) -> Iterator[dict[str, Any]]:
         """One row for each batch."""
@@ -100,14 +110,21 @@ class Segment:
                 "crc_ok": self._crc_ok(position, head)}
 
     def records(self, from_offset: int, reader: Any) -> Iterator[dict[str, Any]]:
-        """One row for each record. reader(key, value, is control): what they mean, or None."""
+        """One row for each record. reader(key, value, is control): what they mean, or None. Goes on
+        behind a batch whose records cannot be read, and raises ToolError of it in the end."""
+        damage = ""
         for position, head in self._walk():
             if head.base_offset + head.last_offset_delta < from_offset:
                 continue
             whole = self.view[position:position + 12 + head.batch_length]
             if len(whole) < 12 + head.batch_length:
                 return     # Keeps (2).
-            for offset, timestamp, key, value, headers in native.records(whole):
+            try:
+                rows = native.records(whole)
+            except native.BatchError as error:
+                damage = damage or f"{self.path}: position {position} {_why(error)}"
+                continue
+            for offset, timestamp, key, value, headers in rows:
                 if offset < from_offset:
                     continue
                 row = {"offset": offset, "timestamp": timestamp}
@@ -117,6 +134,8 @@ class Segment:
                     continue
                 yield {**row, "key": text_of(key), "value": text_of(value), "headers": [
                     {"key": name, "value": text_of(data)} for name, data in headers]}
+        if damage:
+            raise ToolError(damage)
 
     def _crc_ok(self, position: int, head: Any) -> bool:
         whole = self.view[position:position + 12 + head.batch_length]

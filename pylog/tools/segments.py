@@ -123,8 +123,12 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 @click.pass_obj
 def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: int,
          count: int | None, is_index: bool, decode: bool | None) -> None:
-    """Print batches, records or index entries; one JSON line each with --json."""
+    """Print batches, records or index entries; one JSON line each with --json.
+
+    Goes on behind damage; the exit code is 1 then.
+    """
     left = count if count is not None else -1
+    damaged: list[ToolError] = []
     for path in segment_paths(paths):
         if not session.out.as_json:
             session.out.title(_short(path))
@@ -132,11 +136,16 @@ def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: i
             reader = internals.reader(path.parent.name) if decode is not False else None
             rows = (segment.index_entries() if is_index else segment.records(from_offset, reader)
                     if is_deep else segment.batches(from_offset))
-            for row in rows:
-                if left == 0:
-                    return
-                left -= 1
-                _print(session, row)
+            try:
+                for row in rows:
+                    if left == 0:
+                        return
+                    left -= 1
+                    _print(session, row)
+            except ToolError as error:
+                damaged.append(error)
+    if damaged:
+        raise damaged[0]
 
 
 def _print(session: Session, row: dict[str, Any]) -> None:

@@ -158,6 +158,18 @@ def test_an_index_that_points_elsewhere_is_found(tmp_path):
     assert "no batch begins there" in run("log", "verify", path, fails=True).err
 
 
+def test_what_is_good_behind_damage_is_printed_and_the_code_tells_of_it(tmp_path):
+    bad, inflates_not = bytearray(batch_at(0)), bytearray(batch_at(6, codec=1))
+    bad[16], inflates_not[61] = 7, inflates_not[61] ^ 0xFF
+    path = written(tmp_path / "t-0", bytes(bad), batch_at(3), bytes(inflates_not))
+    written(path, batch_at(9), name="00000000000000000009.log")
+    for words, key, found in (((), "base_offset", [3, 6, 9]),
+                              (("-r",), "offset", [3, 4, 5, 9, 10, 11])):
+        ended = run("log", "dump", path, "--json", *words, fails=True)
+        assert [row[key] for row in ended.lines] == found and ended.code == 1
+        assert "position 0 has an unknown magic" in ended.err
+
+
 def test_batches_and_records_are_printed(tmp_path):
     path = written(tmp_path / "t-0", batch_at(0), batch_at(3, codec=1))
     rows = run("log", "dump", path, "--json").lines
