@@ -256,14 +256,11 @@ async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],
 async def _targets(admin: Admin, parts: list[TopicPartition],
                    committed: dict[TopicPartition, int], way: str | None, to_offset: int | None,
                    shift_by: int | None, time_ms: int | None) -> list[dict[str, Any]]:
-    first, last = await inquiry.ends(admin.cluster, parts)
-    timed = {} if time_ms is None else await inquiry.offsets(
-        admin.cluster, dict.fromkeys(parts, time_ms))
+    first, last = await inquiry.known_ends(admin.cluster, parts)
+    timed = {} if time_ms is None else await inquiry.at_time(admin.cluster, last, time_ms)
     rows = []
     for part in parts:
-        low, high = first.get(part), last.get(part)
-        if not isinstance(low, int) or not isinstance(high, int):
-            raise ToolError(f"{part}: {high}")
+        low, high = first[part], last[part]
         current = committed.get(part)
         if way is not None:
             target = {"earliest": low, "latest": high}[way]
@@ -274,8 +271,7 @@ async def _targets(admin: Admin, parts: list[TopicPartition],
                 raise ToolError(f"{part} has no committed offset to shift from")
             target = current + shift_by
         else:
-            at = timed.get(part)
-            target = at[0] if isinstance(at, tuple) and at[0] >= 0 else high
+            target = timed[part]
         nearer = min(max(target, low), high)  # Keeps (2).
         rows.append({"topic": part.topic, "partition": part.partition,
                      "committed_offset": current, "new_offset": nearer, "wanted_offset": target,

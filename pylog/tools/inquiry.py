@@ -177,6 +177,17 @@ async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolat
     return found
 
 
+async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms: int
+                  ) -> dict[TopicPartition, int]:
+    """The offset of the first record at or after a time, of each partition of `last`: the end that
+    it has there, where no record is so late. Raises ToolError where that is not known."""
+    found = await offsets(cluster, dict.fromkeys(last, time_ms))
+    for part in last:
+        if not isinstance(found.get(part), tuple):
+            raise ToolError(f"{part}: {found.get(part)}")
+    return {part: found[part][0] if found[part][0] >= 0 else end for part, end in last.items()}
+
+
 async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
                ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, Any]]:
     """(first offsets, end offsets), each an int or an error's name."""
@@ -185,6 +196,18 @@ async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
                                        offsets(cluster, dict.fromkeys(listed, LATEST)))
     return ({part: _offset(value) for part, value in first.items()},
             {part: _offset(value) for part, value in last.items()})
+
+
+async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
+                     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The same, of what is to be changed. Raises ToolError where one is not known."""
+    listed = list(parts)
+    both = await ends(cluster, listed)
+    for part in listed:
+        for found in both:
+            if not isinstance(found.get(part), int):
+                raise ToolError(f"{part}: {found.get(part)}")
+    return both
 
 
 def _offset(value: Any) -> Any:

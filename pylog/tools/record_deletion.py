@@ -18,7 +18,7 @@ from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tool, confirmed
 from pylog.tools.moments import moment
-from pylog.tools.session import Session, ToolError
+from pylog.tools.session import Session
 
 if TYPE_CHECKING:
     from pylog.client.administration import Admin
@@ -39,10 +39,7 @@ def delete_records(session: Session, names: tuple[str, ...], before: str, dry_ru
     """Delete the records before an offset or a time; the partitions begin there then."""
     async def look(admin: Admin) -> list[dict[str, Any]]:
         parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
-        first, last = await inquiry.ends(admin.cluster, parts)
-        for part in parts:
-            if not isinstance(first.get(part), int) or not isinstance(last.get(part), int):
-                raise ToolError(f"{part.topic}-{part.partition}: {last.get(part)}")
+        first, last = await inquiry.known_ends(admin.cluster, parts)
         wanted = await _wanted(session, admin, before, last)
         return [_row(part, first[part], last[part], wanted[part]) for part in parts]
 
@@ -68,9 +65,7 @@ async def _wanted(session: Session, admin: Admin, before: str,
     if before.isdigit():
         return dict.fromkeys(last, int(before))
     when = moment(before.removeprefix("@"), session.now_ms())
-    found = await inquiry.offsets(admin.cluster, dict.fromkeys(last, when))
-    return {part: row[0] if isinstance(row, tuple) and row[0] >= 0 else last[part]
-            for part, row in found.items()}
+    return await inquiry.at_time(admin.cluster, last, when)
 
 
 def _row(part: TopicPartition, low: int, high: int, wanted: int) -> dict[str, Any]:

@@ -1,7 +1,14 @@
 """Records are deleted before an offset or a time, shown first, and only with a yes."""
 
+import asyncio
 import time
+from types import SimpleNamespace
 
+import pytest
+
+from pylog.client.offsets import TopicPartition
+from pylog.tools import groups, inquiry, record_deletion
+from pylog.tools.session import ToolError
 from tests.tools.support import run, topic_of
 from tests.tools.test_groups import records
 from tests.wire.talk import append
@@ -49,3 +56,38 @@ def test_a_partition_that_is_not_there_is_told(target):
     for text in (f"{topic}:7", f"{topic}:x", f"{topic}:0,7"):
         assert "has no partition" in run("topics", "delete-records", text, "--before", "end",
                                          broker=target, fails=True).err
+
+
+def told(monkeypatch, of_time):
+    """A partition of the offsets 0 to 9, of which a time's offset is `of_time`."""
+    async def offsets(cluster, wanted, isolation=0):
+        return {part: {inquiry.EARLIEST: (0, -1), inquiry.LATEST: (10, -1)}.get(time_ms, of_time)
+                for part, time_ms in wanted.items()}
+
+    monkeypatch.setattr(inquiry, "offsets", offsets)
+    return SimpleNamespace(cluster=None), [TopicPartition("t", 0)]
+
+
+@pytest.mark.parametrize(("of_time", "offset"), [
+    ((3, 5), 3), ((-1, -1), 10), ("NOT_LEADER_OR_FOLLOWER", None)])
+def test_a_time_whose_offset_is_not_known_is_not_the_end(monkeypatch, of_time, offset):
+    admin, parts = told(monkeypatch, of_time)
+    session = SimpleNamespace(now_ms=lambda: 1_000_000)
+    for work in (
+            lambda: record_deletion._wanted(session, admin, "-1s", dict.fromkeys(parts, 10)),
+            lambda: groups._targets(admin, parts, {}, None, None, None, 5)):
+        if offset is None:
+            with pytest.raises(ToolError, match="t-0: NOT_LEADER_OR_FOLLOWER"):
+                asyncio.run(work())
+            continue
+        found = asyncio.run(work())
+        assert (found[parts[0]] if isinstance(found, dict) else found[0]["new_offset"]) == offset
+
+
+def test_which_end_is_not_known_is_told(monkeypatch):
+    async def ends(cluster, parts):
+        return {parts[0]: "REQUEST_TIMED_OUT"}, {parts[0]: 10}
+
+    monkeypatch.setattr(inquiry, "ends", ends)
+    with pytest.raises(ToolError, match="t-0: REQUEST_TIMED_OUT"):
+        asyncio.run(inquiry.known_ends(None, [TopicPartition("t", 0)]))
