@@ -389,10 +389,13 @@ class Connection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(self.timeout_s):
                 await login.log_in(self)
-        except (KafkaError, TimeoutError) as failure:
+        except Exception as failure:
+            # Whatever it was: what is held would wait for this login.
             self._login = None
             self.fail(failure if isinstance(failure, KafkaError) else KafkaConnectionError(
-                f"{self.host}:{self.port}: the broker answers no login"))
+                f"{self.host}:{self.port}: " + (
+                    "the broker answers no login" if isinstance(failure, TimeoutError)
+                    else f"no login: {type(failure).__name__}: {failure}")))
 
     def _silent(self, request: _Request, left_s: float, wait_s: float) -> None:
         """Nothing came since a request was sent, for as long as few take."""

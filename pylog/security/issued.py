@@ -2,7 +2,8 @@
 
 Owns: the newest token of one account.
 Called by: security.retrieval, client.tokens, peer.accounts.
-Invariants: (1) a token is used again until REUSED of its life is over; (2) neither a token nor a
+Invariants: (1) a token is used again until REUSED of its life is over, and to its end where no new
+  one is given; (2) neither a token nor a
   secret stands in an exception; (3) an issuer that gives none is asked again after a pause only,
   and one thread at a time asks it; (4) an answer is of bounded size.
 Source: RFC 6749 (client credentials), RFC 7523 (assertions); KIP-768, KIP-1139 (settings); Kafka's
@@ -72,6 +73,10 @@ class Source:
         try:
             # Somebody else may have got one meanwhile.
             return self.current or self._new()
+        except AuthenticationFailed:
+            if self._clock() < self._issued.expires_s:
+                return self._issued.token    # Keeps (1).
+            raise
         finally:
             self._asking.release()
 

@@ -38,6 +38,22 @@ def test_a_token_is_used_until_four_fifths_of_its_life_are_over():
     assert source.current is None and source.token() == "t2"
 
 
+def test_a_token_is_used_to_its_end_while_the_issuer_gives_no_other():
+    giver = Giver()
+    source = giver.source(1, 1)
+    assert source.token() == "t1"
+    giver.fails = True
+    for passed_s in (90, 9.9):
+        giver.now_s += passed_s
+        assert source.token() == "t1"
+    assert giver.given == 3
+    giver.now_s += 0.1
+    with pytest.raises(AuthenticationFailed, match="no"):
+        source.token()
+    giver.now_s, giver.fails = giver.now_s + 1, False
+    assert source.token() == "t4"
+
+
 def test_a_token_whose_end_nobody_says_is_asked_for_each_time():
     giver = Giver(lasts_s=0)
     source = giver.source()
