@@ -38,42 +38,43 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
 
     ask gives {partition: result or KafkaError}; retriable ones are asked again. found is
     called with each result at once: it need not wait for partitions without a leader.
-    Raises KafkaError.
+    Raises KafkaError, with `results` of all partitions.
     """
     done: dict[TopicPartition, Any] = {}
+    failed: dict[TopicPartition, BaseException] = {}
 
     async def attempt() -> None:
+        failed.clear()
         shares: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
-        failures: list[BaseException] = []
         left = [tp for tp in what if tp not in done]
         # Together: what is not known is asked for at once, however many they are.
         infos = await asyncio.gather(*[cluster.leader(*tp) for tp in left], return_exceptions=True)
         for tp, info in zip(left, infos):
             if isinstance(info, BaseException):
-                failures.append(info)
+                failed[tp] = info
             else:
                 shares[info.leader][tp] = what[tp]
         answers = await asyncio.gather(*[ask(node, share) for node, share in shares.items()],
                                        return_exceptions=True)
-        for answer in answers:
+        for share, answer in zip(shares.values(), answers):
             if isinstance(answer, BaseException):
-                failures.append(answer)
+                failed.update(dict.fromkeys(share, answer))
                 continue
             for tp, result in answer.items():
                 if isinstance(result, BaseException):
-                    failures.append(result)
+                    failed[tp] = result
                     continue
                 done[tp] = result
                 if found is not None:
                     found(tp, result)
-        if failures:  # Keeps (2): `done` stays. What will not pass comes first.
-            failures.sort(key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
-            raise failures[0]
+        if failed:  # Keeps (2): `done` stays. What will not pass comes first.
+            raise min(failed.values(),
+                      key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
 
     try:
         await cluster.retry(attempt, timeout_s)
     except KafkaError as failure:
-        failure.results = {**dict.fromkeys(what, failure), **done}
+        failure.results = {**{tp: failed.get(tp, failure) for tp in what}, **done}
         raise
     return done
 

@@ -143,6 +143,16 @@ def test_an_error_that_stays_is_raised_before_one_that_passes():
     assert cluster.tried == 1
 
 
+def test_an_error_tells_what_became_of_each_partition():
+    cluster = Listing({("t", 0, 5): [row(0, 7)], ("t", 1, 5): [row(1, error_code=29)],
+                       ("t", 2, 5): [row(2, error_code=6)]})
+    with pytest.raises(KafkaError, match="t-1") as caught:
+        asyncio.run(positions.list_offsets(cluster, {("t", number): 5 for number in range(3)}))
+    results = caught.value.results
+    assert results["t", 0].offset == 7 and results["t", 1] is caught.value
+    assert results["t", 2].code == 6
+
+
 @pytest.mark.parametrize("version, isolation", [(1, 0), (2, 1)])
 def test_a_broker_that_knows_no_isolation_is_not_asked_for_it(version, isolation):
     cluster = Listing({("t", 0, 5): [row(0, 7)]}, version)
