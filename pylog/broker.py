@@ -101,7 +101,7 @@ class Broker:
         self.brokers = Brokers(self, self.markers)
         self.transactions = TransactionCoordinator(self, self.brokers.write)
         self.verification = Verification(
-            self.transactions, self.brokers, self.logs, settings, self.node_id)
+            self.transactions, self.brokers, self.logs, self.grants, settings, self.node_id)
         self._sharing: Sharing | None = None
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None

@@ -326,21 +326,21 @@ struct log_producer {
     int32_t coordinator_epoch;
     int16_t epoch;
     int16_t verified_epoch; /* of log_verify_producer, since that marker */
-    uint32_t verified_for;
+    uint64_t verified_for;
 };
 bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
                      struct log_producer *out);
 /* The coordinator has the partition in the open transaction of this producer and epoch, which the
- * principal may write to: until the marker comes it need not be asked. Nothing where the log does
- * not know the producer. */
-void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal);
+ * holder (a number that says who, and by which rights) may write to: until the marker comes it need
+ * not be asked. Nothing where the log does not know the producer. */
+void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint64_t holder);
 /* As log_append, of a client's transactional batch. Unless its transaction is open here,
  * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
  * from_zero: who is not known begins with sequence 0. What is appended verifies the producer for
- * the principal: for another one the coordinator is asked again. */
+ * the holder: for another one the coordinator is asked again. */
 int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         const struct batch_summary *summary, int64_t last_marker, bool from_zero,
-                        uint32_t principal, int64_t now_ms, struct log_appended *out);
+                        uint64_t holder, int64_t now_ms, struct log_appended *out);
 /* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
  * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
  * many bytes are in the log, also beside an error. */

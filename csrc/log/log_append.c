@@ -214,7 +214,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
 /* What a transactional batch of a client must show besides. */
 struct log_verified {
     int64_t last_marker;
-    uint32_t principal;
+    uint64_t holder;
     bool from_zero;
 };
 
@@ -296,7 +296,7 @@ static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
     if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
     if (result == 0 && verified != NULL)
         producers_verify(&log->append.producers, h.producer_id, h.producer_epoch,
-                         verified->principal);
+                         verified->holder);
     log_append_count(log, &h, len, result);
     bool ask = result == 0 && log_append_asks(log);
     log_append_unlock(log);
@@ -314,8 +314,8 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
 
 int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         const struct batch_summary *summary, int64_t last_marker, bool from_zero,
-                        uint32_t principal, int64_t now_ms, struct log_appended *out) {
-    const struct log_verified verified = {last_marker, principal, from_zero};
+                        uint64_t holder, int64_t now_ms, struct log_appended *out) {
+    const struct log_verified verified = {last_marker, holder, from_zero};
     return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
 }
 

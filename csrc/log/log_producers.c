@@ -130,8 +130,8 @@ bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
     return result == 0;
 }
 
-void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint32_t principal) {
+void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint64_t holder) {
     log_append_lock(log);
-    producers_verify(&log->append.producers, producer_id, epoch, principal);
+    producers_verify(&log->append.producers, producer_id, epoch, holder);
     log_append_unlock(log);
 }

@@ -173,13 +173,12 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     return 0;
 }
 
-void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch,
-                      uint32_t principal) {
+void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch, uint64_t holder) {
     struct producers_entry *e = p->count == 0 ? NULL : producers_slot(p, producer_id);
     assert(producer_id >= 0 && epoch >= 0);
     if (e == NULL || e->producer_id != producer_id) return;
     e->verified_epoch = epoch;
-    e->verified_for = principal;
+    e->verified_for = holder;
 }
 
 void producers_recall(struct producers *p, const struct producers *older) {

@@ -23,8 +23,8 @@ struct producers_entry {
     int64_t seen_ms;     /* the later of the clock and the record's time: what expiry looks at */
     int64_t transaction_first_offset; /* -1: none open */
     int64_t last_marker;              /* its offset; -1: none since the log was opened */
+    uint64_t verified_for; /* whose batches of verified_epoch are part of a transaction */
     int32_t coordinator_epoch;
-    uint32_t verified_for; /* whose batches of verified_epoch are part of a transaction */
     int16_t epoch;
     int16_t verified_epoch; /* -1: the coordinator is to be asked */
     uint8_t batch_count, newest; /* the ring of `batches` */
@@ -54,10 +54,9 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
  * when it does not. 0 or LOG_E_MEMORY. */
 int producers_end_transaction(struct producers *p, const struct batch_header *h,
                               int32_t coordinator_epoch, int64_t now_ms);
-/* Until the transaction's marker, what the principal sends as this producer in this epoch is part
- * of it. Of a producer that is not known nothing is noted. */
-void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch,
-                      uint32_t principal);
+/* Until the transaction's marker, what the holder sends as this producer in this epoch is part of
+ * it. Of a producer that is not known nothing is noted. */
+void producers_verify(struct producers *p, int64_t producer_id, int16_t epoch, uint64_t holder);
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
 /* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back
  * the others, so that a client which sends all of its unanswered batches again finds each of them.

@@ -333,6 +333,10 @@ uint32_t grants_voids(struct grants *g) {
     return atomic_load_explicit(&g->voids, memory_order_acquire);
 }
 
+uint64_t grants_holder(struct grants *g, uint32_t principal) {
+    return (uint64_t)grants_voids(g) << 32 | principal;
+}
+
 static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal,
                           uint8_t *rights) REQUIRES_SHARED(g->lock) {
     *rights = 0;

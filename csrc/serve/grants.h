@@ -83,6 +83,8 @@ struct nodes *grants_nodes(struct grants *g);
 uint32_t grants_changes(struct grants *g);
 /* Rises when rights became void: what waits must look again before it goes on. */
 uint32_t grants_voids(struct grants *g);
+/* A principal by the rights of now: another number once those became void. */
+uint64_t grants_holder(struct grants *g, uint32_t principal);
 
 /* Reactors: the topic with one reference for the caller and the principal's rights (0: ask), or
  * NULL. */

@@ -295,7 +295,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         return true;
     }
     bool verified = known.verified_epoch >= 0 && known.verified_epoch == h.producer_epoch;
-    if (verified && known.verified_for == r->principal) return true;
+    if (verified && known.verified_for == q->holder) return true;
     struct serve_transaction *t = &r->transaction;
     if (t->id == NULL) {
         *t = q->transaction;
@@ -314,6 +314,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
 /* SERVE_ANSWER: nothing is to be asked. */
 static enum serve_status verify(struct serve_request *r, struct produce *q) {
     r->missing_count = 0;
+    q->holder = grants_holder(q->serve->shared->grants, r->principal);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (!verify_part(r, q, &q->parts[i])) return SERVE_CLOSE;
     q->verifying = r->missing_count > 0;
@@ -354,7 +355,6 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;
     q->serve = s;
-    q->principal = r->principal;
     q->parts = q->parts_inline;
     q->part_cap = PARTS_INLINE;
     q->version = r->api_version;

@@ -35,7 +35,7 @@ void produce_append_part(const struct produce *q, struct produce_part *p, int64_
     int error;
     if (p->summary->header.attributes & BATCH_TRANSACTIONAL)
         error = log_append_verified(p->log, p->records, p->len, p->summary, p->last_marker,
-                                    q->version >= ADDING_VERSION_MIN, q->principal, now_ms, &done);
+                                    q->version >= ADDING_VERSION_MIN, q->holder, now_ms, &done);
     else
         error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     log_give_room(p->log, (int64_t)p->len);

@@ -40,7 +40,7 @@ struct produce {
     uint32_t part_count, part_cap;
     int64_t job_ns; /* how long a worker took */
     struct serve_transaction transaction; /* of transactional batches; the id lies in the body */
-    uint32_t principal;
+    uint64_t holder; /* of the right to write in the transaction, as of before it was asked for */
     int32_t timeout_ms;
     int16_t acks, version;
     bool flexible, by_id, transactional, job_running, verifying;

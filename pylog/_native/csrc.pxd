@@ -419,7 +419,7 @@ cdef extern from "log/log.h" nogil:
         int32_t coordinator_epoch
         int16_t epoch
     bint log_producer_of(log_t *log, int64_t producer_id, int64_t now_ms, log_producer *out)
-    void log_verify_producer(log_t *log, int64_t producer_id, int16_t epoch, uint32_t principal)
+    void log_verify_producer(log_t *log, int64_t producer_id, int16_t epoch, uint64_t holder)
     bint log_flush_before_ack(const log_t *log)
     int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
                                size_t *taken)
@@ -501,6 +501,7 @@ cdef extern from "serve/grants.h" nogil:
     void grants_remove(grants *g, const char *name, uint16_t name_len)
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
     void grants_void(grants *g)
+    uint64_t grants_holder(grants *g, uint32_t principal)
 
 # ---- throttle.h
 cdef extern from "thread/throttle.h" nogil:

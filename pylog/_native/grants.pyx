@@ -137,3 +137,7 @@ cdef class Grants:
     def void(self):
         """Makes every right unknown: each principal's next request asks again."""
         c.grants_void(self.ptr)
+
+    def holder(self, uint32_t principal):
+        """A principal by the rights of now: another number once they were made unknown."""
+        return c.grants_holder(self.ptr, principal)

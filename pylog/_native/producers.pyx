@@ -6,7 +6,7 @@ Invariants: (1) the answer is of one moment: the log's appends go on.
 Source: csrc/log/log.h (log_producer_of, log_verify_producer).
 """
 
-from libc.stdint cimport int16_t, int64_t, uint32_t
+from libc.stdint cimport int16_t, int64_t, uint64_t
 
 from pylog._native.log cimport Log
 from pylog._native cimport csrc as c
@@ -28,11 +28,11 @@ def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tupl
             found.last_marker)
 
 
-def verify_producer(Log log not None, int64_t producer_id, int16_t epoch, uint32_t principal):
+def verify_producer(Log log not None, int64_t producer_id, int16_t epoch, uint64_t holder):
     """The coordinator has the partition in the producer's open transaction: until its marker, what
-    the principal sends for it is not asked about. Nothing where the log does not know the producer.
-    """
+    the holder (Grants.holder) sends for it is not asked about. Nothing where the log does not know
+    the producer."""
     assert producer_id >= 0 and epoch >= 0, (producer_id, epoch)
     log.use()
     with nogil:
-        c.log_verify_producer(log.ptr, producer_id, epoch, principal)
+        c.log_verify_producer(log.ptr, producer_id, epoch, holder)

@@ -148,11 +148,11 @@ class TransactionsApi:
             rows.answer(dict.fromkeys(partitions, error) if found is None else found)
         else:
             is_clients = context.api_version < BATCHED_SINCE
+            holder = self._verification.holder(context.principal)
 
             def added(error: Error) -> None:
                 if error == ErrorCode.NONE and is_clients:
-                    self._verification.added(id_, producer_id, epoch, partitions,
-                                             context.principal)
+                    self._verification.added(id_, producer_id, epoch, partitions, holder)
                 rows.answer(dict.fromkeys(partitions, _fenced(error, context, FENCED_SINCE)))
 
             self._transactions.add(

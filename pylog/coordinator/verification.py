@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from pylog._native.grants import Grants
 from pylog._native.producers import verify_producer
 from pylog.config import Settings
 from pylog.coordinator.brokers import Brokers
@@ -43,11 +44,12 @@ class Verification:
     """By the coordinators of this cluster."""
 
     def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, logs: Any,
-                 settings: Settings, node_id: int):
+                 grants: Grants, settings: Settings, node_id: int):
         """logs: see internal_topic.Node."""
         self._transactions = transactions
         self._brokers = brokers
         self._logs = logs
+        self.holder = grants.holder     # Of a right: a request's principal by the rules of now.
         self._node_id = node_id
         self._settings = settings
 
@@ -89,14 +91,14 @@ class Verification:
         return {partition: _known(error, kind) for partition, error in found.items()}
 
     def added(self, id_: str, producer_id: int, epoch: int, partitions: Iterable[Partition],
-              principal: int) -> None:
-        """Partitions have become part of a transaction that the principal may write to: those that
-        are led here need not ask before its first batch."""
+              holder: int) -> None:
+        """Partitions have become part of a transaction that the holder, of before that was asked
+        for, may write to: those that are led here need not ask before its first batch."""
         # Looked up anew: the marker may be there by now, and would void nothing that comes after.
         for partition, error in self._looked_up(id_, producer_id, epoch, partitions).items():
             partition_log = self._logs.get(*partition) if error == ErrorCode.NONE else None
             if partition_log is not None:
-                verify_producer(partition_log, producer_id, epoch, principal)
+                verify_producer(partition_log, producer_id, epoch, holder)
 
     def _looked_up(self, id_: str, producer_id: int, epoch: int,
                    partitions: Iterable[Partition]) -> dict[Partition, Error]:

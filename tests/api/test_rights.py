@@ -373,3 +373,45 @@ def test_transactions_need_the_right_on_their_id(ports, topic, alice):
     allow(ports, right)
     assert alice.ask(api.END_TXN, 3, ended).error_code != error
     assert produce(alice, topic, batch, transactional_id=id_)["error_code"] != error
+
+
+def producer_of(caller, id_: str):
+    """Its InitProducerIdResponse."""
+    request = messages.FindCoordinatorRequest(key_type=1, coordinator_keys=[id_])
+    caller.ask(api.FIND_COORDINATOR, 4, request)
+    for _ in range(600):
+        answer = caller.ask(api.INIT_PRODUCER_ID, 4, messages.InitProducerIdRequest(
+            transactional_id=id_, transaction_timeout_ms=10_000))
+        if answer.error_code == 0:
+            return answer
+        time.sleep(0.01)
+    raise AssertionError(answer)
+
+
+def in_transaction(producer, sequence: int) -> bytes:
+    return raw.batch([raw.record(value=b"v")], attributes=raw.TRANSACTIONAL,
+                     producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+                     base_sequence=sequence)
+
+
+def test_a_right_on_a_transaction_that_is_revoked_is_gone_for_its_next_batch(ports, topic, alice):
+    id_ = unique("transaction")
+    right = rule(id_, authorizer.WRITE)
+    right.resource_type = authorizer.TRANSACTIONAL_ID
+    allow(ports, rule(topic, authorizer.WRITE), right)
+    new = messages.AddPartitionsToTxnRequest
+    producer = producer_of(alice, id_)
+    added = alice.ask(api.ADD_PARTITIONS_TO_TXN, 3, new(
+        v3_and_below_transactional_id=id_, v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch, v3_and_below_topics=[
+            new.AddPartitionsToTxnTopic(name=topic, partitions=[0])]))
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    for sequence in range(2):
+        batch = in_transaction(producer, sequence)
+        assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == 0
+    revoke(ports, id_, authorizer.TRANSACTIONAL_ID)
+    batch = in_transaction(producer, 2)
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] \
+        == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    allow(ports, right)
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == 0

@@ -80,9 +80,11 @@ class Coordinator:
 
 def add(version, error=ErrorCode.NONE):
     """(the error of one partition, what the coordinator heard, what the verification heard)."""
-    coordinator, informed = Coordinator(), []
+    coordinator, informed, rights = Coordinator(), [], ["before"]
     handlers = TransactionsApi(
-        coordinator, SimpleNamespace(added=lambda *said: informed.append(said)), None, None,
+        coordinator, SimpleNamespace(
+            added=lambda *said: informed.append(said),
+            holder=lambda principal: (principal, rights[-1])), None, None,
         SimpleNamespace(image=Image(topics={"t": TOPIC})), lambda: 0)
     new = messages.AddPartitionsToTxnRequest
     topics = [new.AddPartitionsToTxnTopic(name="t", partitions=[0])]
@@ -98,6 +100,7 @@ def add(version, error=ErrorCode.NONE):
         under_way = asyncio.ensure_future(_awaited(answer))
         await asyncio.sleep(0)
         assert not informed and not under_way.done()
+        rights.append("after")
         coordinator.waiting.answer(error)
         return await under_way
 
@@ -112,8 +115,9 @@ async def _awaited(answer):
 
 
 def test_who_adds_partitions_may_write_to_them_without_another_question():
+    """By the rights that were looked at: those that change meanwhile are asked for again."""
     assert add(3) == (ErrorCode.NONE, [("tx", 7, EPOCH, [("t", 0)], 0)],
-                      [("tx", 7, EPOCH, [("t", 0)], 9)])
+                      [("tx", 7, EPOCH, [("t", 0)], (9, "before"))])
 
 
 def test_a_broker_that_adds_partitions_for_its_client_is_not_the_one_that_writes():

@@ -31,7 +31,8 @@ class Cluster:
     def __init__(self, leader=US, error=NONE, looked_up=None, verifies=True):
         self.leader, self.error, self.looked_up, self.asked = leader, error, looked_up, []
         self.verification = Verification(
-            self, self, self, {"transaction.partition.verification.enable": verifies}, US)
+            self, self, self, SimpleNamespace(holder=None),
+            {"transaction.partition.verification.enable": verifies}, US)
 
     def leader_of(self, id_):
         return self.leader
@@ -114,14 +115,14 @@ def test_a_producer_is_told_what_its_version_knows(error, version, told):
 
 @pytest.fixture
 def noted(monkeypatch):
-    """[(log, producer id, epoch, principal)] that need not ask."""
+    """[(log, producer id, epoch, holder)] that need not ask."""
     found = []
     monkeypatch.setattr(verification, "verify_producer", lambda *said: found.append(said))
     return found
 
 
 def added(cluster, **logs):
-    """Both partitions were added, for principal 9. logs: of partitions, by topic and number."""
+    """Both partitions were added, for holder 9. logs: of partitions, by topic and number."""
     cluster.get = lambda topic, index: logs.get(f"{topic}{index}")
     cluster.verification.added("id", 7, 3, [AT, MORE], 9)
     return cluster.asked

@@ -152,6 +152,34 @@ static void verified_for_another(void) {
     delete_topic(&a);
 }
 
+/* Whatever the coordinator has said, it is asked again once rights have changed: also what was
+ * asked for before that, and is appended after. */
+static void verified_under_other_rights(void) {
+    const struct log_config config = scene_config(1 << 20, 4096);
+    const int64_t producer = 5;
+    open_a(&config, true);
+    uint64_t holder = grants_holder(grants, 0);
+    CHECK(holder == grants_holder(grants, 0) && holder != grants_holder(grants, 1));
+    for (int sequence = 0; sequence < 3; sequence++) {
+        size_t len = make_batch(batch, producer, sequence, BATCH_TRANSACTIONAL);
+        CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+        check_asked(producer, "tx");
+        grants_void(grants);
+        CHECK(grants_allow(grants, 0, a.id, GRANT_WRITE) == 0);
+        r.missing[0].error = 0;
+        CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+        check_answer(VERSION, &WROTE("a", 0, sequence + 1, .log_start = 1));
+    }
+    size_t len = make_batch(batch, producer, 3, BATCH_TRANSACTIONAL);
+    log_verify_producer(a.logs[0], producer, 0, holder);
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_MISS);
+    CHECK(serve_abandon(serve, &r));
+    log_verify_producer(a.logs[0], producer, 0, grants_holder(grants, 0));
+    CHECK(send_batch(len, VERSION, 1, "tx") == SERVE_ANSWER);
+    check_answer(VERSION, &WROTE("a", 0, 4, .log_start = 1));
+    delete_topic(&a);
+}
+
 /* An id may be known without an epoch, and a client may send none. */
 static void verified_without_epoch(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
@@ -382,6 +410,7 @@ int main(int argc, char **argv) {
                   {"one_producer", one_producer},
                   {"verified_before", verified_before},
                   {"verified_for_another", verified_for_another},
+                  {"verified_under_other_rights", verified_under_other_rights},
                   {"verified_without_epoch", verified_without_epoch},
                   {"transactions_refused", transactions_refused},
                   {"replicas", replicas},

@@ -9,6 +9,7 @@ SCENES = {
     "a_request_has_one_producer": "one_producer",
     "what_is_verified_before_is_not_asked_about_until_the_marker": "verified_before",
     "an_open_transaction_is_for_whom_the_coordinator_was_asked": "verified_for_another",
+    "a_coordinator_is_asked_again_once_rights_have_changed": "verified_under_other_rights",
     "a_batch_without_an_epoch_is_never_verified_before": "verified_without_epoch",
     "a_transactional_batch_of_an_old_epoch_is_not_asked_about": "transactions_refused",
     "replicas_that_are_lost_are_told_before_and_after_the_append": "replicas",

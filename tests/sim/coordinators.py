@@ -67,8 +67,8 @@ def producer_of(log, producer_id: int, now_ms: int = 0) -> tuple:
     return log.written_by.of(producer_id).told()
 
 
-def verify_producer(log, producer_id: int, epoch: int, principal: int) -> None:
-    """As pylog._native.producers.verify_producer(); there is one principal."""
+def verify_producer(log, producer_id: int, epoch: int, holder: int) -> None:
+    """As pylog._native.producers.verify_producer(); there is one holder."""
     log.written_by.verify(producer_id, epoch)
 
 
@@ -96,7 +96,8 @@ class Coordinators:
         self._brokers = Brokers(self, self.markers)
         self.transactions = TransactionCoordinator(self, self._brokers.write)
         self.verification = Verification(
-            self.transactions, self._brokers, self.logs, self.settings, self.node_id)
+            self.transactions, self._brokers, self.logs,
+            SimpleNamespace(holder=lambda principal: principal), self.settings, self.node_id)
         transactions = TransactionsApi(
             self.transactions, self.verification, self.markers, self.groups, process.metadata,
             self.now_ms)
