@@ -41,9 +41,11 @@ bool guard_shaken(struct reactor *r, struct connection *c, const char *certifica
 void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
                     int32_t session_ms) {
     c->principal = principal;
-    c->raw_tokens = false;
-    c->guarded = session_ms > 0;
-    c->session_until_ms = session_ms > 0 ? r->now_ms + session_ms : 0;
+    if (session_ms != REACTOR_SAME_SESSION) {
+        c->raw_tokens = false;
+        c->guarded = session_ms > 0;
+        c->session_until_ms = session_ms > 0 ? r->now_ms + session_ms : 0;
+    }
     assert(!guard_is_stranger(c));
 }
 

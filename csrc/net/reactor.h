@@ -115,8 +115,10 @@ void reactors_retry(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     ON_CONTROL_PLANE;
+enum { REACTOR_SAME_SESSION = -1 };
 /* Whose requests a connection's next ones are, and that it may do what its principal may; after
- * session_ms > 0 it must authenticate again before anything else. */
+ * session_ms > 0 it must authenticate again before anything else. REACTOR_SAME_SESSION: it is its
+ * principal's still, under another number, and must when it had to before. */
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal,
                             int32_t session_ms) ON_CONTROL_PLANE;
 /* An EVENT_CLOSED is wanted when this connection ends (at once when it has ended). */

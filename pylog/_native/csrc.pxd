@@ -714,6 +714,7 @@ cdef extern from "net/tls.h" nogil:
 cdef extern from "net/reactor.h" nogil:
     enum: REACTOR_THREADS_MAX, GUARD_RAW_VERSION
     enum: LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS
+    enum: REACTOR_SAME_SESSION
     struct reactors_config:
         frames_rules rules
         int threads

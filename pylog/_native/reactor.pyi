@@ -11,6 +11,7 @@ THREADS_MAX: int
 GUARDED: int
 CONTROL: int
 ASKS: int
+SAME_SESSION: int
 RAW_VERSION: int
 STRANGER_BYTES_MAX: int
 NATIVE_VERSIONS: dict[int, tuple[int, int]]

@@ -38,6 +38,7 @@ THREADS_MAX = csrc.REACTOR_THREADS_MAX
 GUARDED = csrc.LISTENER_GUARDED
 CONTROL = csrc.LISTENER_CONTROL
 ASKS = csrc.LISTENER_ASKS
+SAME_SESSION = csrc.REACTOR_SAME_SESSION
 # Of a SaslAuthenticate that is a token without a header.
 RAW_VERSION = csrc.GUARD_RAW_VERSION
 STRANGER_BYTES_MAX = 512 << 10
@@ -422,7 +423,7 @@ cdef class Reactors:
 
     def set_principal(self, uint64_t connection, uint32_t principal, int session_ms=0):
         """Whose requests those of this connection are from its next one on; after session_ms, if
-        that is not 0, it must authenticate again."""
+        that is not 0, it must authenticate again; SAME_SESSION: when it had to before."""
         csrc.reactors_set_principal(self.ptr, connection, principal, session_ms)
 
     def set_interest(self, uint64_t connection):

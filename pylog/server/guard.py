@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 
 from pylog._native.grants import FOLLOW, READ, WRITE
+from pylog._native.reactor import SAME_SESSION
 from pylog.api.authentication import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.protocol import api
@@ -72,7 +73,7 @@ class Guard:
             return
         for connection, number in self.identities.set_by_host(
                 self.access.authorizer.knows_hosts):
-            self._reactors.set_principal(connection, number)
+            self._reactors.set_principal(connection, number, SAME_SESSION)
         self._grants.void()
 
     def ask_again(self) -> None:

@@ -180,6 +180,18 @@ def test_rules_for_one_address_are_of_no_use_at_another(ports, topic, alice):
     assert produced(alice, topic) == 0
 
 
+def test_a_session_ends_when_it_was_to_whatever_rules_come_meanwhile():
+    ports = free_port(), free_port()
+    with Broker(settings=settings(ports, **{"connections.max.reauth.ms": "1000"})), \
+            Caller(ports[1]) as caller:
+        assert caller.plain("alice", "alice").session_lifetime_ms == 1000
+        allow(ports, rule("t", authorizer.READ, host="192.0.2.1"))
+        assert caller.metadata().brokers
+        time.sleep(1.1)
+        with pytest.raises(raw.Closed):
+            caller.metadata()
+
+
 def test_one_users_rights_are_not_anothers(ports, topic, alice):
     allow(ports, rule(topic, authorizer.ALL, principal="User:bob"))
     with Caller(ports[1]) as bob:

@@ -120,6 +120,26 @@ SCENE(a_session_that_ended_may_do_nothing_but_begin_another) {
     end();
 }
 
+SCENE(a_session_ends_when_it_was_to_under_whatever_number) {
+    begin_guarded(LISTENER_GUARDED);
+    struct client c = connect_one(), other = connect_one();
+    reactors_set_principal(all, name_of(&c), 8, 5000);
+    reactors_set_principal(all, name_of(&other), 8, 0);
+    turn();
+    reactors_set_principal(all, name_of(&c), 9, REACTOR_SAME_SESSION);
+    reactors_set_principal(all, name_of(&other), 9, REACTOR_SAME_SESSION);
+    turn();
+    after_ms(4999);
+    ask(&c, API_PRODUCE, 1, 'A', 0);
+    CHECK(answered(&c) == 1 && serve_seen.starts[0]->principal == 9);
+    after_ms(1);
+    ask(&other, API_PRODUCE, 1, 'A', 0);
+    CHECK(answered(&other) == 1 && serve_seen.starts[1]->principal == 9);
+    ask(&c, API_PRODUCE, 2, 'A', 0);
+    CHECK(!is_open(&c) && answered(&c) == -1 && serve_seen.started == 2);
+    end();
+}
+
 SCENE(a_connection_that_asks_waits_until_it_is_named) {
     begin_guarded(LISTENER_ASKS);
     struct client c = connect_one();
