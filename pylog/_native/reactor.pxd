@@ -29,7 +29,7 @@ cdef class Miss:
 
 
 cdef class Verify:
-    cdef readonly uint64_t token
+    cdef readonly uint64_t token, connection
     cdef readonly uint32_t principal
     cdef readonly int api_version, epoch
     cdef readonly int64_t producer_id

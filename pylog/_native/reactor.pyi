@@ -83,8 +83,10 @@ class Miss:
 class Verify:
     def __init__(
         self, token: int, principal: int, api_version: int, transactional_id: bytes,
-        producer_id: int, epoch: int, partitions: list[tuple[bytes, int]]
+        producer_id: int, epoch: int, partitions: list[tuple[bytes, int]], connection: int = 0
     ) -> None: ...
+    @property
+    def connection(self) -> int: ...
     @property
     def token(self) -> int: ...
     @property

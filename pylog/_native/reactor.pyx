@@ -121,8 +121,10 @@ cdef class Verify:
     """
 
     def __init__(self, uint64_t token, uint32_t principal, int api_version,
-                 bytes transactional_id, int64_t producer_id, int epoch, list partitions):
+                 bytes transactional_id, int64_t producer_id, int epoch, list partitions,
+                 uint64_t connection=0):
         self.token, self.principal, self.api_version = token, principal, api_version
+        self.connection = connection
         self.transactional_id, self.partitions = transactional_id, partitions
         self.producer_id, self.epoch = producer_id, epoch
 
@@ -552,7 +554,7 @@ cdef Verify _verify(const csrc.event *e):
         e.token, e.principal, e.api_version,
         _bytes(e, e.body_at + sizeof(asked), asked.id_len), asked.producer_id, asked.epoch,
         [(_bytes(e, m[i].name_at, m[i].name_len), m[i].partition)
-         for i in range(e.missing_count)])
+         for i in range(e.missing_count)], e.connection)
 
 
 cdef Slow _slow(const csrc.event *e):

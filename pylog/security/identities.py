@@ -3,8 +3,9 @@
 Owns: the numbers in use.
 Called by: server.guard, on the event loop; security, metadata.acls (names).
 Invariants: (1) a number stands for one principal, and with `by_host` for one address too, as long
-  as a connection has it; (2) 0 is the anonymous principal of listeners that ask nobody; (3) a
-  number that was given back is not given out again before all others were.
+  as a connection that has it or had it is open: its requests may be under way; (2) 0 is the
+  anonymous principal of listeners that ask nobody; (3) a number that was given back is not given
+  out again before all others were.
 Source: Kafka's KafkaPrincipal.
 """
 
@@ -62,7 +63,8 @@ class Identities:
         self._last = 0
         self._by_key: dict[tuple, _Identity] = {}
         self._by_number: dict[int, _Identity] = {}
-        self._connections: dict[int, tuple[_Identity, str]] = {}
+        # What a connection is now, its address, and what it was before set_by_host().
+        self._connections: dict[int, tuple[_Identity, str, _Identity | None]] = {}
 
     def principal(self, number: int) -> Principal:
         if number == 0:
@@ -75,11 +77,6 @@ class Identities:
         found = self._connections.get(connection)
         return None if found is None else found[1]
 
-    def host_of(self, number: int) -> str:
-        """The address that a number stands for too, "" where addresses make no difference."""
-        found = self._by_number.get(number)
-        return "" if found is None else found.key[1] or ""
-
     def is_current(self, connection: int, number: int) -> bool:
         """Whether a connection's requests carry the number that it has now."""
         found = self._connections.get(connection)
@@ -88,8 +85,12 @@ class Identities:
     def enter(self, connection: int, principal: Principal, host: str) -> int:
         """The number of a connection's principal from now on; it may have had another."""
         identity = self._held(principal, host)
+        found = self._connections.get(connection)
+        if found is not None and found[0] is identity:
+            self._release(identity)
+            return identity.number
         self.leave(connection)
-        self._connections[connection] = identity, host
+        self._connections[connection] = identity, host, None
         return identity.number
 
     def _held(self, principal: Principal, host: str) -> _Identity:
@@ -104,7 +105,10 @@ class Identities:
     def leave(self, connection: int) -> None:
         found = self._connections.pop(connection, None)
         if found is not None:
-            self._release(found[0])
+            identity, _, before = found
+            self._release(identity)
+            if before is not None:
+                self._release(before)
 
     def lend(self, principal: Principal, host: str) -> int:
         """A number for a request of a principal who is connected to another node. It is to be
@@ -133,5 +137,11 @@ class Identities:
         if by_host == self.by_host:
             return
         self.by_host = by_host
-        for connection, (identity, host) in list(self._connections.items()):
-            yield connection, self.enter(connection, identity.principal, host)
+        for connection, (identity, host, before) in list(self._connections.items()):
+            # Keeps (1). Of two numbers, the one before is the one that it gets again.
+            now = self._held(identity.principal, host)
+            assert before is None or before is now, connection
+            if before is not None:
+                self._release(before)
+            self._connections[connection] = now, host, identity
+            yield connection, now.number

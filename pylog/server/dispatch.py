@@ -556,8 +556,7 @@ class Dispatcher:
 
     async def _verify(self, asked: Verify) -> None:
         """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
-        if self._access is not None and not self._security().may_write_in(
-                asked.principal, asked.transactional_id.decode("utf-8", "replace")):
+        if self._access is not None and not self._security().may_write_in(asked):
             verdicts: list[int] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] \
                 * len(asked.partitions)
         else:

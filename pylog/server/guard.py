@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog._native.grants import Grants
-    from pylog._native.reactor import Closed, Connected, Miss
+    from pylog._native.reactor import Closed, Connected, Miss, Verify
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
     from pylog.security.authorizer import Authorizer
@@ -135,11 +135,12 @@ class Guard:
         self.identities.leave(event.connection)
         self.authentication.forget(event.connection)
 
-    def may_write_in(self, principal: int, transactional_id: str) -> bool:
-        """Whether a number's principal may write under a transactional id (CVE-2018-17196)."""
+    def may_write_in(self, asked: Verify) -> bool:
+        """Whether who sends it may write under its transactional id (CVE-2018-17196)."""
         return self.access is None or self.access.decide(
-            self.identities.principal(principal), self.identities.host_of(principal),
-            api.PRODUCE, authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
+            self.identities.principal(asked.principal),
+            self.identities.host(asked.connection) or "", api.PRODUCE, authorizer.WRITE,
+            authorizer.TRANSACTIONAL_ID, asked.transactional_id.decode("utf-8", "replace"))
 
     def may(self, miss: Miss, topic: str) -> bool | None:
         """Whether a miss's principal has the right that is asked for, and no other: an audit tells

@@ -42,6 +42,22 @@ def test_addresses_get_numbers_of_their_own_when_they_matter():
     assert len(set(dict(known.set_by_host(False)).values())) == 1
 
 
+def test_what_is_under_way_when_addresses_begin_to_matter_is_its_principals_still():
+    known = Identities()
+    one = known.enter(1, user("a"), "h1")
+    known.enter(2, user("a"), "h2")
+    by_host = dict(known.set_by_host(True))
+    assert {known.principal(number) for number in (one, *by_host.values())} == {user("a")}
+    assert dict(known.set_by_host(False)) == {1: one, 2: one}
+    assert dict(known.set_by_host(True)) == by_host
+    assert known.enter(1, user("a"), "h1") == by_host[1]
+    assert [known.principal(number) for number in by_host.values()] == [user("a")] * 2
+    known.leave(1)
+    assert known.principal(by_host[1]) is GONE and known.principal(one) == user("a")
+    known.leave(2)
+    assert not known._by_number and not known._by_key
+
+
 def test_numbers_in_use_are_passed_over_when_they_begin_anew(monkeypatch):
     monkeypatch.setattr(identities, "NUMBER_MAX", 3)
     known = Identities()
