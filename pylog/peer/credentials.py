@@ -73,19 +73,19 @@ class Credentials:
         return stores.own_chain(self._get)
 
     def context(self) -> ssl.SSLContext:
-        """For Python's sockets, of the files as they are now. Raises ConfigError."""
-        stamp = stores.stamp(stores.files(self._get))
-        if self._context is None or self._context[0] != stamp:
-            self._context = stamp, outgoing.context(self._get)
+        """For Python's sockets, as settings and files are now. Raises ConfigError."""
+        made_of = stores.state(self._get), self.checks_names
+        if self._context is None or self._context[0] != made_of:
+            self._context = made_of, outgoing.context(self._get)
         return self._context[1]
 
     def client(self) -> TlsClient:
-        """For native threads, of the files as they are now. Raises ConfigError."""
+        """For native threads, as settings and files are now. Raises ConfigError."""
         # Imported here: it loads OpenSSL a second time over, where brokers follow each other.
         from pylog._native.tls import TlsClient, TlsError
 
-        stamp = stores.stamp(stores.files(self._get))
-        if self._client is None or self._client[0] != stamp:
+        made_of = stores.state(self._get)
+        if self._client is None or self._client[0] != made_of:
             own = stores.own(self._get)
             chain, key, key_password = (None, None, None) if own is None else own
             try:
@@ -93,7 +93,7 @@ class Credentials:
                                  trusted=stores.trusted(self._get))
             except TlsError as error:
                 raise ConfigError(f"listener {self._listener}: {error}") from None
-            self._client = stamp, made
+            self._client = made_of, made
         return self._client[1]
 
     # ---- SASL -----------------------------------------------------------------------------------

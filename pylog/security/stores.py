@@ -2,7 +2,7 @@
 in files or in the settings themselves.
 
 Owns: nothing.
-Called by: security.tls, security.outgoing.
+Called by: security.tls, security.outgoing, peer.credentials.
 Invariants: (1) whatever came in, PEM comes out; (2) no text of an exception holds a secret; (3) a
   file's content decides what it is, where Java would take either.
 Source: KIP-651 (PEM), Kafka's DefaultSslEngineFactory; its checks and words as observed.
@@ -21,6 +21,11 @@ from pylog.security import jks
 FILE_BYTES_MAX = 16 << 20
 PEM = "PEM"
 TYPES = ("JKS", "PKCS12", PEM)
+# What own() and trusted() ask for.
+SETTINGS = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password",
+            "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.key.password",
+            "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password",
+            "ssl.truststore.certificates")
 
 _BLOCK = re.compile(r"-+BEGIN ([A-Z0-9 ]+)-+(.*?)-+END \1-+", re.DOTALL)
 
@@ -110,6 +115,11 @@ def files(get: Get) -> list[str]:
     """The files that own() and trusted() read."""
     return [path for name in ("ssl.keystore.location", "ssl.truststore.location")
             if (path := get(name))]
+
+
+def state(get: Get) -> tuple:
+    """What changes when one of the settings does, or one of the files."""
+    return tuple(get(name) for name in SETTINGS), stamp(files(get))
 
 
 def stamp(paths: list[str]) -> tuple:

@@ -18,11 +18,7 @@ from pylog.security import stores
 
 log = logging.getLogger("pylog.tls")
 
-NAMES = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password",
-         "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.key.password",
-         "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password",
-         "ssl.truststore.certificates", "ssl.crl.location", "ssl.client.auth",
-         "ssl.cipher.suites", "ssl.enabled.protocols")
+NAMES = ("ssl.crl.location", "ssl.client.auth", "ssl.cipher.suites", "ssl.enabled.protocols")
 
 
 class ListenerTls:
@@ -71,8 +67,8 @@ class ListenerTls:
     def _now(self) -> tuple:
         get = getter(self._settings, self._listener)
         revoked = get("ssl.crl.location")
-        return (tuple(get(name) for name in NAMES),
-                stores.stamp(stores.files(get) + ([revoked] if revoked else [])))
+        return (tuple(get(name) for name in NAMES), stores.state(get),
+                stores.stamp([revoked] if revoked else []))
 
 
 def getter(settings, listener):

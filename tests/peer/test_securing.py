@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pylog.config import ConfigError
+from pylog.config import ConfigError, Settings
 from pylog.peer import securing
 from pylog.peer.connection import Peer
 from pylog.peer.dial import dial
@@ -117,6 +117,30 @@ def test_a_certificate_that_is_half_written_is_an_attempt_that_failed_and_no_mor
             return await way(node, wanted)
 
     assert asyncio.run(both()) == 7
+
+
+@WAYS
+def test_certificates_in_the_settings_are_taken_when_they_change(way, tmp_path):
+    """No file tells of it."""
+    name = "listener.name.in.ssl.truststore.certificates"
+    texts = settings("SSL", tmp_path).texts | {name: OTHER_CA.pem.decode()}
+    del texts["listener.name.in.ssl.truststore.location"]
+    changing = Settings(texts)
+    wanted = securing.between_brokers(changing, now_ms)
+    with pytest.raises(PeerError, match="not trusted"):
+        run(way, wanted, tmp_path, own=GOOD)
+    changing.set_dynamic({}, {name: CA.pem.decode()})
+    assert run(way, wanted, tmp_path, own=GOOD)[0] == 7
+
+
+@WAYS
+def test_whether_names_are_checked_may_change(way, tmp_path):
+    changing = settings("SSL", tmp_path)
+    wanted = securing.between_brokers(changing, now_ms)
+    with pytest.raises(PeerError, match="for another name"):
+        run(way, wanted, tmp_path, own=CA.issue("elsewhere", ["elsewhere"]))
+    changing.set_dynamic({}, {"listener.name.in.ssl.endpoint.identification.algorithm": ""})
+    assert run(way, wanted, tmp_path, own=CA.issue("elsewhere", ["elsewhere"]))[0] == 7
 
 
 @WAYS
