@@ -4,7 +4,8 @@ ListConfigResources (74).
 Owns: nothing.
 Called by: dispatch, through api.handlers.
 Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
-  setting was changed, its record is on disk and it is in force.
+  setting was changed, its record is on disk and it is in force; with a controller elsewhere, it is
+  in force a moment later.
 Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
 """
 
@@ -18,6 +19,7 @@ from pylog.metadata import configs
 from pylog.metadata.controller import topic_name_fault
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from pylog.metadata.refusal import Refusal
+from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -41,15 +43,18 @@ class ConfigsApi:
     """Settings of topics, brokers, groups and subscriptions.
 
     registered: returns once this broker's listeners, as they are now, are in force in the image.
+    forward: passes a request on to the active controller; None: `controller` is it.
     """
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
-                 registered: Callable[[], Awaitable[None]], node_id: int):
+                 registered: Callable[[], Awaitable[None]], node_id: int,
+                 forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None):
         self._controller = controller
         self._metadata = metadata
         self._settings = settings
         self._registered = registered
         self._node_id = node_id
+        self._forward = forward
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -123,7 +128,7 @@ class ConfigsApi:
 
         All of a resource or nothing: INVALID_REQUEST, INVALID_CONFIG, UNKNOWN_TOPIC_OR_PARTITION.
         """
-        results = await self._alter(request, incremental=True)
+        results = await self._alter(context, request, incremental=True)
         results = [loggers.alter(self._node_id, resource, request.validate_only)
                    if result is None else result
                    for resource, result in zip(request.resources, results, strict=True)]
@@ -134,15 +139,48 @@ class ConfigsApi:
 
         All of a resource or nothing; errors as incremental_alter_configs.
         """
-        results = await self._alter(request, incremental=False)
+        results = await self._alter(context, request, incremental=False)
         return _altered(messages.AlterConfigsResponse, request, results)
 
-    async def _alter(self, request, incremental: bool) -> list:
+    async def _alter(self, context: RequestContext, request: Message, incremental: bool) -> list:
+        """configs.Altered of each resource, None for a logger."""
+        if self._forward is not None:
+            return await self._passed_on(context, request, incremental)
         results = await self._controller.alter_configs(request, incremental)
         if not request.validate_only and any(
                 resource.resource_type == RESOURCE_BROKER for resource in request.resources):
             await self._registered()
         return results
+
+    async def _passed_on(self, context: RequestContext, request: Message,
+                         incremental: bool) -> list:
+        """As _alter(): the controller decides what this broker, which alone knows its files and
+        loggers, does not refuse."""
+        assert self._forward is not None, context.api_key
+        resources, image = request.resources, self._metadata.image
+        own = incremental * [configs.RESOURCE_LOGGER]
+        refused = [configs.own_fault(image, resource, self._settings, self._node_id, incremental)
+                   if resource.resource_type == RESOURCE_BROKER else None
+                   for resource in resources]
+        request.resources = [resource for resource, fault in zip(resources, refused, strict=True)
+                             if fault is None and resource.resource_type not in own]
+        decided = await self._decided(context, request) if request.resources else {}
+        request.resources = resources
+        return [None if resource.resource_type in own else
+                fault or decided[resource.resource_type, resource.resource_name]
+                for resource, fault in zip(resources, refused, strict=True)]
+
+    async def _decided(self, context: RequestContext, request: Message) -> dict:
+        """(type, name) -> configs.Altered, of each resource of a request."""
+        assert self._forward is not None, context.api_key
+        try:
+            answer = await self._forward(context, request)
+        except PeerError as error:
+            late = configs.Altered(ErrorCode.REQUEST_TIMED_OUT, str(error))
+            return {(row.resource_type, row.resource_name): late for row in request.resources}
+        return {(row.resource_type, row.resource_name):
+                configs.Altered(ErrorCode.of(row.error_code), row.error_message)
+                for row in answer.responses}
 
     def list_config_resources(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:

@@ -1,7 +1,7 @@
 """Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
+Called by: metadata.active_controller, under its lock; api.configs (own_fault).
 Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
   (2) what becomes a record satisfies the checks that put it into force; (3) with a secret, no
   sensitive setting of a broker becomes a record in the clear.
@@ -61,6 +61,23 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
         else:
             results.append(Altered())
     return records + eligible.cleared(image, records), results
+
+
+def own_fault(image: Image, resource, settings, node_id: int, incremental: bool) -> Altered | None:
+    """Why a broker, by its own files and settings, refuses a change of its settings or of all
+    brokers', None when it does not: no controller elsewhere can tell."""
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        _check_form(resource, incremental)
+        if name and node_number(name) != node_id:
+            raise _another(name, node_id)
+        _check_broker(image, image.configs.get((kind, name), {}), resource, settings, node_id,
+                      incremental)
+    except Refusal as refusal:
+        return Altered(refusal.error, refusal.message)
+    except ConfigError as error:
+        return Altered(_error_of(resource), str(error))
+    return None
 
 
 def _check_form(resource, incremental: bool) -> None:
@@ -188,12 +205,18 @@ def _check_node(image: Image, name: str, node_id: int, settings) -> None:
         return
     number = node_number(name)
     if number is None:
-        raise _bad(f"Node id must be an integer, but it is: {name}")
+        raise _another(name, node_id)
     # The controller decides for every broker of its cluster.
     if number not in image.brokers and settings.controller_listeners:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {number} found.")
     if number != node_id and number not in image.brokers:
-        raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
+        raise _another(name, node_id)
+
+
+def _another(name: str, node_id: int) -> Refusal:
+    """What a resource's name is that does not mean this broker."""
+    return _bad(f"Node id must be an integer, but it is: {name}" if node_number(name) is None
+                else f"Unexpected broker id, expected {node_id}, but received {name}")
 
 
 def node_number(name: str) -> int | None:
@@ -214,9 +237,10 @@ def _check_broker(image, current: dict, resource, settings, node_id, incremental
         raise Refusal(ErrorCode.INVALID_CONFIG,
                       f"The {CORDONED} configuration value cannot be set because it requires "
                       f"metadata.version >= {brokers.CORDONING}")
-    if resource.resource_name != str(node_id):
-        # Which directories another broker has it alone knows.
-        wanted.pop(CORDONED, None)
+    if per_broker and node_number(resource.resource_name) != node_id:
+        # It has judged: which files it has, and what its own file says, it alone knows.
+        dynamic.check_layer(wanted, per_broker)
+        return
     candidate = settings.check_dynamic(wanted, per_broker)
     if any(dynamic.base_name(key).startswith("ssl.") for key in changes):
         # Imported here: it loads OpenSSL.

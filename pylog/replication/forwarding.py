@@ -32,7 +32,8 @@ FORWARDED = frozenset((
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
     api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.CREATE_ACLS, api.DELETE_ACLS,
     api.ALTER_USER_SCRAM_CREDENTIALS))
-BROKER_LOGGER = 8
+# Resources of settings of which this broker knows more than a controller elsewhere.
+OWN_RESOURCES = frozenset((4, 8))      # A broker, its loggers.
 PRINCIPAL_VERSION = 0
 
 
@@ -52,9 +53,8 @@ class Forwarding:
             return False
         if key not in (api.ALTER_CONFIGS, api.INCREMENTAL_ALTER_CONFIGS):
             return True
-        # Loggers are this broker's own.
         request = codec.decode_request(key, context.api_version, body)
-        return not any(resource.resource_type == BROKER_LOGGER for resource in request.resources)
+        return not any(resource.resource_type in OWN_RESOURCES for resource in request.resources)
 
     async def ask(self, context: RequestContext, request: Any) -> Any:
         """The answer to a request that this broker has looked at. Raises PeerError."""

@@ -1,9 +1,15 @@
+import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
+from pylog.api.configs import ConfigsApi
+from pylog.config import Settings
 from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT
+from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
 
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
@@ -215,3 +221,55 @@ def test_a_broker_that_is_no_number_is_refused_however_it_looks(kind, name):
             new.DescribeConfigsResource(resource_type=kind, resource_name=name)]))
         assert answer.results[0].error_code == 42
     with_broker(scenario)
+
+
+def by_member(*resources, down=False):
+    """(what was passed on, [(error code, message)]) of broker 2, whose controller is elsewhere.
+    resources: (kind, name, setting, value)."""
+    new, response = (messages.IncrementalAlterConfigsRequest,
+                     messages.IncrementalAlterConfigsResponse)
+    passed = []
+
+    async def forward(context, request):
+        passed.extend((row.resource_type, row.resource_name) for row in request.resources)
+        if down:
+            raise PeerError("nobody is active")
+        return response(responses=[response.AlterConfigsResourceResponse(
+            error_code=0, error_message=None, resource_type=row.resource_type,
+            resource_name=row.resource_name) for row in reversed(request.resources)])
+
+    member = ConfigsApi(None, SimpleNamespace(image=SimpleNamespace(configs={}, features={})),
+                        Settings(), None, 2, forward)
+    answer = asyncio.run(member.incremental_alter_configs(
+        SimpleNamespace(api_key=api.INCREMENTAL_ALTER_CONFIGS), new(resources=[
+            new.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[
+                new.AlterableConfig(name=key, config_operation=SET, value=value)])
+            for kind, name, key, value in resources])))
+    return passed, [(row.error_code, row.error_message) for row in answer.responses]
+
+
+def test_with_a_controller_elsewhere_a_brokers_loggers_are_its_own():
+    logger = logging.getLogger("pylog.metadata")
+    before = logger.level
+    try:
+        assert by_member((LOGGER, "2", "pylog.metadata", "DEBUG")) == ([], [(0, None)])
+        assert logger.level == logging.DEBUG
+    finally:
+        logger.setLevel(before)
+
+
+def test_with_a_controller_elsewhere_a_broker_judges_what_is_its_own_or_everybodys():
+    topic, all_brokers = (TOPIC, "t", "flush.ms", "7"), (BROKER, "", "num.io.threads", "9")
+    assert by_member(topic, all_brokers, (BROKER, "2", "num.io.threads", "4")) == (
+        [(TOPIC, "t"), (BROKER, ""), (BROKER, "2")], [(0, None)] * 3)
+    passed, (other, mine, everybodys, good) = by_member(
+        (BROKER, "1", "num.io.threads", "9"), (BROKER, "2", "num.io.threads", "900"),
+        (BROKER, "", "num.io.threads", "nine"), topic)
+    assert passed == [(TOPIC, "t")] and good == (0, None)
+    assert other == (ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 2, but received 1")
+    assert mine[0] == everybodys[0] == ErrorCode.INVALID_REQUEST and "double" in mine[1]
+
+
+def test_without_an_active_controller_what_it_would_decide_is_timed_out():
+    _, ((error, text),) = by_member((TOPIC, "t", "flush.ms", "7"), down=True)
+    assert (error, text) == (ErrorCode.REQUEST_TIMED_OUT, "nobody is active")

@@ -106,6 +106,23 @@ def test_settings_of_every_registered_broker_are_the_controllers_to_alter():
     assert results[0].error == E.NONE and records[0].resource_name == "2"
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    ("listener.name.ssl.ssl.keystore.location", "/only/on/broker/2.pem"),
+    ("listeners", "SSL://:9092"), ("num.io.threads", "64"), ("cordoned.log.dirs", "/disk2")])
+def test_what_only_another_broker_can_judge_it_has_judged(name, value):
+    controller = Settings({
+        "process.roles": "controller", "node.id": "100", "listeners": "CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER", "controller.quorum.voters": "100@h:9093"})
+    records, results = alter(cluster(2), resource(RESOURCE_BROKER, "2", (name, configs.SET, value)),
+                             node_id=100, settings=controller)
+    assert results[0].error == E.NONE, results
+    assert (records[0].resource_name, records[0].value) == ("2", value)
+    _, results = alter(cluster(2), resource(
+        RESOURCE_BROKER, "2", ("num.io.threads", configs.SET, "many")), node_id=100,
+        settings=controller)
+    assert results[0].error == E.INVALID_REQUEST
+
+
 def test_a_setting_is_set_and_taken_back(image):
     key = RESOURCE_TOPIC, "t"
     assert after(image, resource(*key, ("segment.bytes", 0, "1048576")))[key] == {
