@@ -242,11 +242,22 @@ def _check_broker(image, current: dict, resource, settings, node_id, incremental
         dynamic.check_layer(wanted, per_broker)
         return
     candidate = settings.check_dynamic(wanted, per_broker)
-    if any(dynamic.base_name(key).startswith("ssl.") for key in changes):
+    _check_listeners(candidate, {dynamic.base_name(key) for key in changes})
+
+
+def _check_listeners(candidate, changed: set[str]) -> None:
+    """Nobody gets in by a listener without a certificate, or whose logins cannot be: the next start
+    would end there, and whoever could mend it is outside."""
+    opens = not changed.isdisjoint(("listeners", "listener.security.protocol.map"))
+    if opens or any(name.startswith("ssl.") for name in changed):
         # Imported here: it loads OpenSSL.
         from pylog.security import tls
 
         tls.check(candidate)
+    if opens or any("sasl." in name for name in changed):
+        from pylog.security import sasl
+
+        sasl.check(candidate)
 
 
 def _of_topic(image, name, configs, settings) -> None:

@@ -204,11 +204,13 @@ def _rule(text: str):
     try:
         if found is None:
             raise ValueError(text)
-        return (int(found["count"] or -1), found["format"],
-                re.compile(found["match"]) if found["match"] is not None else None,
-                re.compile(found["old"]) if found["old"] is not None else None,
-                # Java's $1 is \\1 here.
-                re.sub(r"\$(\d+)", r"\\g<\1>", found["new"] or ""),
+        like, old = (None if text is None else re.compile(text)
+                     for text in (found["match"], found["old"]))
+        # Java's $1 is \\1 here.
+        new = re.sub(r"\$(\d+)", r"\\g<\1>", found["new"] or "")
+        if old is not None:
+            old.sub(new, "")      # A group that it lacks is no login's fault.
+        return (int(found["count"] or -1), found["format"], like, old, new,
                 0 if found["all"] else 1, found["case"])
     except (ValueError, re.error):
         raise ConfigError(f"sasl.kerberos.principal.to.local.rules: {text} is no rule") from None

@@ -2,7 +2,8 @@
 
 Owns: the secret by which unknown users get their salts, for as long as this process lives; what is
   known of each listener's tokens.
-Called by: server.guard (Mechanisms), api.authentication.
+Called by: server.guard (Mechanisms), api.authentication; metadata.configs, which asks whether a
+  change can be used.
 Invariants: (1) a login is complete once, and says then who it was; (2) credentials are looked up
   when a login begins, as they are in force.
 Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
@@ -10,6 +11,7 @@ Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka'
 
 from __future__ import annotations
 
+import functools
 import secrets
 
 from pylog.config.errors import ConfigError
@@ -34,6 +36,12 @@ SERVED = (PLAIN, *scram.MECHANISMS, BEARER, kerberos.MECHANISM)
 KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 UNSECURED = "sasl.oauthbearer.unsecured.enable"
 SECRET_BYTES = 32
+
+
+def check(settings: Settings) -> None:
+    """Raises ConfigError when nobody could log in to a listener by these settings, as far as that
+    can be told without an issuer of tokens. Reads files."""
+    Mechanisms(settings, dict, lambda: 0, lambda: 0).check(asks=False)
 
 
 class Login:
@@ -94,12 +102,17 @@ class Mechanisms:
         self._acceptors: dict[tuple, kerberos.Acceptor] = {}     # By what they were made of.
         self._delegation: delegation.Delegation | None = None
 
-    def check(self) -> None:
-        """Raises ConfigError for a listener that nobody could log in to."""
+    def check(self, asks: bool = True) -> None:
+        """Raises ConfigError for a listener that nobody could log in to. asks: issuers, too,
+        whether they have keys; blocks."""
         for listener in self._settings.all_listeners:
             if listener.protocol in SASL_PROTOCOLS:
                 for mechanism in self.offered(listener.name):
-                    self.begin(listener.name, mechanism)
+                    if mechanism == BEARER and not asks:
+                        self._keys_url(listener.name)
+                        self._tls_of(listener.name)
+                    else:
+                        self.begin(listener.name, mechanism)
 
     def offered(self, listener: str) -> tuple[str, ...]:
         """Mechanisms of a listener. Raises ConfigError."""
@@ -187,9 +200,7 @@ class Mechanisms:
         if found is None:
             from pylog.security.tokens import Rules, Tokens
 
-            def value(name: str) -> Any:
-                return self._settings.of_listener(listener, name, BEARER)
-
+            value = functools.partial(self._of_bearer, listener)
             found = self._tokens[listener] = Tokens(Rules(
                 issuer=value("sasl.oauthbearer.expected.issuer"),
                 audience=value("sasl.oauthbearer.expected.audience"),
@@ -197,13 +208,16 @@ class Mechanisms:
                 scope_claim=value("sasl.oauthbearer.scope.claim.name"),
                 name_claim=value("sasl.oauthbearer.sub.claim.name"),
                 skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
-            ), self._keys_of(listener, value), self._now_ms)
+            ), self._keys_of(listener), self._now_ms)
         return found
 
-    def _keys_of(self, listener: str, value: Callable[[str], Any]) -> Keys | None:
-        from pylog.security.jwks import Keys
+    def _of_bearer(self, listener: str, name: str) -> Any:
+        return self._settings.of_listener(listener, name, BEARER)
 
-        url, is_open = value(KEYS_URL), value(UNSECURED)
+    def _keys_url(self, listener: str) -> str | None:
+        """Where the keys are, None where unsigned tokens count. Raises ConfigError."""
+        url: str | None = self._of_bearer(listener, KEYS_URL)
+        is_open = self._of_bearer(listener, UNSECURED)
         if url is None and is_open:
             return None
         if url is None:
@@ -213,8 +227,16 @@ class Mechanisms:
         if is_open:
             raise ConfigError(f"listener {listener}: {UNSECURED}=true and {KEYS_URL} exclude each "
                               "other")
-        keys = Keys(url, value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
-                    value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+        return url
+
+    def _keys_of(self, listener: str) -> Keys | None:
+        from pylog.security.jwks import Keys
+
+        url = self._keys_url(listener)
+        if url is None:
+            return None
+        keys = Keys(url, self._of_bearer(listener, "sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+                    self._of_bearer(listener, "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
                     self._tls_of(listener), lambda: self._now_ns() / 1e9)
         keys.load()
         return keys

@@ -14,7 +14,7 @@ import logging
 from pylog._native.tls import VERSIONS, TlsError, TlsServer, library
 from pylog.config import ConfigError
 from pylog.config.listeners import TLS_PROTOCOLS
-from pylog.security import stores
+from pylog.security import certificate_names, stores
 
 log = logging.getLogger("pylog.tls")
 
@@ -87,6 +87,8 @@ def getter(settings, listener):
 def use(server: TlsServer, settings, listener) -> stores.Own:
     """Gives new connections what the settings say. Blocks. Raises ConfigError."""
     get = getter(settings, listener)
+    if listener.protocol == "SSL":
+        certificate_names.Rules(get(certificate_names.NAME))
     own = stores.own(get)
     if own is None:
         raise ConfigError(f"{listener!r} speaks TLS and has no certificate: set "
@@ -109,7 +111,7 @@ def use(server: TlsServer, settings, listener) -> stores.Own:
 
 def check(settings) -> None:
     """Raises ConfigError when a listener could not use these settings. Reads their files."""
-    for listener in settings.listeners:
+    for listener in settings.all_listeners:
         if listener.protocol in TLS_PROTOCOLS:
             use(TlsServer(), settings, listener)
 

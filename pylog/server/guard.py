@@ -49,7 +49,7 @@ class Guard:
         self.identities = identities.Identities()
         self._settings, self._listener_name = settings, network.listener_name
         self._metadata = metadata
-        self._mappings: dict[str, Rules] = {}    # By their text, which changes with a start only.
+        self._mappings: dict[str, Rules] = {}    # By their text.
         self._grants = grants
         self._reactors = network.reactors
         path = settings["audit.log.file"]

@@ -205,6 +205,28 @@ def test_a_brokers_settings_are_judged_as_they_would_be_after_the_change(image):
     assert result.error == E.INVALID_REQUEST and "log.cleaner.threads" in result.message
 
 
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("listener.name.sasl_plaintext.plain.sasl.jaas.config", "s3cret", "expected `module required"),
+    ("listener.name.sasl_plaintext.sasl.enabled.mechanisms", "PLAIN,NONE", "served are PLAIN"),
+    ("listener.name.sasl_plaintext.sasl.enabled.mechanisms", "OAUTHBEARER",
+     "jwks.endpoint.url is not set"),
+    ("listeners", "SASL_PLAINTEXT://:9093,SSL://:9094", "has no certificate"),
+    ("listener.name.ssl.ssl.principal.mapping.rules", "RULE:x", "invalid rule")])
+def test_what_would_let_nobody_in_and_end_the_next_start_is_refused(image, name, value, words):
+    settings = Settings({
+        "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093" + ",SSL://:9095" * (
+            "mapping" in name), "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": 'm required user_a="a";'})
+    _, (result,) = alter(image, resource(RESOURCE_BROKER, "1", (name, 0, value)),
+                         settings=settings)
+    assert result.error == E.INVALID_REQUEST and words in result.message
+    assert "s3cret" not in result.message
+    good = 'm required user_a="b" user_b="b";'
+    records, _ = alter(image, resource(RESOURCE_BROKER, "1", (
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config", 0, good)), settings=settings)
+    assert [record.value for record in records] == [good]
+
+
 PASSWORD = "listener.name.plaintext.ssl.key.password"
 
 

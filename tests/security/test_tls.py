@@ -20,6 +20,7 @@ def test_a_start_says_which_library_encrypts(caplog):
     ({}, "speaks TLS and has no certificate: set listener.name.one.ssl.keystore.location"),
     ({"listener.name.one.ssl.keystore.key": "x"}, "certificate chain is not specified"),
     ({"listener.name.one.ssl.keystore.location": "/nowhere"}, "/nowhere: No such file"),
+    ({"listener.name.one.ssl.principal.mapping.rules": "RULE:x"}, "invalid rule: RULE:x"),
 ])
 def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, words):
     settings = Settings({
