@@ -64,14 +64,22 @@ class Keys:
         self._tried_s = self._seconds()
         stamp = self._stamp_now()
         try:
-            rows = json.loads(self._read())["keys"]
-            found = [jwk.import_key(row) for row in rows
-                     if row.get("kty") in KINDS and row.get("use", "sig") == "sig"]
-        except (errors.JoseError, OSError, HTTPException, ValueError, KeyError, TypeError,
-                AttributeError, RecursionError) as error:
+            rows = [row for row in json.loads(self._read())["keys"]
+                    if row.get("kty") in KINDS and row.get("use", "sig") == "sig"]
+        except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError,
+                RecursionError) as error:
             raise ConfigError(f"no keys from {self._url}: {error}") from None
+        found: list[Any] = []
+        reasons: list[str] = []
+        for row in rows:
+            try:
+                found.append(jwk.import_key(row))
+            except (errors.JoseError, ValueError, KeyError, TypeError) as error:
+                # RFC 7517: one that is not understood leaves the others.
+                reasons.append(f"{type(error).__name__}: {error}")
         if not found:
-            raise ConfigError(f"no keys from {self._url}: it lists none that sign tokens")
+            why = ", ".join(reasons) or "it lists none that sign tokens"
+            raise ConfigError(f"no keys from {self._url}: {why}")
         keys = {key.kid: key for key in found}
         if len(found) == 1:
             # A token need not say which, where there is one.
@@ -110,7 +118,13 @@ class Keys:
     def _load_again(self) -> None:
         if self._loading.acquire(blocking=False):
             self._tried_s = self._seconds()
-            threading.Thread(target=self._loaded, name="jwks", daemon=True).start()
+            try:
+                threading.Thread(target=self._loaded, name="jwks", daemon=True).start()
+            except RuntimeError as error:
+                # The system has no thread just now: it is tried again.
+                self._loading.release()
+                log.warning("the keys of tokens were not loaded again",
+                            extra={"reason": str(error)})
 
     def _loaded(self) -> None:
         try:

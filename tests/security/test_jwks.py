@@ -105,6 +105,37 @@ def test_what_is_no_key_set_stops_the_start_with_a_line(tmp_path, clock, content
         loaded(f"file://{path}", clock)
 
 
+@pytest.mark.parametrize("odd", [
+    {"kty": "EC", "crv": "P-9", "x": "AA", "y": "AA"}, {"kty": "RSA", "kid": "x"},
+    {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, {"kty": "RSA", "n": "!!", "e": "AQAB"},
+    {"kty": "RSA", "n": 5, "e": "AQAB"}], ids=json.dumps)
+def test_a_key_that_is_not_understood_leaves_the_others(tmp_path, clock, odd):
+    path = tmp_path / "keys.json"
+    published = json.loads(Issuer().published)
+    path.write_text(json.dumps({"keys": [odd, *published["keys"]]}))
+    assert loaded(f"file://{path}", clock).find("first") is not None
+
+
+def test_a_thread_that_the_system_has_not_now_is_begun_later(clock, monkeypatch, caplog):
+    class Threads:
+        @staticmethod
+        def Thread(**options):
+            raise RuntimeError("can't start new thread")
+
+    issuer = Issuer()
+    with served(issuer) as server:
+        keys = loaded(f"{server.url}/keys", clock)
+        issuer.new_key("second")
+        clock.s += 2
+        with monkeypatch.context() as shortage:
+            shortage.setattr(jwks, "threading", Threads)
+            assert keys.find("second") is None
+        assert "can't start new thread" in [
+            getattr(one, "reason", "") for one in caplog.records]
+        clock.s += 2
+        soon(lambda: keys.find("second") is not None)
+
+
 @pytest.mark.parametrize("url", ["/keys.json", "ftp://x/keys", "", "data:,x"])
 def test_an_address_of_another_kind_is_refused(url, clock):
     with pytest.raises(ConfigError, match="expected file:///path"):

@@ -81,7 +81,7 @@ def test_the_header_is_not_believed(issuer, tmp_path):
     other = Issuer(kind=issuer.kind)
     embedded = other.token("alice", header={"jwk": other.keys["first"].as_dict(private=False)})
     assert not counts(tokens(issuer, tmp_path), embedded)
-    for header in ({"kid": "another"}, {"kid": 7}, {"kid": ["first"]}):
+    for header in ({"kid": "another"}, {"kid": 7}, {"kid": ["first"]}, {"crit": 5}):
         text = issuer.token("alice")
         head = json.loads(base64.urlsafe_b64decode(text.partition(".")[0] + "==")) | header
         forged = base64.urlsafe_b64encode(json.dumps(head).encode()).decode().rstrip("=")
