@@ -233,6 +233,11 @@ class StandardAuthorizer(Authorizer):
         named = self._named.get(resource_type)
         return named is not None and next(named.on(name, ANYWHERE), None) is not None
 
+    def _is_all_named(self, resource_type: int) -> bool:
+        """Whether there is no name that no rule names (3)."""
+        named = self._named.get(resource_type)
+        return named is not None and (LITERAL, EVERYTHING) in named.named
+
     def authorize_any(self, principal: Principal, host: str, operation: int,
                       resource_type: int) -> Decision:
         name = str(principal)
@@ -257,8 +262,7 @@ class StandardAuthorizer(Authorizer):
                     and not any(wanted[:size] in denied_prefixes
                                 for size in range(len(wanted) + 1)):
                 return Decision(True, rule, "")
-        if not allowed and self._open and not denied_names and not denied_prefixes \
-                and resource_type not in self._named:
+        if self._open and not self._is_all_named(resource_type):
             return Decision(True, None, "allow.everyone.if.no.acl.found")
         return Decision(False, None, "no rule allows it")
 

@@ -155,10 +155,19 @@ def test_what_is_open_to_all_is_so_again_when_its_last_rule_goes():
     first, second, third = rules
     given.take({second: rules[second]}, frozenset([first, third]))
     assert not may(given) and may(given, name="xy")
-    assert given.authorize_any(user("a"), "h", READ, authorizer.GROUP).allowed
-    assert not given.authorize_any(user("a"), "h", READ, TOPIC).allowed
     given.take({}, frozenset([second]))
-    assert may(given) and given.authorize_any(user("a"), "h", READ, TOPIC).allowed
+    assert may(given)
+
+
+def test_some_topic_is_open_to_all_unless_a_rule_names_them_all():
+    """As Kafka's: a producer without a transactional id may begin where it may write to others."""
+    def some(*rules):
+        return made(*rules, allow_everyone_if_no_acl_found="true").authorize_any(
+            user("a"), "h", WRITE, TOPIC).allowed
+    assert some() and some(rule("x", principal="User:b")) and some(rule("x", WRITE, DENY))
+    assert some(rule("x", principal="User:b", pattern=PREFIXED))
+    assert not some(rule("*", principal="User:b")) and not some(rule("*", WRITE, DENY))
+    assert some(rule("*", WRITE), rule("x", WRITE, DENY))
 
 
 def test_credentials_change_no_decision():
