@@ -473,8 +473,8 @@ class Broker:
             await in_thread(self.metadata.refresh_certificates)
 
     async def _ask_again(self) -> None:
-        if self._authorizer is not None:
-            self.guard().ask_again()
+        if self._authorizer is not None and self.guard().ask_again():
+            self.repeats.void()
 
     async def _remove_expired_tokens(self) -> None:
         now_ms, controller = self.now_ms(), self.metadata.controller

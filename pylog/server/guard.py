@@ -76,16 +76,18 @@ class Guard:
             self._reactors.set_principal(connection, number, SAME_SESSION)
         self._grants.void()
 
-    def ask_again(self) -> None:
+    def ask_again(self) -> bool:
         """To be called often: what decides by more than the metadata may have changed its mind,
-        and what could not take the rules may do so now."""
+        and what could not take the rules may do so now. Whether answers of before are void."""
         if self.access is None:
-            return
+            return False
         enforcer = self.access.authorizer
-        if isinstance(enforcer, Contained) and enforcer.is_behind:
+        was_behind = isinstance(enforcer, Contained) and enforcer.is_behind
+        if was_behind:
             self.take(self._metadata.image.security)
         if not enforcer.from_image:
             self._grants.void()
+        return was_behind or not enforcer.from_image
 
     @property
     def audit_dropped(self) -> int:

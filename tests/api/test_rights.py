@@ -351,6 +351,32 @@ def test_a_right_that_an_authorizer_of_ones_own_takes_back_ends_without_a_new_ru
     assert comes(alice, REFUSED)
 
 
+def test_a_heartbeat_that_is_answered_again_ends_with_the_right_to_it(fickle):
+    authorizer_, _, alice = fickle
+
+    def beat(epoch: int, **fields):
+        answer = alice.ask(api.CONSUMER_GROUP_HEARTBEAT, 1, messages.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="a-member", member_epoch=epoch, **fields))
+        time.sleep(0.05)
+        return answer
+
+    alice.ask(api.FIND_COORDINATOR, 4, messages.FindCoordinatorRequest(
+        key_type=0, coordinator_keys=["g"]))
+    joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t"],
+               "topic_partitions": []}
+    end_s = time.monotonic() + 60
+    while (answer := beat(0, **joining)).error_code and time.monotonic() < end_s:
+        continue
+    epoch = answer.member_epoch
+    while (answer := beat(epoch)).heartbeat_interval_ms < 5000 and time.monotonic() < end_s:
+        epoch = answer.member_epoch
+    assert [beat(epoch).error_code for _ in range(3)] == [0, 0, 0]
+    authorizer_.open = False
+    while not (answer := beat(epoch)).error_code and time.monotonic() < end_s:
+        continue
+    assert answer.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
 def test_an_authorizer_that_could_not_take_the_rules_gets_them_again(fickle):
     authorizer_, port, alice = fickle
     authorizer_.away = True
