@@ -102,14 +102,14 @@ class _Patterns:
             if rule.pattern_type == PREFIXED:
                 size = len(rule.resource_name)
                 self.lengths[size] = self.lengths.get(size, 0) + 1
-        self.named[key].setdefault(rule.host, []).append(rule)
+        self.named[key].setdefault(_address(rule.host), []).append(rule)
 
     def remove(self, rule: Rule) -> None:
         key = (rule.pattern_type, rule.resource_name)
-        hosts = self.named[key]
-        hosts[rule.host].remove(rule)
-        if not hosts[rule.host]:
-            del hosts[rule.host]
+        hosts, host = self.named[key], _address(rule.host)
+        hosts[host].remove(rule)
+        if not hosts[host]:
+            del hosts[host]
         if not hosts:
             del self.named[key]
             if rule.pattern_type == PREFIXED:
@@ -265,6 +265,21 @@ class StandardAuthorizer(Authorizer):
         if self._open and not self._is_all_named(resource_type):
             return Decision(True, None, "allow.everyone.if.no.acl.found")
         return Decision(False, None, "no rule allows it")
+
+
+def _address(host: str) -> str:
+    """A rule's host as connections have theirs: Kafka's rules have IPv6 addresses in full, as Java
+    writes them."""
+    if ":" not in host:
+        return host
+    # Imported here: few rules have such an address.
+    import ipaddress
+
+    try:
+        found = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    return str(found.ipv4_mapped or found)
 
 
 def _allows(given: int, wanted: int) -> bool:

@@ -113,6 +113,16 @@ def test_some_topic_is_enough_where_any_will_do():
     assert not some(rule("*", WRITE), rule("*", WRITE, DENY))
 
 
+@pytest.mark.parametrize(("written", "host"), [
+    ("2001:db8:0:0:0:0:0:1", "2001:db8::1"), ("2001:DB8::1", "2001:db8::1"),
+    ("0:0:0:0:0:0:0:1", "::1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("no:address", "no:address")])
+def test_an_address_is_meant_however_it_is_written(written, host):
+    given = made(rule(), rule(host=written, permission=DENY))
+    assert not may(given, host=host) and may(given, host="2001:db8::2")
+    given.take({})
+    assert not given._held and not given.knows_hosts
+
+
 def test_rules_come_and_go_as_a_plain_list_says(random_source):
     """Against the same decision made by reading all rules."""
     names, given, kept = ["", "a", "ab", "abc", "b", "*"], made(), {}
