@@ -20,12 +20,14 @@ def options(text: str) -> dict[str, str]:
     if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
         raise ConfigError('sasl.jaas.config: expected `module required key="value" …;`')
     found: dict[str, str] = {}
-    rest = tokens[2:-1]
+    rest, last = tokens[2:-1], tokens[1]
     while rest:
         if len(rest) < 3 or rest[1] != "=":
-            raise ConfigError(f"sasl.jaas.config: option {rest[0]} has no value, or the text has "
-                              "more than one login module")
-        found[rest[0]] = rest[2]
+            # Keeps (1): it may be the rest of a password with a blank in it.
+            raise ConfigError(f'sasl.jaas.config: expected key="value" or ; behind {last}, and one '
+                              "login module in all")
+        last = rest[0]
+        found[last] = rest[2]
         del rest[:3]
     return found
 

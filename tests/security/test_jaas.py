@@ -21,6 +21,8 @@ def test_options_are_read(text, options):
 @pytest.mark.parametrize("text", [
     "", ";", MODULE, f"{MODULE} required", f'{MODULE} required password="secret',
     f"{MODULE} maybe;",
+    f"{MODULE} required username=a password=top secret;",
+    f'{MODULE} required password="top" secret user="a";',
     f'{MODULE} required password "secret";', f'{MODULE} required a="secret"; {MODULE} required;'])
 def test_what_is_no_login_setting_is_refused_without_a_secret(text):
     with pytest.raises(ConfigError) as refused:
