@@ -10,6 +10,7 @@ Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (clients' certific
 from __future__ import annotations
 
 import logging
+import threading
 
 from pylog._native.tls import VERSIONS, TlsError, TlsServer, library
 from pylog.config import ConfigError
@@ -28,6 +29,7 @@ class ListenerTls:
         self._settings = settings
         self._listener = listener
         self._server = TlsServer()
+        self._loading = threading.Lock()     # Whoever reads last is the last to use it.
         self._stamp: tuple | None = None
 
     @property
@@ -37,25 +39,28 @@ class ListenerTls:
 
     def load(self) -> None:
         """Reads all of it. Blocks. Raises ConfigError (1), with the listener's name."""
-        stamp, where = self._now(), f"{self._listener!r}"
+        where = f"{self._listener!r}"
         try:
-            own = use(self._server, self._settings, self._listener)
+            with self._loading:
+                stamp = self._now()
+                own = use(self._server, self._settings, self._listener)
+                self._stamp = stamp
         except ConfigError as error:
             text = str(error)
             raise ConfigError(text if text.startswith(where) else f"{where}: {text}") from None
-        self._stamp = stamp
         log.info("the listener speaks TLS", extra={
             "listener": self._listener.name, "library": library(),
             "expires": stores.chain_expiry(own.chain)})
 
     def refresh(self) -> bool:
         """Reads again what has changed, if anything has; what is wrong is logged once. Blocks."""
-        stamp = self._now()
-        if stamp == self._stamp:
-            return False
-        self._stamp = stamp
         try:
-            own = use(self._server, self._settings, self._listener)
+            with self._loading:
+                stamp = self._now()
+                if stamp == self._stamp:
+                    return False
+                self._stamp = stamp
+                own = use(self._server, self._settings, self._listener)
         except ConfigError as error:
             log.error("the new certificates cannot be used", extra={
                 "listener": self._listener.name, "reason": str(error)})

@@ -1,11 +1,14 @@
 """The TLS of a listener, as its broker tells of it."""
 
 import logging
+import threading
 
 import pytest
 
 from pylog._native.tls import library
 from pylog.config import ConfigError, Settings
+from pylog.config.listeners import Listener
+from pylog.security import stores, tls
 from pylog.security.tls import ListenerTls
 from pylog.testing import Broker
 
@@ -30,3 +33,39 @@ def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, word
         ListenerTls(settings, settings.listeners[0]).load()
     told = str(caught.value)
     assert told.startswith("ONE://127.0.0.1:9") and told.count("ONE://") == 1 and words in told
+
+
+class Changing:
+    """Settings whose key is `now`."""
+
+    now = "first"
+
+    def of_listener(self, listener, name):
+        return self.now if name == "ssl.keystore.key" else None
+
+
+def test_the_certificate_that_is_read_last_is_the_one_in_use(monkeypatch):
+    """A change of settings and the look at files each second are two threads."""
+    settings, used = Changing(), []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def use(server, given, listener):
+        read = given.now
+        if read == "first":
+            begun.set()
+            assert goes_on.wait(10)
+        used.append(read)
+        return stores.Own(b"", b"", None)
+
+    monkeypatch.setattr(tls, "use", use)
+    changed = ListenerTls(settings, Listener("ONE", "", 0, "SSL"))
+    earlier, later = (threading.Thread(target=changed.refresh) for _ in range(2))
+    earlier.start()
+    assert begun.wait(10)
+    settings.now = "second"
+    later.start()
+    later.join(0.2)
+    goes_on.set()
+    earlier.join()
+    later.join()
+    assert used[-1] == "second"
