@@ -1,11 +1,11 @@
 """SASL of the listeners: which mechanisms they offer, and one login after the other.
 
-Owns: the secret by which unknown users get their salts, for as long as this process lives; what is
-  known of each listener's tokens.
+Owns: the secret by which unknown users get their salts, for as long as this process lives; the keys
+  of those who issue each listener's tokens.
 Called by: server.guard (Mechanisms), api.authentication; metadata.configs, which asks whether a
   change can be used.
-Invariants: (1) a login is complete once, and says then who it was; (2) credentials are looked up
-  when a login begins, as they are in force.
+Invariants: (1) a login is complete once, and says then who it was; (2) credentials and settings are
+  looked up when a login begins, as they are in force; (3) no login waits for an issuer of tokens.
 Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
 """
 
@@ -98,21 +98,25 @@ class Mechanisms:
         self._now_ms, self._now_ns = now_ms, now_ns
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._passwords: dict[str, dict[str, str]] = {}
-        self._tokens: dict[str, Tokens] = {}     # By listener.
+        self._keys: dict[str, tuple[tuple, Keys]] = {}     # By listener: what made of, the keys.
         self._acceptors: dict[tuple, kerberos.Acceptor] = {}     # By what they were made of.
         self._delegation: delegation.Delegation | None = None
 
     def check(self, asks: bool = True) -> None:
-        """Raises ConfigError for a listener that nobody could log in to. asks: issuers, too,
-        whether they have keys; blocks."""
+        """Raises ConfigError for a listener that nobody could log in to. asks: as check_login."""
         for listener in self._settings.all_listeners:
             if listener.protocol in SASL_PROTOCOLS:
                 for mechanism in self.offered(listener.name):
-                    if mechanism == BEARER and not asks:
-                        self._keys_url(listener.name)
-                        self._tls_of(listener.name)
-                    else:
-                        self.begin(listener.name, mechanism)
+                    self.check_login(listener.name, mechanism, asks)
+
+    def check_login(self, listener: str, mechanism: str, asks: bool = True) -> None:
+        """Raises ConfigError when nobody could log in by a mechanism. asks: an issuer of tokens,
+        too, for its keys; blocks."""
+        self.begin(listener, mechanism)
+        if mechanism == BEARER and asks:
+            keys = self._keys_of(listener)
+            if keys is not None:
+                keys.load()
 
     def offered(self, listener: str) -> tuple[str, ...]:
         """Mechanisms of a listener. Raises ConfigError."""
@@ -195,21 +199,18 @@ class Mechanisms:
     # ---- tokens ---------------------------------------------------------------------------------
 
     def _tokens_of(self, listener: str) -> Tokens:
-        """What the listener takes as a token. Blocks at first. Raises ConfigError."""
-        found = self._tokens.get(listener)
-        if found is None:
-            from pylog.security.tokens import Rules, Tokens
+        """What the listener takes as a token. Raises ConfigError."""
+        from pylog.security.tokens import Rules, Tokens
 
-            value = functools.partial(self._of_bearer, listener)
-            found = self._tokens[listener] = Tokens(Rules(
-                issuer=value("sasl.oauthbearer.expected.issuer"),
-                audience=value("sasl.oauthbearer.expected.audience"),
-                scope=value("sasl.oauthbearer.expected.scope"),
-                scope_claim=value("sasl.oauthbearer.scope.claim.name"),
-                name_claim=value("sasl.oauthbearer.sub.claim.name"),
-                skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
-            ), self._keys_of(listener), self._now_ms)
-        return found
+        value = functools.partial(self._of_bearer, listener)
+        return Tokens(Rules(
+            issuer=value("sasl.oauthbearer.expected.issuer"),
+            audience=value("sasl.oauthbearer.expected.audience"),
+            scope=value("sasl.oauthbearer.expected.scope"),
+            scope_claim=value("sasl.oauthbearer.scope.claim.name"),
+            name_claim=value("sasl.oauthbearer.sub.claim.name"),
+            skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
+        ), self._keys_of(listener), self._now_ms)
 
     def _of_bearer(self, listener: str, name: str) -> Any:
         return self._settings.of_listener(listener, name, BEARER)
@@ -230,20 +231,26 @@ class Mechanisms:
         return url
 
     def _keys_of(self, listener: str) -> Keys | None:
-        from pylog.security.jwks import Keys
-
+        """The keys by the settings of now, None where unsigned tokens count. Raises ConfigError."""
         url = self._keys_url(listener)
         if url is None:
             return None
-        keys = Keys(url, self._of_bearer(listener, "sasl.oauthbearer.jwks.endpoint.refresh.ms"),
-                    self._of_bearer(listener, "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
-                    self._tls_of(listener), lambda: self._now_ns() / 1e9)
-        keys.load()
-        return keys
+        refresh_ms, retry_ms, text = (self._of_bearer(listener, name) for name in (
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.jaas.config"))
+        made_of = url, refresh_ms, retry_ms, text
+        found = self._keys.get(listener)
+        if found is None or found[0] != made_of:
+            from pylog.security.jwks import Keys
 
-    def _tls_of(self, listener: str) -> ssl.SSLContext | None:
+            # Keeps (3): after the start they are loaded once a token asks for one.
+            found = self._keys[listener] = made_of, Keys(
+                url, refresh_ms, retry_ms, self._tls_of(text), lambda: self._now_ns() / 1e9)
+        return found[1]
+
+    @staticmethod
+    def _tls_of(text: str | None) -> ssl.SSLContext | None:
         """Towards the issuer: Kafka has the stores in the login module's options."""
-        text = self._settings.of_listener(listener, "sasl.jaas.config", BEARER)
         if text is None:
             return None
         from pylog.security import outgoing

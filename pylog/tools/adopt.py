@@ -141,7 +141,7 @@ def _logins_of(settings: Settings, listener: str) -> Iterator[Finding]:
         return
     for mechanism in offered:
         try:
-            mechanisms.begin(listener, mechanism)
+            mechanisms.check_login(listener, mechanism)
         except ConfigError as error:
             yield Finding("listener", listener, FAIL, str(error),
                           f"nobody could log in by {mechanism}")

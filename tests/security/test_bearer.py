@@ -1,10 +1,15 @@
 """OAUTHBEARER's server side: what a client says, and what it is answered."""
 
+import time
+
 import pytest
 
+from pylog.config import ConfigError, Settings
 from pylog.security import bearer
 from pylog.security.errors import AuthenticationFailed, TokenRefused
+from pylog.security.sasl import BEARER, KEYS_URL, Mechanisms
 from pylog.security.tokens import Token
+from tests.security.issuer import Issuer, served
 
 
 def check(text):
@@ -53,3 +58,47 @@ def test_what_is_no_token_is_refused_without_a_reason(message):
     with pytest.raises(AuthenticationFailed) as failed:
         exchange().step(message)
     assert failed.value.text is None
+
+
+def let_in(mechanisms, token) -> bool:
+    login = mechanisms.begin("SASL_SSL", BEARER)
+    login.step(f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    return login.is_complete
+
+
+def mechanisms_of(settings) -> Mechanisms:
+    return Mechanisms(settings, dict, lambda: int(time.time() * 1000), time.monotonic_ns)
+
+
+def test_tokens_are_judged_by_the_settings_of_now(tmp_path):
+    """A listener that was closed and opened again may take others."""
+    issuer, path = Issuer(), tmp_path / "keys.json"
+    path.write_text(issuer.published)
+    settings = Settings({
+        "listeners": "SASL_SSL://:9093", "sasl.enabled.mechanisms": BEARER,
+        KEYS_URL: f"file://{path}", "sasl.oauthbearer.expected.audience": "before"})
+    mechanisms = mechanisms_of(settings)
+    mechanisms.check()
+    assert let_in(mechanisms, issuer.token(aud="before"))
+    settings.set_dynamic({}, {
+        "listener.name.sasl_ssl.sasl.oauthbearer.expected.audience": "after"})
+    assert not let_in(mechanisms, issuer.token(aud="before"))
+    assert let_in(mechanisms, issuer.token(aud="after"))
+
+
+def test_a_login_waits_for_no_issuer():
+    """One that is new to a broker that runs is asked beside."""
+    issuer = Issuer()
+    with served(issuer) as server:
+        settings = Settings({
+            "listeners": "SASL_SSL://:9093", "sasl.enabled.mechanisms": BEARER,
+            KEYS_URL: f"{server.url}/keys"})
+        mechanisms, token = mechanisms_of(settings), issuer.token()
+        mechanisms.check(asks=False)
+        assert not let_in(mechanisms, token)
+        end_s = time.monotonic() + 20
+        while not let_in(mechanisms, token):
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+    with pytest.raises(ConfigError, match="no keys from"):
+        mechanisms_of(settings).check()
