@@ -80,10 +80,10 @@ def getter(settings, listener):
     """The listener's own settings, by name."""
 
     def get(name: str):
-        if name == "ssl.client.auth" and listener.protocol == "SASL_SSL":
+        if name == "ssl.client.auth" and listener.protocol == "SASL_SSL" \
+                and settings.value(f"listener.name.{listener.name.lower()}.{name}") is None:
             # KIP-684: the general one is meant for listeners without SASL.
-            own = settings.value(f"listener.name.{listener.name.lower()}.{name}")
-            return "none" if own is None else own
+            return "none"
         return settings.of_listener(listener.name, name)
 
     return get

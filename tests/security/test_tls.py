@@ -35,6 +35,15 @@ def test_a_start_that_a_certificate_prevents_names_the_listener_once(texts, word
     assert told.startswith("ONE://127.0.0.1:9") and told.count("ONE://") == 1 and words in told
 
 
+@pytest.mark.parametrize(("texts", "wanted"), [
+    ({"ssl.client.auth": "required"}, "none"),
+    ({"listener.name.sasl_ssl.ssl.client.auth": "required "}, "required"),
+    ({"ssl.client.auth": "required", "listener.name.sasl_ssl.ssl.client.auth": "none"}, "none")])
+def test_a_listener_with_logins_wants_certificates_where_its_own_setting_says_so(texts, wanted):
+    settings = Settings({"listeners": "SASL_SSL://:9093", **texts})
+    assert tls.getter(settings, settings.listeners[0])("ssl.client.auth") == wanted
+
+
 class Changing:
     """Settings whose key is `now`."""
 
