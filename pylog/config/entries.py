@@ -10,7 +10,7 @@ Source: KIP-133, KIP-226, KIP-569; orders and omissions as Kafka 4.3's.
 from collections import namedtuple
 from weakref import WeakKeyDictionary
 
-from . import catalogue, dynamic, groups, values
+from . import catalogue, dynamic, groups, topics, values
 
 (UNKNOWN, TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, LOGGER, SUBSCRIPTION,
  GROUP) = range(9)
@@ -40,11 +40,12 @@ def of_cluster(settings, wanted=None) -> list[Entry]:
 
 def of_topic(settings, own: dict, wanted=None) -> list[Entry]:
     """All settings of a topic; own: its overrides as text."""
+    typed = topics.usable(own)
     names = [name for name in catalogue.topic_names()
-             if name in own or catalogue.is_shown(name)]
+             if name in typed or catalogue.is_shown(name)]
     inherited = _inherited(settings)
-    return [_of_topic(settings, name, values.parse(catalogue.topic(name), own[name]), True)
-            if name in own else inherited[name] for name in _chosen(names, wanted)]
+    return [_of_topic(settings, name, typed[name], True) if name in typed else inherited[name]
+            for name in _chosen(names, wanted)]
 
 
 def _inherited(settings) -> dict[str, Entry]:
@@ -68,6 +69,7 @@ def _of_topic(settings, name: str, value, is_own: bool) -> Entry:
 
 def of_group(settings, own: dict, wanted=None) -> list[Entry]:
     """All settings of a group; own: its overrides as text."""
+    own = groups.usable(own)
     effective = groups.group_config(own, settings)
     found = []
     names = [name for name in groups.names() if name in own or catalogue.is_shown(name)]

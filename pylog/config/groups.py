@@ -120,6 +120,19 @@ def group_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
     return effective
 
 
+def usable(configs: dict[str, str]) -> dict[str, str]:
+    """A group's stored settings without those that no group can have: another version may have
+    stored them."""
+    found = {}
+    for name, text in configs.items():
+        try:
+            values.parse(group(name), text)
+        except (KeyError, ConfigError):
+            continue
+        found[name] = text
+    return found
+
+
 def validate_group_configs(configs: dict[str, str], settings) -> None:
     """Raises ConfigError when a group cannot have these own settings."""
     for name in configs:

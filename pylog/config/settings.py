@@ -163,7 +163,8 @@ class Settings:
         return self._topic_defaults
 
     def topic_config(self, configs: dict[str, str]) -> dict[str, values.Value]:
-        """All topic settings in effect for a topic with these own settings (valid ones)."""
+        """All topic settings in effect for a topic with these own settings, as far as they are
+        valid."""
         return topics.topic_config(configs, self)
 
     def validate_topic_configs(self, configs: dict) -> dict[str, values.Value]:

@@ -1,7 +1,7 @@
 """Topic settings: their values from the broker's, and the checks on what a client asks for.
 
 Owns: nothing.
-Called by: config.settings, log.partitions; metadata through `Settings`.
+Called by: config.settings, config.entries, log.partitions; metadata through `Settings`.
 Invariants: (1) what validate_topic_configs lets pass, topic_config can apply.
 Source: Kafka's topic settings and their cross checks, as observed on Kafka 4.3.
 """
@@ -72,11 +72,21 @@ def validate_topic_configs(configs: dict[str, str | None], settings) -> dict[str
     return typed
 
 
+def usable(configs: dict[str, str]) -> dict[str, values.Value]:
+    """The typed values of a topic's stored settings, without those that no topic can have:
+    another version may have stored them."""
+    found = {}
+    for name, text in configs.items():
+        try:
+            found[name] = validate_topic_config(name, text)
+        except ConfigError:
+            continue
+    return found
+
+
 def topic_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
     """All topic settings in effect for a topic whose own are `configs` (names and texts)."""
-    effective = {**settings.topic_defaults(),
-                 **{name: values.parse(catalogue.topic(name), text)
-                    for name, text in configs.items()}}
+    effective = {**settings.topic_defaults(), **usable(configs)}
     if effective["internal.segment.bytes"] is not None:
         effective["segment.bytes"] = effective["internal.segment.bytes"]
     return effective

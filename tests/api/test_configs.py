@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.api.configs import ConfigsApi
-from pylog.config import Settings
+from pylog.config import Settings, entries
 from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
@@ -273,3 +273,23 @@ def test_with_a_controller_elsewhere_a_broker_judges_what_is_its_own_or_everybod
 def test_without_an_active_controller_what_it_would_decide_is_timed_out():
     _, ((error, text),) = by_member((TOPIC, "t", "flush.ms", "7"), down=True)
     assert (error, text) == (ErrorCode.REQUEST_TIMED_OUT, "nobody is active")
+
+
+OF_ANOTHER_VERSION = {"message.format.version": "2.8", "segment.bytes": "1000"}
+
+
+def test_what_another_version_has_stored_of_a_topic_is_passed_over():
+    """Kafka 3 took shorter segments, and knew settings that are gone."""
+    settings, stored = Settings(), {**OF_ANOTHER_VERSION, "retention.ms": "5"}
+    assert settings.topic_config(stored) == settings.topic_config({"retention.ms": "5"})
+    shown = {entry.name: entry for entry in entries.of_topic(settings, stored)}
+    assert (shown["retention.ms"].value, shown["retention.ms"].source) == ("5", entries.TOPIC)
+    assert shown["segment.bytes"] == {
+        entry.name: entry for entry in entries.of_topic(settings, {})}["segment.bytes"]
+    assert "message.format.version" not in shown
+
+
+def test_what_another_version_has_stored_of_a_group_is_passed_over():
+    settings, good = Settings(), {"share.session.timeout.ms": "50000"}
+    stored = {**good, "share.of.a.later.version": "1", "consumer.session.timeout.ms": "many"}
+    assert entries.of_group(settings, stored) == entries.of_group(settings, good)
