@@ -92,8 +92,6 @@ RULES: dict[int, Whole | Each] = {
     api.UPDATE_FEATURES: Whole(ALTER),
     api.UNREGISTER_BROKER: Whole(ALTER),
     api.END_TXN: Whole(WRITE, TRANSACTIONAL_ID, "transactional_id"),
-    api.DESCRIBE_TRANSACTIONS: Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "",
-                                    "transaction_states", _ROWS.transaction),
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),
     api.LIST_CONFIG_RESOURCES: Whole(DESCRIBE_CONFIGS),
 }
@@ -132,6 +130,7 @@ class Rights:
             api.ADD_OFFSETS_TO_TXN: self._add_offsets,
             api.TXN_OFFSET_COMMIT: self._txn_offset_commit,
             api.WRITE_TXN_MARKERS: self._write_markers,
+            api.DESCRIBE_TRANSACTIONS: self._describe_transactions,
             api.LIST_TRANSACTIONS: self._list_transactions,
             api.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
             **ShareRights(access).special(),
@@ -506,6 +505,17 @@ class Rights:
         if self._may_cluster_besides(context, ALTER):
             return handle(context, request)
         return self._whole(Whole(CLUSTER_ACTION), handle, context, request)
+
+    def _describe_transactions(self, handle: Handler, context: RequestContext,
+                               request: Message) -> Result:
+        def edit(part: Message) -> None:
+            for row in part.transaction_states:
+                row.topics = [topic for topic in row.topics if self._access.may_besides(
+                    context, DESCRIBE, TOPIC, topic.topic)]
+
+        return edited(self._each(
+            Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "", "transaction_states",
+                 _ROWS.transaction), handle, context, request), edit)
 
     def _list_transactions(self, handle: Handler, context: RequestContext,
                            request: Message) -> Result:

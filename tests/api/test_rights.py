@@ -426,6 +426,15 @@ def producer_of(caller, id_: str):
     raise AssertionError(answer)
 
 
+def add_partition(caller, id_: str, producer, topic: str) -> None:
+    new = messages.AddPartitionsToTxnRequest
+    added = caller.ask(api.ADD_PARTITIONS_TO_TXN, 3, new(
+        v3_and_below_transactional_id=id_, v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch, v3_and_below_topics=[
+            new.AddPartitionsToTxnTopic(name=topic, partitions=[0])]))
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+
+
 def in_transaction(producer, sequence: int) -> bytes:
     return raw.batch([raw.record(value=b"v")], attributes=raw.TRANSACTIONAL,
                      producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
@@ -437,13 +446,8 @@ def test_a_right_on_a_transaction_that_is_revoked_is_gone_for_its_next_batch(por
     right = rule(id_, authorizer.WRITE)
     right.resource_type = authorizer.TRANSACTIONAL_ID
     allow(ports, rule(topic, authorizer.WRITE), right)
-    new = messages.AddPartitionsToTxnRequest
     producer = producer_of(alice, id_)
-    added = alice.ask(api.ADD_PARTITIONS_TO_TXN, 3, new(
-        v3_and_below_transactional_id=id_, v3_and_below_producer_id=producer.producer_id,
-        v3_and_below_producer_epoch=producer.producer_epoch, v3_and_below_topics=[
-            new.AddPartitionsToTxnTopic(name=topic, partitions=[0])]))
-    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    add_partition(alice, id_, producer, topic)
     for sequence in range(2):
         batch = in_transaction(producer, sequence)
         assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == 0
@@ -453,3 +457,22 @@ def test_a_right_on_a_transaction_that_is_revoked_is_gone_for_its_next_batch(por
         == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     allow(ports, right)
     assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == 0
+
+
+def test_a_transaction_is_described_without_topics_that_may_not_be_seen(ports, topic, alice):
+    id_ = unique("transaction")
+    right = rule(id_, authorizer.DESCRIBE)
+    right.resource_type = authorizer.TRANSACTIONAL_ID
+    allow(ports, right)
+    with Caller(ports[0]) as owner:
+        add_partition(owner, id_, producer_of(owner, id_), topic)
+
+    def topics() -> list[str]:
+        row, = alice.ask(api.DESCRIBE_TRANSACTIONS, 0, messages.DescribeTransactionsRequest(
+            transactional_ids=[id_])).transaction_states
+        assert (row.error_code, row.transaction_state) == (0, "Ongoing")
+        return [found.topic for found in row.topics]
+
+    assert topics() == []
+    allow(ports, rule(topic, authorizer.DESCRIBE))
+    assert topics() == [topic]
