@@ -286,13 +286,14 @@ def _floors(piece: int) -> tuple[tuple[str, str, str, int], ...]:
             ("fetch_cpu_s_per_gb", "sendfile", "reply_bytes", piece))
 
 
+BATCH_FLOORS = _floors(JAVA_BATCH_BYTES)
 TAKE = _floors(0)[:1]
 ANSWER = (("cpu_s_per_million_requests", "answer", "request_bytes", 0),)
 SCENARIOS: dict[str, Scenario] = {
     "produce-1k-rdkafka": Scenario(_bulk("rdkafka", 1024, "none"), _floors(0), writes=True),
     "produce-100-rdkafka": Scenario(_bulk("rdkafka", 100, "none"), _floors(0), writes=True),
-    "produce-1k-java": Scenario(_bulk("java", 1024, "none"), _floors(JAVA_BATCH_BYTES), writes=True),
-    "produce-100-java": Scenario(_bulk("java", 100, "none"), _floors(JAVA_BATCH_BYTES), writes=True),
+    "produce-1k-java": Scenario(_bulk("java", 1024, "none"), BATCH_FLOORS, writes=True),
+    "produce-100-java": Scenario(_bulk("java", 100, "none"), BATCH_FLOORS, writes=True),
     "produce-1k-rdkafka-lz4": Scenario(_bulk("rdkafka", 1024, "lz4"), writes=True),
     "produce-100-rdkafka-lz4": Scenario(_bulk("rdkafka", 100, "lz4"), writes=True),
     "produce-1k-java-lz4": Scenario(_bulk("java", 1024, "lz4"), writes=True),

@@ -206,9 +206,9 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
     if (c != NULL) connection_on_events(r, c, event->events);
 }
 
-/* Keeps the alarm no later than the first deadline. One that is earlier than need be only wakes this
- * thread for nothing, once: a deadline that moves costs no call of the kernel, where a timeout given
- * to each epoll_wait is a timer set and taken back each time. */
+/* Keeps the alarm no later than the first deadline. One that is earlier than need be only wakes
+ * this thread for nothing, once: a deadline that moves costs no call of the kernel, where a timeout
+ * given to each epoll_wait is a timer set and taken back each time. */
 static void set_alarm(struct reactor *r, int64_t at_ms) REQUIRES(r->role) {
     if (at_ms >= r->alarm_ms) return;
     struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at_ms / 1000),

@@ -2,8 +2,8 @@
  * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
  * with references to the log's files.
  *
- * Walk: fetch_start -> fetch_parse (fetch_request.c) -> open_context (session) -> look_up -> evaluate
- * -> (wait | warm) -> answer (fetch_answer.c). */
+ * Walk: fetch_start -> fetch_parse (fetch_request.c) -> open_context (session) -> look_up ->
+ * evaluate -> (wait | warm) -> answer (fetch_answer.c). */
 #include "serve/fetch_state.h"
 
 #include <stdlib.h>
