@@ -211,8 +211,9 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
  * given to each epoll_wait is a timer set and taken back each time. */
 static void set_alarm(struct reactor *r, int64_t at_ms) REQUIRES(r->role) {
     if (at_ms >= r->alarm_ms) return;
-    struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at_ms / 1000),
-                                           .tv_nsec = (long)(at_ms % 1000) * 1000000}};
+    int64_t over_ms = at_ms + 1; /* deadlines count from a millisecond that had begun */
+    struct itimerspec when = {.it_value = {.tv_sec = (time_t)(over_ms / 1000),
+                                           .tv_nsec = (long)(over_ms % 1000) * 1000000}};
     int result = timerfd_settime(r->alarm, TFD_TIMER_ABSTIME, &when, NULL);
     assert(result == 0); /* a time that is one, of a clock that there is */
     (void)result;

@@ -88,7 +88,8 @@ int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *when,
     int at = 0;
     while (all->reactors[at].alarm != fd) at++;
     CHECK(flags == TFD_TIMER_ABSTIME && before == NULL && when->it_interval.tv_nsec == 0);
-    thread_of[at].alarm_ms = when->it_value.tv_sec * 1000 + when->it_value.tv_nsec / 1000000;
+    /* Once the deadline's millisecond is over: nobody is early. */
+    thread_of[at].alarm_ms = when->it_value.tv_sec * 1000 + when->it_value.tv_nsec / 1000000 - 1;
     alarms_set++;
     return 0;
 }
