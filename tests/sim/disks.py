@@ -10,6 +10,7 @@ Source: pylog.log.manager, pylog.log.directories.
 
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +69,7 @@ class Logs:
             online=lambda place: not self._disk.directories[place].offline,
             usable=lambda: [(0, "/")])
         self.checkpointer = SimpleNamespace(cut=self._cut)
+        self.moves = SimpleNamespace(lock=nullcontext(), find=lambda name, index: None)
         self._told: set = set()          # Directories whose failure take_failed() has returned.
         self.offline: list = []
 
