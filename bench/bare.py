@@ -1,6 +1,5 @@
 """Small requests beside bare epoll loops, pinned: `python -m bench.bare`.
 
-Called by: a person.
 Invariants: (1) whoever serves and the client share one processor, or have one each; (2) sides take
   turns, and rounds go on until the ratio to the loop that groups is steady, or ROUNDS_MAX.
 """

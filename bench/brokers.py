@@ -1,6 +1,5 @@
 """pylog's brokerd as a child process, with the interface of bench.kafka.KafkaBroker.
 
-Called by: bench.scenarios, bench.control, bench.times and other benches; spark.
 Invariants: (1) the broker runs from this checkout, by this interpreter; (2) loopback only.
 """
 

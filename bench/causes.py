@@ -1,6 +1,5 @@
 """What a record waited for, thread by thread, read from the kernel's record of who ran.
 
-Called by: bench.outliers.
 Invariants: (1) the spans of a record follow each other without a gap, from its receipt back to its
   send; (2) what cannot be followed is one span of kind LOST, never a guess; (3) a switch that the
   trace lacks (threads of a sandbox around the machine leave some out) was when the next event of

@@ -4,7 +4,6 @@ The same records go to both, into a topic that is not compacted yet. Then it bec
 what the broker does until its log is small is counted: it does nothing else meanwhile.
 
 Owns: the brokers it starts, their directories, its topics.
-Called by: a person.
 Invariants: (1) one broker runs at a time, in turns; (2) a figure is bytes of dirty log over the
   broker's CPU seconds, so that pauses of a cleaner that waits do not count.
 """

@@ -1,7 +1,6 @@
 """Brokers of bench.vs that ask who is there: certificates, users and ACLs, the same on both sides.
 
 Owns: the files of a run's authority, below the run's folder.
-Called by: bench.secured.
 Invariants: (1) both brokers have the same certificate and agree to TLS 1.3 with AES-128-GCM only;
   (2) who comes in plain text may do everything: the bench itself.
 """

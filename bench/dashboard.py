@@ -1,8 +1,6 @@
 """The picture of the dashboard: `python -m bench.dashboard docs/grafana/pylog.png`.
 
 Owns: a broker, a Prometheus that scrapes it and the load on both, for as long as the picture needs.
-Called by: a person, when docs/grafana/pylog.json changes. Needs matplotlib, and Prometheus' binary
-  on PATH or as --prometheus.
 Invariants: (1) every query of the dashboard is answered by Prometheus, as Grafana would ask it; one
   that fails ends the run; (2) what is drawn is what Prometheus answered.
 """

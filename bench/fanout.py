@@ -1,6 +1,5 @@
 """Many consumers of one topic's tail: `python -m bench.fanout`.
 
-Called by: bench.growth, a person.
 Invariants: (1) the consumers are one native program (csrc/tails.c), so that what they cost does not
   grow with their number as it would with as many processes; (2) sides take turns; (3) what a
   consumer gets is checked: every offset, in order, or the load fails.

@@ -1,6 +1,5 @@
 """A follower beside a bare receive-checksum-append loop: `python -m bench.follower`.
 
-Called by: a person.
 Invariants: (1) the follower is the fetchers and the log of brokerd without the rest of it, over
   loopback TCP; who plays its leader is another process and sends what it has ready; (2) both write
   pieces of the same size in the same folder, in turns.

@@ -1,7 +1,6 @@
 """Instructions of one Produce on a reactor: `python -m bench.instructions [TREE ...]`.
 
 Owns: a broker under callgrind for each tree (a built checkout; this one when none is named).
-Called by: people (before and after a change of the hot path).
 Invariants: (1) what is counted is all that reactors do below connection_run: receive, parse, check,
   append, answer, send; the kernel's part and the control plane's are not in it; (2) the first
   requests, which ask the control plane, are left out.

@@ -1,7 +1,6 @@
 """Apache Kafka as the yardstick: its jars through Maven, one KRaft broker, its Java tools.
 
 Owns: the folder `kafka/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: bench.vs, the differential tests; `python -m bench.kafka run --port 9092` by hand.
 Invariants: (1) nothing of Kafka enters the checkout's tracked files; (2) the broker listens on
   loopback only; (3) concurrent callers resolve the jars once.
 Source: kafka-pom.xml names the versions; the JVM options are those of Kafka's own start script.

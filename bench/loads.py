@@ -1,6 +1,5 @@
 """The load clients as calls: each runs one program against one broker and returns its figures.
 
-Called by: bench.scenarios.
 Invariants: (1) a client that lost or failed a request raises LoadFailed, it never yields a figure;
   (2) broker CPU is read around the client's run, so that the client's own time does not count.
 """

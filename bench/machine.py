@@ -1,6 +1,5 @@
 """What a figure depends on: the machine, the commit, memory that was never touched.
 
-Called by: every bench that prints a table; spark.trial and spark.comparison.
 """
 
 import mmap

@@ -1,7 +1,6 @@
 """Many partitions and segments on one broker: `python -m bench.many`.
 
 Owns: the order of steps on one fresh broker a side; nothing of it is left behind.
-Called by: a person.
 Invariants: (1) each figure is of a step that ended: every partition was read before a clock stops.
 """
 

@@ -2,7 +2,6 @@
 
 Owns: the bridge and the namespaces, all inside of a network namespace of the process's own, which
   ends with it.
-Called by: bench.cluster.gone; tests.chaos.machines, tests.chaos.mixed, tests.chaos.__main__.
 Invariants: (1) nothing outside of the process's own namespaces is changed; (2) a cut is silent:
   what is sent is lost, and nobody is told; (3) what a terminal interrupts is this process, not its
   machines: each is a session of its own.

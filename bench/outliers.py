@@ -1,7 +1,6 @@
 """Why the slowest records end to end were slow: `python -m bench.outliers`, as root.
 
 Owns: one instance of the kernel's tracer (tracefs) and the brokers while it runs.
-Called by: a person.
 Invariants: (1) the load is that of `e2e` in bench.vs; (2) the tracer is let go of whatever happens;
   (3) each of the slowest has one cause, its longest span (bench.causes).
 """

@@ -1,6 +1,5 @@
 """Where a broker and its clients run, and whether figures of several rounds agree.
 
-Called by: bench.vs, bench.scenarios, bench.bare, bench.fanout; tests.
 Invariants: (1) a broker is started with every processor and pinned afterwards, all threads that it
   has, so that it sizes itself as it would anywhere.
 Source: measured: unpinned, the same program takes 3.4 to 33 CPU s per million small requests, as

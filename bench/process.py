@@ -1,7 +1,6 @@
 """A broker as a child process: spawn, readiness, CPU seconds, memory, end.
 
 Owns: the child's process handle and its output file.
-Called by: bench.kafka, bench.brokers, tests that need a second broker.
 Invariants: (1) a child never outlives the thread that started it (parent-death signal).
 Source: proc(5) for smaps_rollup and status, clock_getcpuclockid(3) for the CPU clock.
 """

@@ -1,6 +1,5 @@
 """Where a broker's CPU goes in one load: `python -m bench.profile produce-1k-rdkafka`.
 
-Called by: a person, for a load of bench.vs that misses its goal.
 Invariants: (1) the load and its set-up are those of bench.vs; only the sampler is added.
 """
 

@@ -1,7 +1,6 @@
 """The native programs of the bench: our C load clients, and librdkafka's rdkafka_performance.
 
 Owns: the folder `bench/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: bench.loads, bench.vs, bench.control, bench.native, bench.growth and other benches.
 Invariants: (1) nothing of librdkafka enters the checkout; (2) a program is rebuilt when its source
   is newer than it.
 Source: librdkafka comes inside the crate rdkafka-sys, fetched by cargo.

@@ -5,7 +5,6 @@ checkpoint. Counted is the next start: until the first and until the last partit
 and what the broker computes for it.
 
 Owns: the brokers it starts, their directories, its topic.
-Called by: a person.
 Invariants: (1) one broker runs at a time; (2) all that was acknowledged before the kill is there
   after it; (3) files are in the page cache, for both: it is not the disk that is measured.
 """

@@ -1,7 +1,6 @@
 """Where the table of a run goes: the cache for every run, docs/benchmarks.md for a full one.
 
 Owns: docs/benchmarks.md, the folder results/ of the bench's cache.
-Called by: bench.vs, bench.control.
 Invariants: (1) the page has one section for each program, that of its last full run.
 """
 

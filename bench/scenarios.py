@@ -1,7 +1,6 @@
 """The loads of bench.vs: what is run against a broker, and the figures that come out.
 
 Owns: SCENARIOS, the table of loads by name.
-Called by: bench.vs.
 Invariants: (1) a scenario treats both brokers alike: it sees a Side, never which broker it is,
   beyond the settings in SETUPS.
 """

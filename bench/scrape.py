@@ -1,7 +1,6 @@
 """What a scrape of the metrics costs: `python -m bench.scrape [--partitions 10000]`.
 
 Owns: one broker with its directory.
-Called by: a person.
 Invariants: (1) every figure of latency is taken beside one without scrapes, in turns, in one run;
   (2) the page is read by the library's parser before anything is measured.
 """

@@ -1,7 +1,6 @@
 """The loads of bench.vs under TLS, logins and ACLs.
 
 Owns: SECURED, the table of these loads by name.
-Called by: bench.vs.
 Invariants: (1) as in bench.scenarios: a load treats both brokers alike.
 """
 

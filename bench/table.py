@@ -1,7 +1,6 @@
 """What bench.vs prints: one row a figure, with its goal and whether it is met.
 
 Owns: ROWS, the goals of the capability "a broker that takes, keeps and serves records".
-Called by: bench.vs.
 Invariants: (1) a verdict compares figures of one run only.
 """
 

@@ -4,7 +4,6 @@ The topic is stamped by the broker (LogAppendTime). Questions are for random tim
 and its last record, one at a time over one connection; indexes are in the page cache.
 
 Owns: the brokers it starts and their directories; a topic that is named is only read.
-Called by: a person.
 Invariants: (1) each answer is checked for its error code.
 """
 

@@ -4,7 +4,6 @@
     python -m bench.tools --records 5000000 --rounds 1
 
 Owns: a brokerd of its own, with its data and the lines to send in a temporary directory.
-Called by: people.
 Invariants: (1) both sides send the same file to topics alike and read the same topic; (2) they take
   turns, and who begins changes from round to round; (3) a figure is the least of its rounds: what
   disturbs only adds; (4) all that was sent is there before it is read.

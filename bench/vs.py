@@ -1,7 +1,6 @@
 """pylog beside Apache Kafka on one machine in one run: `python -m bench.vs`, `make bench-vs`.
 
 Owns: the order of rounds.
-Called by: a person.
 Invariants: (1) the sides alternate, and the order turns round from round to round; (2) a figure is
   the median over rounds of one run; (3) a load that fails is reported and leaves no figure;
   (4) broker and clients are pinned: to one processor, and then, for a second ratio, to one each;

@@ -1,7 +1,6 @@
 """`python -m pylog ...` is brokerd, for where its script is not installed.
 
 Owns: nothing.
-Called by: the interpreter; tests start brokers with it.
 Invariants: (1) it adds nothing to what the installed command does.
 """
 

@@ -1,7 +1,6 @@
 """The composition root: builds one broker from its settings, runs it, and takes it down.
 
 Owns: every long-lived object of the process, in the order in which they are made and closed.
-Called by: cli, testing.
 Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
   stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order;
   (3) a start that fails costs no mark: what had been stopped cleanly stays so.

@@ -1,7 +1,6 @@
 """The commands: brokerd, the server, and pylog, the tool.
 
 Owns: the arguments, the exit codes and the ready line.
-Called by: the installed scripts and __main__.
 Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) what a
   start does not need is imported only where it is used.
 """

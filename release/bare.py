@@ -6,7 +6,6 @@ A wheel for another machine runs under QEMU, for which the kernel has to know wh
 (Debian: apt install qemu-user-static binfmt-support).
 
 Owns: build/bare/, a Debian of its own for each suite and machine.
-Called by: people; tests/release.
 Invariants: (1) what is installed comes from files that were fetched before: inside there is no
   network; (2) every codec is written and read, TLS is loaded, a broker starts and stops.
 """

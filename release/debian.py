@@ -1,7 +1,6 @@
 """Packages of a Debian, for any architecture, unpacked below a folder; nothing is installed.
 
 Owns: a package manager's state of its own for each suite and architecture, and what it unpacks.
-Called by: release.libraries, release.openssl, release.wheels.
 Invariants: (1) this machine's own packages and lists are not touched; (2) what is there already is
   not fetched again.
 """

@@ -1,7 +1,6 @@
 """The C libraries that wheels carry inside, as static archives for a target.
 
 Owns: a folder for each target, with include/ and lib/.
-Called by: release.wheels.
 Invariants: (1) all of them are Debian's, with its patches: an update of security is an update of
   Debian; (2) its archives go by glibc's names: for musl all of it is built from source;
   (3) a folder is whole or not there.

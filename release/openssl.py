@@ -3,7 +3,6 @@
     make openssl        # for what is built in this checkout from now on
 
 Owns: the folder `openssl/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: `make openssl`; release.libraries, for wheels.
 Invariants: (1) nothing is installed, and the system's OpenSSL stays what it is; (2) what is there
   is whole, and as new as Debian's when it was asked for.
 """

@@ -1,7 +1,6 @@
 """What wheels are built for: the C libraries of other machines, and the compiler that knows them.
 
 Owns: the table of targets.
-Called by: release.libraries, release.wheels, tests/release.
 Invariants: (1) a target is named by the platform tag of its wheels (PEP 600, PEP 656).
 Source: zig's `cc`, a Clang with the headers and stubs of every glibc and of musl.
 """

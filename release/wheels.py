@@ -4,7 +4,6 @@
     python -m release.wheels --target manylinux_2_28_x86_64 --python 3.11
 
 Owns: dist/, and build/wheels/ with everything that is fetched and compiled on the way.
-Called by: `make wheel`; release.bare and tests/release.
 Invariants: (1) a wheel needs nothing but its platform's C library, which auditwheel confirms;
   (2) what is built is the sdist's content, not the checkout's; (3) headers of Python are those of
   the version that the wheel is for.

@@ -1,7 +1,6 @@
 """Bar charts as SVG, and the round numbers that stand at their axes.
 
 Owns: nothing.
-Called by: spark.report, spark.progress.
 Invariants: (1) a chart is one element that needs no script and no other file; (2) what stands at an
   axis is a round number.
 """

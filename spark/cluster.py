@@ -1,7 +1,6 @@
 """What the jobs ask the cluster themselves, before and after Spark: topics, ends, gaps.
 
 Owns: nothing.
-Called by: spark.load, spark.validate.
 Invariants: (1) what goes wrong is a ClusterError of one line; (2) a question takes seconds at most.
 """
 

@@ -1,7 +1,6 @@
 """The files that Spark's streaming file sink has committed to a directory.
 
 Owns: nothing.
-Called by: spark.orders; users.
 Invariants: (1) a file counts when a micro-batch that names it was committed: what a killed batch
   left behind in the directory does not.
 Source: Spark's FileStreamSinkLog: `_spark_metadata/<batch>` and `<batch>.compact`, "v1", then a

@@ -5,7 +5,6 @@
     python -m spark.comparison --records 20000000 --sizes "100 B" --paths read
 
 Owns: a broker of each kind with its data in a temporary directory, one Spark session.
-Called by: a person; `make bench-spark`.
 Invariants: (1) one session, both brokers up, and each round asks them in turns, so that what else
   the machine does and how warm the JVM is meets both; (2) every path runs once on a small topic
   before its rounds; (3) a figure is that of its fastest round, its CPU seconds the least of any;

@@ -1,7 +1,6 @@
 """CRC-32C of many short byte rows at once, in NumPy.
 
 Owns: the tables, made when first needed.
-Called by: spark.records.
 Invariants: (1) `extended(crc, rows)` is what CRC-32C gives for each row's bytes behind those that
   `crc` stands for; (2) everything is linear over GF(2): the state behind n zero bytes is a matrix.
 Source: RFC 3720 appendix B.4 (polynomial 0x1EDC6F41, reflected 0x82F63B78); zlib's crc32_combine.

@@ -1,7 +1,6 @@
 """Sinks that drop what they are given: what Spark alone costs on the way to a Python sink.
 
 Owns: nothing.
-Called by: spark.comparison.
 Invariants: (1) every row reaches the sink's Python worker, where nothing is done with it.
 Source: PySpark's Python Data Source API (4.2): DataSourceWriter gets rows, DataSourceArrowWriter
   the Arrow batches that they came in.

@@ -5,7 +5,6 @@
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
 Owns: the manifest's directory while it runs.
-Called by: people; spark.trial, spark.comparison, spark.validate; spark.soak (as a program).
 Invariants: (1) it ends with 0 only when every record was acknowledged as --acks asks; (2) a
   generator is one task and one producer, so its records reach a partition in its order.
 """

@@ -4,7 +4,6 @@
     python -m pylog.spark.orders check --bootstrap localhost:9092 --to totals --parquet orders/
 
 Owns: nothing.
-Called by: people; the tests.
 Invariants: (1) what is sent follows from a Load alone, and so does what must come of it, without
   Spark; (2) no order's fate depends on how the topic is cut into micro-batches: one that is late is
   late whenever none holds more than `per_trigger` records, and one that is not is far from it;

@@ -4,7 +4,6 @@
         --products products.csv --parquet orders/ --checkpoint state/ --report progress.html
 
 Owns: the checkpoint directory, the directory of Parquet files, the journal beside the report.
-Called by: people; tests.spark.test_pipeline (also as a program).
 Invariants: (1) each order that can be read and is not late is in the Parquet files once, whatever
   was killed; (2) the totals are made from the Parquet files' rows, so both agree; (3) the total of
   a window is written once, when no order of it can come any more.

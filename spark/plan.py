@@ -1,7 +1,6 @@
 """What a load sends, how fast, and what is recorded of it.
 
 Owns: the description of a load, and the manifest's directory: load.json beside Parquet files.
-Called by: spark.load, spark.validate, spark.comparison.
 Invariants: (1) a plan says how many records each generator makes before it begins, or the manifest
   says it afterwards; (2) a plan goes to executors as it is: plain values only.
 """

@@ -1,7 +1,6 @@
 """The progress of streaming queries, as a page or a picture that outlives restarts.
 
 Owns: the report's file, and the journal beside it with the batches that it shows.
-Called by: spark.pipeline.
 Invariants: (1) at most BATCHES_MAX batches are kept, the newest; (2) a batch is there once, however
   often it was reported; (3) the file that is there is whole, whenever the process is killed.
 Source: Spark's StreamingQueryProgress.

@@ -1,7 +1,6 @@
 """The content of every record of a load, as a function of seed, generator and sequence.
 
 Owns: nothing; the filler of a seed is made once per process.
-Called by: spark.load, spark.summary, the tests.
 Invariants: (1) the same Content, generator and sequence give the same bytes on any machine;
   (2) a value's last four bytes are the CRC-32C of all before them, so that damage is seen without
   the seed too; (3) nothing here loops over records in Python.

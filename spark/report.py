@@ -1,7 +1,6 @@
 """One HTML page of a verdict that needs no other file: figures, plots, a table per partition.
 
 Owns: nothing.
-Called by: spark.validate, spark.progress.
 Invariants: (1) the page loads nothing and runs nothing; (2) it reads in light and dark, on paper
   and on a narrow screen; (3) the verdict comes first, and each fault by its name right behind it.
 """

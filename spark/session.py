@@ -2,7 +2,6 @@
 
 Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout, and of the
   home directory when this was installed from a wheel).
-Called by: spark.load, spark.validate, spark.comparison, the tests.
 Invariants: (1) jars are of exactly the Spark version that is installed; (2) what was resolved once
   needs no network; (3) what is missing on the machine is one line for the user, a Setup error.
 Source: pom.xml; PySpark's installation page (Java 17 or later).

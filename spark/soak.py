@@ -3,7 +3,6 @@
     make soak SECONDS=600        # python -m spark.soak --seconds 600
 
 Owns: one brokerd of its own in a temporary directory, the load's and the validator's processes.
-Called by: make, users.
 Invariants: (1) the broker is killed with SIGKILL only; (2) it ends with 0 only when the load
   acknowledged all and the verdict is good.
 """

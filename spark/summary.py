@@ -1,7 +1,6 @@
 """What records say of themselves, boiled down: a few rows per task instead of one per record.
 
 Owns: nothing.
-Called by: spark.validate, in executors through mapInArrow; the tests, without Spark.
 Invariants: (1) rows of a partition come in the order of their offsets within one batch stream;
   (2) a summary loses no fact that spark.verdict needs to name what is missing, doubled or late;
   (3) its size is a bit per sequence, not a row per record.

@@ -5,7 +5,6 @@
     python -m spark.trial --rate 50000 --duration 60 --follow      # latency while it is written
 
 Owns: the broker that it starts, with its data in --data, which it removes at the end.
-Called by: users, make trial.
 Invariants: (1) the exit code is the verdict's: 0 good, 1 bad, 2 none; (2) what the broker took is
   reported per phase, from its own process's clocks.
 """

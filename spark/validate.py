@@ -5,7 +5,6 @@
     python -m pylog.spark.validate ... --stream --checkpoint state/     # goes on after a kill
 
 Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
-Called by: people; spark.trial, spark.comparison; spark.soak (as a program).
 Invariants: (1) exit code 0 only for a good verdict, 1 for a bad one, 2 when there is none; (2) a
   summary is saved before Spark commits its batch, under the batch's number: a killed run leaves
   nothing twice and nothing out.

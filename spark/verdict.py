@@ -1,7 +1,6 @@
 """From summaries to a verdict: what is missing, doubled, out of order, damaged, unexpected.
 
 Owns: nothing; pure but for what it is given.
-Called by: spark.validate, the tests.
 Invariants: (1) the verdict is good only if every expected record was seen once, whole and in its
   generator's order, nothing else was there, and every gap in the offsets is explained; (2)
   summaries of stretches that were read twice (a task tried again) count once.

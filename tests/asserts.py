@@ -1,7 +1,6 @@
 """How densely the C code asserts what it relies on.
 
 Owns: the bound of each folder.
-Called by: tests.tidy.
 Invariants: (1) a bound only rises.
 """
 

@@ -1,7 +1,6 @@
 """Brokers as child processes for tests: ours, and Apache Kafka through bench.kafka.
 
 Owns: the child process and the files of its output.
-Called by: conftest.py's fixtures; tests that stop, kill or damage a broker of their own.
 Invariants: (1) a child never outlives the test process (parent-death signal).
 """
 

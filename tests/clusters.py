@@ -1,7 +1,6 @@
 """Several brokerds on this machine that form a cluster, each with its etcd.
 
 Owns: the processes.
-Called by: tests/cluster.
 Invariants: (1) a broker keeps its ports and data from start to start; (2) no process outlives the
   test's.
 """

@@ -1,7 +1,6 @@
 """An etcd of several members for tests, each killed, paused and started again at will.
 
 Owns: the processes.
-Called by: tests/metadata (test_quorum and its neighbours).
 Invariants: (1) a member never outlives the test process; (2) members keep their ports and data.
 """
 

@@ -1,7 +1,6 @@
 """Which package may import which: the tree as ranks, and a reader of imports.
 
 Owns: nothing.
-Called by: tests.tidy, tests.callers.
 Invariants: (1) a module imports only what has a lower rank, or its own package; (2) so do the
   folders at the top of the tree.
 Source: docs/ARCHITECTURE.md, The file map.

@@ -2,7 +2,6 @@
 `python -m tests.locks`.
 
 Owns: nothing.
-Called by: test_locks.py, make.
 Invariants: (1) every file of csrc/ is checked, with no exception; (2) so is all C below tests/,
   which only `make fuzz` and sanitized tests build otherwise: a header that moved is found here.
 """

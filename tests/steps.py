@@ -1,7 +1,6 @@
 """How much work a piece of Python is, counted: lines run in one module, instead of seconds.
 
 Owns: nothing.
-Called by: tests/metadata, tests/security.
 Invariants: (1) whoever traced before traces again afterwards.
 Source: sys.settrace.
 """

@@ -1,7 +1,6 @@
 """A ZooKeeper of several servers for tests, each killed and started again at will.
 
 Owns: the processes.
-Called by: tests/metadata (test_quorum and its neighbours), tests/clusters.
 Invariants: (1) a server never outlives the test process; (2) servers keep their ports and data.
 Source: the jars are those that PySpark brings.
 """

@@ -5,7 +5,6 @@
     python -m bench.client --produce             writing instead of reading
 
 Owns: a brokerd of its own with its data in a temporary directory.
-Called by: a person.
 Invariants: (1) one broker and one set of topics for the whole run; (2) broker and client each have
   a core of their own; (3) a figure is the best of its rounds: what disturbs only slows down.
 """

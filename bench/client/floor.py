@@ -1,7 +1,6 @@
 """What no client can save: the kernel's way over loopback, and the codec's own library.
 
 Owns: a child process at the other end of a socket, on the other cores.
-Called by: bench.client.readers and bench.client.writers, as "floor".
 Invariants: (1) the bytes are those of the batches that the clients write or read; nothing is done
   with them but sending or receiving, by the megabyte, and compressing or inflating each batch.
 """

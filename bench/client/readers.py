@@ -1,7 +1,6 @@
 """One client reads one topic once, in a process of its own: `python -m bench.client.readers`.
 
 Owns: nothing.
-Called by: bench.client.__main__, pinned to one core.
 Invariants: (1) the clock runs from the first records handed out to the last; (2) every record is
   handed to Python: in a column of a batch, or as an object whose value is looked at once (some
   clients make it only then); (3) prints one JSON line.

@@ -1,7 +1,6 @@
 """scan() beside a loop of poll_arrow() over the same records: `python -m bench.client.scans`.
 
 Owns: a broker in a process of its own.
-Called by: by hand.
 Invariants: (1) all ways read the same records in this process, in alternating order; (2) the first
   round is printed too: what it costs more is the memory that is touched for the first time.
 """

@@ -1,7 +1,6 @@
 """One client writes to one topic, in a process of its own: `python -m bench.client.writers`.
 
 Owns: nothing.
-Called by: bench.client.__main__ --produce, pinned to one core.
 Invariants: (1) the clock runs from the first record handed over until all are acknowledged by
   acks=all; (2) all write the same values; making them is not timed; (3) prints one JSON line.
 """

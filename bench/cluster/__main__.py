@@ -1,7 +1,6 @@
 """`python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B]`: three brokers of each kind.
 
 Owns: the clusters and their directories while it runs.
-Called by: make, people.
 Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
   round from round to round; (2) each side gets the same untimed load first; (3) a load that fails
   is reported and leaves no figure, the others go on; (4) a load begins when the one before has been

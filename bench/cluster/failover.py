@@ -1,6 +1,5 @@
 """Brokers that are killed or restarted: what a producer sees, how long it takes.
 
-Called by: bench.cluster.__main__; bench.cluster.losses (settled).
 Invariants: (1) a kill is timed from before the signal to the first acknowledgement of a record that
   was handed to the producer after it; (2) a broker is killed only while all three are in sync.
 """

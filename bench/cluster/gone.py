@@ -2,7 +2,6 @@
 cable is pulled COUNT times; prints the figures as a line of JSON.
 
 Owns: a network and mounts of its own, which a process can only have from its beginning.
-Called by: bench.cluster.__main__ (as a program).
 Invariants: (1) nothing outside of the process's own namespaces is changed.
 """
 

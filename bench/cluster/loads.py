@@ -1,6 +1,5 @@
 """The loads of bench.cluster: what is run against three brokers, and the figures that come out.
 
-Called by: bench.cluster.__main__.
 Invariants: (1) both kinds are treated alike; (2) node 1 leads every partition that is written, and
   the two others follow, so that CPU can be told apart by role.
 """

@@ -1,7 +1,6 @@
 """What a cluster may lose besides a leader: the active controller, the leader of its quorum, a host
 that is gone without a word.
 
-Called by: bench.cluster.__main__; bench.cluster.gone (host).
 Invariants: (1) times run from before the loss; (2) who is lost has no replica of what is written
   and read meanwhile; the host leads it; (3) something is lost only while all three are in sync;
   (4) what asks for a change or for a write knows no leader and waits for nobody's timeout but its

@@ -2,7 +2,6 @@
 Kafkas.
 
 Owns: the processes, their directories below `root`.
-Called by: bench.cluster.
 Invariants: (1) every node of either kind is broker and controller in one; (2) a node keeps its
   ports and data from start to start; (3) CPU and memory of a node are those of its process and, of
   a brokerd, its etcd, told apart.

@@ -1,7 +1,6 @@
 """What bench.cluster prints: one row a figure, with its goal and whether it is met.
 
 Owns: ROWS, the goals of the capability "several brokers".
-Called by: bench.cluster.__main__.
 Invariants: (1) a verdict compares figures of one run only.
 """
 

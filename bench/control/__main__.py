@@ -1,7 +1,6 @@
 """`python -m bench.control [--only NAME] [--rounds N] [--no-kafka]`: one table, both brokers.
 
 Owns: the brokers and their data directories while it runs.
-Called by: make, people.
 Invariants: (1) the brokers run one after the other, never at once, and take turns at being first;
   (2) Kafka gets each load untimed first, because a JVM compiles while it works; (3) a load that
   fails or takes too long is reported and leaves no figure, the others go on.

@@ -2,7 +2,6 @@
 of a thousand neighbours on the same event loop.
 
 Owns: the process while a load runs.
-Called by: bench.control.joining.
 Invariants: (1) the process ends with its pipe.
 """
 

@@ -1,7 +1,6 @@
 """Loads of exactly once: what transactions cost writers and readers, and how many there can be.
 
 Owns: its producers and consumers (librdkafka's) while a load runs.
-Called by: bench.control.__main__.
 Invariants: (1) a record or a commit that failed ends the load; (2) what is compared with what (with
   transactions and without, aborted records skipped and not) takes turns on one broker, and counts
   by its median; (3) broker CPU is read around the client's work.

@@ -1,7 +1,6 @@
 """Loads on groups: heartbeats of many members, one large group that comes together.
 
 Owns: nothing.
-Called by: bench.control.__main__.
 Invariants: (1) an answer with an error ends the load.
 """
 

@@ -1,7 +1,6 @@
 """Groups of both protocols that come together, and that one member leaves.
 
 Owns: its members while a load runs.
-Called by: bench.control.__main__, bench.growth.curves.
 Invariants: (1) a group is stable when its members own every partition, each once, and about as many
   each; (2) members behave as bench.control.members says; (3) what heartbeats wait is measured at
   members that have a process of their own.

@@ -1,7 +1,6 @@
 """Members of groups, as clients behave: of the new protocol (KIP-848) and of the classic one.
 
 Owns: nothing; a member runs on the connection that it is given.
-Called by: bench.control.joining, bench.control.apart (through joining).
 Invariants: (1) a member of the new protocol says at once that it owns what it was given, or gave up
   what it was not, and heartbeats as the broker bade it otherwise; after an error it says all, so
   that it is told all; (2) one of the classic protocol gives up all that it owns before it joins

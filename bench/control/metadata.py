@@ -1,7 +1,6 @@
 """Loads of Metadata requests: all topics, a few topics, unknown ones, and a storm beside producers.
 
 Owns: nothing.
-Called by: bench.control.__main__.
 Invariants: (1) the first answer of each kind is decoded and counted; (2) the storm's requests are
   due at a fixed rate, whatever the broker does.
 """

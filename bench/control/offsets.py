@@ -1,7 +1,6 @@
 """Loads on committed offsets: commits per second, and a start with a million of them.
 
 Owns: nothing.
-Called by: bench.control.__main__.
 Invariants: (1) an answer with an error ends the load; (2) a start is measured from the spawn to an
   OffsetFetch answer that was compared with what had been committed.
 """

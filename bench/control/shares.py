@@ -1,7 +1,6 @@
 """Loads on share groups: records acquired and acknowledged, and how soon a new one is delivered.
 
 Owns: nothing.
-Called by: bench.control.__main__.
 Invariants: (1) an answer with an error ends the load; (2) every record is acknowledged once, or the
   load fails; (3) broker CPU is read from the first fetch to the last acknowledgement.
 """

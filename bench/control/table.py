@@ -1,7 +1,6 @@
 """What bench.control prints: one row a figure, with its goal and whether it is met.
 
 Owns: ROWS, the goals of the capability "groups, administration and every client".
-Called by: bench.control.__main__.
 Invariants: (1) a verdict compares figures of one run only.
 """
 

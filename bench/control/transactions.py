@@ -1,7 +1,6 @@
 """A start with 100,000 transactional ids and 10,000 groups: when every coordinator answers.
 
 Owns: nothing.
-Called by: bench.control.__main__.
 Invariants: (1) an answer with an error ends the load; (2) a start is measured from the spawn until
   an id of each partition of the internal topic, and a group, were described as they had been left.
 """

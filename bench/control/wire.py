@@ -1,8 +1,6 @@
 """How the loads speak: an asyncio client that decodes, and native programs that do not.
 
 Owns: its connections, the files of prepared frames while a program runs.
-Called by: bench.control.groups, bench.control.offsets, bench.control.metadata,
-  bench.control.shares, bench.control.transactions, bench.growth.curves.
 Invariants: (1) every wait has an end: a broker that does not answer fails the load, not the run;
   (2) broker CPU is read around the program's run.
 """

@@ -3,7 +3,6 @@
  * SCRAM-SHA-256). Without either they are as wire_connect makes them.
  *
  * Owns: nothing; the callers own the connections.
- * Called by: fetch.c, handshakes.c, latency.c, logins.c, produce.c.
  * Source: RFC 5802, RFC 7677 (SCRAM); KIP-152 (SaslAuthenticate).
  */
 #ifndef BENCH_SECURE_H

@@ -1,7 +1,6 @@
 /* The little of Kafka's protocol that the load clients need: Produce v8, Fetch, batches.
  *
  * Owns: nothing; the callers own buffers and sockets.
- * Called by: group.c, replay.c, secure.h, pair.h and other load clients.
  * Invariants: (1) integers on the wire are big-endian; (2) a failed call ends the program with one
  *   line on stderr, because a load that lost a request measures nothing.
  * Source: the protocol guide of Apache Kafka; KIP-98 for the batch header.

@@ -1,7 +1,6 @@
 """How cost grows: `python -m bench.growth [--only NAME] [--short]`: a table a curve, both brokers.
 
 Owns: the brokers and their data directories while it runs.
-Called by: make, people.
 Invariants: (1) a curve has brokers of its own, the sides alternate within it, and the order turns
   from point to point; (2) each side gets the first point untimed before, because a JVM compiles
   while it works; (3) a point that fails is reported and leaves no figure, the others go on.

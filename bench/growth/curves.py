@@ -1,7 +1,6 @@
 """The loads whose cost is followed while one thing of them grows.
 
 Owns: CURVES, the table of curves by name.
-Called by: bench.growth.__main__, bench.growth.page; tests.
 Invariants: (1) a curve treats both brokers alike; (2) from point to point one thing grows, what is
   asked for in a second, or in all, stays as it was; (3) memory is the largest resident set during
   the point's load, file maps included.

@@ -1,7 +1,6 @@
 """What more reactors would give, by the two-core figures: a queue before each hot log's lock.
 
 Owns: nothing.
-Called by: bench.growth.reactors; tests.
 Invariants: (1) no figure is above what the lock alone, or the processors alone, let through.
 Source: mean value analysis of a closed network (Reiser and Lavenberg, 1980), one customer a
   reactor, exponential times: locks are held more regularly, so that waiting is overstated.

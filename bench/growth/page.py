@@ -1,7 +1,6 @@
 """The tables and the picture of the curves, and docs/growth.md, where they stand.
 
 Owns: docs/growth.md's sections of curves, docs/growth.svg.
-Called by: bench.growth.__main__; tests.
 Invariants: (1) a section is of one run, and says which; (2) a point without a figure is a gap, in
   the table and in the picture, never a value between others.
 """

@@ -1,7 +1,6 @@
 """Two reactors, one log, `python -m bench.growth.reactors`: locks, wake-ups, a model of 64 cores.
 
 Owns: one broker at a time, whose locks are counted.
-Called by: people.
 Invariants: (1) cases take turns, each with one reactor and with two; (2) broker and client share
   this machine's processors: what is waited for has waits for a processor in it, what is held is
   what the model takes.

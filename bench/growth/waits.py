@@ -1,7 +1,6 @@
 """Where a broker waits for its own locks: csrc/preload/waits.c, read and named.
 
 Owns: the file in which a broker's library counts.
-Called by: bench.growth.reactors; tests.
 Invariants: (1) what is counted before a measurement is not in it; (2) a place is named by the
   outermost function of the source line, lock.h's own left out.
 Source: proc(5) for maps; addr2line(1) for names.

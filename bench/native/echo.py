@@ -1,7 +1,6 @@
 """A process with reactors and a control plane that answers everything with 100 bytes: `python -m
 bench.native.echo`. Prints its port; ends when its input ends.
 
-Called by: bench.native.test_reactor (as a program).
 """
 
 import select

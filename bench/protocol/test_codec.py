@@ -1,7 +1,6 @@
 """The codec beside kio and kafka-python: five messages, decoded and encoded.
 
 Owns: nothing.
-Called by: pytest (a table for each message and direction).
 Invariants: (1) all three read the same bytes and write them back.
 Source: kio 0.6 decodes in Rust and encodes in Python; kafka-python 3 does both in Python.
 """

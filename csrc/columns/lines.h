@@ -1,6 +1,6 @@
 /* Columns as lines of text, and lines as columns: what a command line tool reads and prints.
  *
- * Called by: lines.pyx, without the GIL. */
+ * Callers do not hold the GIL. */
 #ifndef PYLOG_LINES_H
 #define PYLOG_LINES_H
 

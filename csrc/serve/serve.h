@@ -1,7 +1,7 @@
 /* Produce and Fetch: from a framed request to a built answer, on a reactor's thread, without
  * Python.
  *
- * Called by reactor.c only. serve_* never blocks: what may block goes to the io pool, what must
+ * Runs on reactor threads only. serve_* never blocks: what may block goes to the io pool, what must
  * wait links waiters, what this layer does not know (a topic without a grant) is a miss for the
  * control plane. Walk: serve_start -> produce.c or fetch.c -> grants (topic, partition log) ->
  * log_append / log_read -> reply. */

@@ -1,7 +1,6 @@
 """Columns of Avro values decoded into Arrow buffers.
 
 Owns: the columns of each Decoder until finish(); the fields of each Program.
-Called by: client.serialization.flat, with the GIL; decoding releases it.
 Invariants: (1) no byte of a value is believed: AvroError, never a crash; (2) a program names only
   columns that its decoder has, of kinds that can hold what it reads.
 Source: Avro 1.11 (binary encoding), Confluent's wire format, Arrow columnar format 1.4.

@@ -1,8 +1,6 @@
 """Record batches of magic 2 for Python callers: build, read, check, stamp, search.
 
 Owns: nothing beyond a call.
-Called by: metadata, coordinator, log.branches, client.accumulator, tools, tests; the native side of
-  Produce and Fetch uses csrc/format/batch.h.
 Invariants: (1) what `build` makes, `check` accepts; (2) damaged bytes give BatchError, never a
   crash.
 Source: KIP-98 (message format 2), KIP-82 (headers).

@@ -1,7 +1,6 @@
 """Batches as a producer makes them: record by record, or out of Arrow columns.
 
 Owns: the memory of open and closed batches.
-Called by: client.accumulator, client.sender; avro and client.arrow (Column), intake.
 Invariants: (1) records keep their order within a partition; (2) a batch is at most bytes_max long,
   header included, unless one record alone is longer; (3) a batch's checksum is right whenever its
   bytes can be seen.

@@ -1,7 +1,6 @@
 """Compaction passes over one log, and the map of keys that they share.
 
 Owns: the map's memory; while a pass lasts, references to the log's segments.
-Called by: log.cleaner, each pass and map from one thread at a time.
 Invariants: csrc/log/log_clean.h's. The GIL is released around every step.
 Source: csrc/log/log_clean.h.
 """

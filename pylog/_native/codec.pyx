@@ -1,7 +1,6 @@
 """The protocol codec: flat programs, one per struct and version, for message objects.
 
 Owns: the programs (arrays of ops in C).
-Called by: protocol.codec, which compiles a message's table into programs on first use.
 Invariants: (1) a program outlives every walk over it, and so do the classes, names and
   defaults it refers to.
 Source: Kafka's message schemas; KIP-482.

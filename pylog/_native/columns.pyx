@@ -2,7 +2,6 @@
 
 Owns: the column memory of each ColumnReader and what finish() took of it; the borrowed bytes and
   inflater of each Fetched.
-Called by: client (consumer, scan), with the GIL; reading releases it.
 Invariants: (1) no byte of a broker is believed: RecordsError, never a crash; (2) next_offset only
   rises; (3) what was read before a fault is handed out before the fault.
 Source: KIP-98 (batches, aborted transactions), KIP-82 (headers), Arrow columnar format 1.4.

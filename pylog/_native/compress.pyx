@@ -1,8 +1,6 @@
 """Kafka's codecs over whole blocks of records, for Python callers.
 
 Owns: one inflater per Inflater, and up to INFLATERS_IDLE_MAX of them between calls.
-Called by: batch and columns (inflaters), monitor.server, tests, benches; native threads use
-  csrc/format/compress.h.
 Invariants: (1) output never passes the caller's cap; (2) memory follows the output,
   never a size that the input declares.
 Source: KIP-110 (zstd), KIP-390 (levels).

@@ -1,7 +1,6 @@
 """What a killed broker's successor need not check again, kept in memory that outlives a process.
 
 Owns: nothing; the LogDir owns its table.
-Called by: log.directories.
 Invariants: (1) one process at a time remembers for a directory; (2) it forgets before another may
   have the directory.
 Source: csrc/log/crash_state.h.

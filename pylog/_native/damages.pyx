@@ -1,7 +1,6 @@
 """What recoveries cut off a log directory's logs, and what readers of them pass over.
 
 Owns: nothing; the LogDir owns its notes.
-Called by: log.recovery (any thread), monitor.collect.
 Invariants: (1) a damage is handed out once.
 Source: csrc/log/log.h.
 """

@@ -1,7 +1,6 @@
 """Reads messages: one walk over the bytes, guided by a plan, that makes the objects.
 
 Owns: nothing.
-Called by: codec.
 Invariants: (1) no byte outside [position, end) is read; (2) nothing is allocated for a declared
   count or length before that many bytes are known to be there, and what one message makes is
   bounded by a budget; (3) no Python code runs during a walk.

@@ -1,7 +1,6 @@
 """Writes messages: one walk over the objects, guided by a plan, into one growing buffer.
 
 Owns: nothing; the buffer is the caller's.
-Called by: codec.
 Invariants: (1) room is made before bytes are put; (2) no Python code runs while a
   borrowed reference is held; (3) a failure names the path of the field at fault.
 Source: KIP-482 (compact forms, tagged fields).

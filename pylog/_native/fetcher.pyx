@@ -1,7 +1,6 @@
 """The threads that copy what leaders have into the logs of followers.
 
 Owns: the fetchers' threads, and the connections that were attached to them.
-Called by: replication.fetching (from one thread).
 Invariants: (1) the threads never touch Python; (2) a log's directory outlives every thread that
   follows a log in it; (3) after stop() nothing is appended.
 Source: csrc/replica/fetchers.h.

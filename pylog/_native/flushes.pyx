@@ -1,7 +1,6 @@
 """Waiting for the disk without a thread: group commits told through one descriptor.
 
 Owns: one native waiter per slot, and the mailbox that their messages come to.
-Called by: coordinator.journal and sharing.share_partitions, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
   reference on its log, which may be closed meanwhile; (3) a slot has at most one message under way,
   so that the mailbox never overflows.

@@ -1,8 +1,6 @@
 """The table of what the data plane may do without asking.
 
 Owns: the native grants table and, through it, references on topics and their logs.
-Called by: broker (installs on a miss, removes on deletion), reactor (borrows the pointer for its
-  threads).
 Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a
   generation, and `void` makes
   all of them unknown at once.

@@ -1,7 +1,6 @@
 """Search over the bytes of a segment's offset index.
 
 Owns: nothing.
-Called by: benches and tests; the log itself searches in C.
 Invariants: csrc/log/index.h's.
 """
 

@@ -1,7 +1,6 @@
 """The short way of a record into its partition's open batch, and the ticket that it gets.
 
 Owns: the lock of a producer's queues; per topic what partition null keys stick to.
-Called by: client.producer from any thread; client.producing, client.accumulator.
 Invariants: (1) `Route.append` either takes the record or changes nothing that a later try would
   notice; (2) a lane's builder and open batch change only under the lock.
 Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner.

@@ -1,7 +1,6 @@
 """Worker threads for what may block: flushes, preallocation, rolls, cold reads, large inflations.
 
 Owns: the io pool's threads and their scratch memory.
-Called by: _native.log_dir, broker (size); reactors submit to it natively.
 Invariants: csrc/thread/iopool.h's.
 Source: csrc/thread/iopool.h.
 """

@@ -1,7 +1,6 @@
 """Columns as lines of text, and lines as columns, for the command line.
 
 Owns: the columns of Lines, the text while it is made.
-Called by: tools.shapes, tools.streams.
 Invariants: (1) no row of a stretch lies outside its columns; (2) a line that was taken is wholly in
   the columns, or bad_row names it.
 Source: Arrow columnar format 1.4; RFC 8259 (JSON).

@@ -1,7 +1,6 @@
 """The partition log: append, read, look up, flush and keep one partition's segments.
 
 Owns: one reference to each log.
-Called by: log, metadata, coordinator, api (any thread); native modules take `Log.ptr`.
 Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk.
 Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a read).
 """

@@ -1,7 +1,6 @@
 """The settings of a topic's logs, from Kafka's names to the native structure.
 
 Owns: nothing.
-Called by: _native.log.
 Invariants: (1) every member of the structure is set.
 Source: csrc/log/log.h.
 """

@@ -1,7 +1,6 @@
 """One log directory, the disk's unit of failure, and the errors of what is in it.
 
 Owns: the directory's descriptors, its flusher and pool.
-Called by: _native.log, and with it whoever opens logs.
 Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk.
 Source: KIP-112 (failed log directories).
 """

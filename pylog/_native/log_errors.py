@@ -1,7 +1,6 @@
 """What a log raises.
 
 Owns: nothing.
-Called by: _native.log, which raises them; whoever appends, reads or keeps logs catches them.
 Invariants: `code` is Kafka's error code for what happened.
 """
 

@@ -1,7 +1,6 @@
 """Topic settings as the native log takes them, by Kafka's names.
 
 Owns: Kafka's defaults, for what a caller leaves out.
-Called by: _native.log_config.
 Invariants: every name of DEFAULTS is in what native_settings gives.
 Source: Kafka 4.3's topic configuration.
 """

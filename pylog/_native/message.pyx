@@ -1,7 +1,6 @@
 """Message objects: classes whose fields are slots, and where those slots lie.
 
 Owns: the layout of each message class; the exceptions of the codec.
-Called by: decode, encode, codec; protocol.codec makes the classes.
 Invariants: (1) a slot holds an owned reference or NULL; (2) a default that can
   change is made anew for each object.
 Source: Kafka's message schemas, for what a default is.

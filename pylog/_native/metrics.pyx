@@ -1,7 +1,6 @@
 """What native code has counted, read for a scrape; and the text of a scrape.
 
 Owns: the text's buffer; a reference to each log while it is read.
-Called by: monitor, on its own thread.
 Invariants: (1) whatever grows with the number of partitions is done without the GIL; (2) reading
   stops nobody: counters are read as they are.
 Source: csrc/thread/meter.h, csrc/serve/exposition.h, csrc/log/log.h (figures).

@@ -1,7 +1,6 @@
 """A log that moves to another log directory of its node, or of which a branch is made.
 
 Owns: nothing; both Logs own their files.
-Called by: log.branches; log.moves, from one thread for each move.
 Invariants: csrc/log/log.h's. The GIL is released around every call.
 Source: KIP-113 (replicas move between log directories).
 """

@@ -1,7 +1,6 @@
 """A long request, read a few elements at a time: each piece is a request of its own.
 
 Owns: the table of the keys that were seen, its place in the request.
-Called by: protocol.codec; one thread at a time.
 Invariants: (1) the pieces hold every element once, in order, but for repeats; (2) nothing is made
   of a request that is not whole and legal to its last element; (3) a repeat is known by its key's
   bytes, hashed: two keys of one request are taken for one with a chance of 1 in 2^60 or so.

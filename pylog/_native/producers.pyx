@@ -1,7 +1,6 @@
 """What a partition log knows of a producer.
 
 Owns: nothing.
-Called by: coordinator.journal, coordinator.markers, coordinator.verification, on the event loop.
 Invariants: (1) the answer is of one moment: the log's appends go on.
 Source: csrc/log/log.h (log_producer_of, log_verify_producer).
 """

@@ -1,8 +1,6 @@
 """How fast clients may go, as the reactors count it.
 
 Owns: the native tables of clients and of the rates that their requests count on.
-Called by: config.client_quotas (installs, voids, charges what the control plane answers), reactor
-  (borrows the pointer for its threads).
 Invariants: (1) a client that was installed before the last void() is unknown; (2) a rate keeps what
   it counted, whatever its limit becomes.
 Source: csrc/serve/quotas.h; KIP-13, KIP-124, KIP-219.

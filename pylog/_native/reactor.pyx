@@ -1,8 +1,6 @@
 """The network threads: what arrives that native code does not serve, and the answers to it.
 
 Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
-Called by: server.dispatch (poll, reply, resume, from one thread), server.network (listen, start,
-  stop), metrics (counters).
 Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
   ignored; (3) Grants and IoPool outlive the threads.
 Source: csrc/net/reactor.h.

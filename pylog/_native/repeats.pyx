@@ -1,9 +1,6 @@
 """Answers that reactors give again by themselves: those to heartbeats that change nothing.
 
 Owns: the native table, and its entries.
-Called by: api.consumer_groups (makes a Repeat for each heartbeat), coordinator.repeats (through
-  api.consumer_groups: offers and ends them), server.publisher (through broker: void);
-  _native.reactor, which adds what was answered.
 Invariants: (1) what is not offered, or not any more, is not in the table; (2) the table outlives
   its entries and the reactors, which hold it.
 Source: csrc/serve/repeats.h.

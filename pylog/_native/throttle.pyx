@@ -1,7 +1,6 @@
 """Rates that reactors and fetchers keep together: how fast replication may be (KIP-73).
 
 Owns: the native throttle.
-Called by: replication.throttles, which hands them to _native.reactor and _native.fetcher.
 Invariants: (1) it outlives the reactors and fetchers that count on it, which hold it.
 Source: csrc/thread/throttle.h.
 """

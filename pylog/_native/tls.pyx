@@ -2,7 +2,6 @@
 for native threads, and the files that come in.
 
 Owns: the newest OpenSSL context of a listener; the context and sessions of a client.
-Called by: security.tls, security.stores, peer.credentials, peer.dial, cli.
 Invariants: (1) a context that cannot be used changes nothing; (2) connections keep the context that
   they began with; (3) only this module needs OpenSSL, so that a broker without TLS does not load
   it.

@@ -1,7 +1,6 @@
 """The APIs that Python answers: a class per family, and all of their handlers by api key.
 
 Owns: nothing.
-Called by: broker, which makes the handlers; dispatch, which calls them.
 Invariants: (1) an api key has one handler; (2) faults of a request are values in its answer; (3) a
   handler reaches what its family's constructor names, and nothing else of the broker.
 """

@@ -1,7 +1,6 @@
 """SASL over the wire: SaslHandshake (17), SaslAuthenticate (36), and tokens without a header.
 
 Owns: the logins that are under way, and which mechanism a connection logged in by.
-Called by: server.guard (makes it), api.security.
 Invariants: (1) a connection is somebody's only after a login that is complete; a failed one ends
   it; (2) whoever logs in again stays the same, by the same mechanism.
 Source: KIP-43, KIP-152, KIP-368 (logging in again); answers as Kafka 4.3's.

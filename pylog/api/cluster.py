@@ -2,7 +2,6 @@
 DescribeTopicPartitions (75): the paged view of topics.
 
 Owns: nothing.
-Called by: dispatch, through api.handlers; api.metadata for addresses.
 Invariants: (1) without advertised.listeners a client gets the address that it dialled;
   (2) a page holds at most max.request.partition.size.limit partitions; (3) names are sorted,
   and entries made, a few at a time.

@@ -2,7 +2,6 @@
 ListConfigResources (74).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
   setting was changed, its record is on disk and it is in force; with a controller elsewhere, it is
   in force a moment later.

@@ -1,7 +1,6 @@
 """Groups of KIP-848 on the wire: ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) without group.version 1, or with the protocol switched off, each request is
   UNSUPPORTED_VERSION; (2) expressions match what the member that brings them may describe.
 Source: KIP-848; KIP-1071 has its own requests.

@@ -3,7 +3,6 @@ BrokerHeartbeat (63), UnregisterBroker (64), AlterPartition (56), AllocateProduc
 AssignReplicasToDirs (73); and the other families' requests, answered there.
 
 Owns: nothing.
-Called by: api (its handlers, for controller listeners).
 Invariants: (1) a node that is not the active controller says so in the answer's own form.
 Source: KIP-631, KIP-497, KIP-858, KIP-730, KIP-919; answers as Kafka 4.3's.
 """

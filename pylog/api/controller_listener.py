@@ -2,7 +2,6 @@
 decided here or refused.
 
 Owns: nothing.
-Called by: broker, where it has such a listener.
 Invariants: (1) every api key that these listeners advertise has a handler, but for Envelope, which
   server.control opens.
 Source: KIP-919 (what tools may ask a controller); Kafka 4.3's controller listener.

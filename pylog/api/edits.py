@@ -1,7 +1,6 @@
 """Answers of handlers, changed before they leave: a row more, or less, whatever way they come.
 
 Owns: nothing.
-Called by: api.rights.
 Invariants: (1) an answer in parts is changed part by part, and stays one.
 Source: none.
 """

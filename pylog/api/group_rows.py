@@ -1,7 +1,6 @@
 """Answers that describe groups of any kind: in parts, and with what may be done with each.
 
 Owns: nothing.
-Called by: api.groups, api.consumer_groups, api.share_groups.
 Invariants: (1) a part has PART_ROWS groups and members, and the members of one group more.
 Source: KIP-430 (authorized operations).
 """

@@ -2,7 +2,6 @@
 DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) a handler returns the answer, or a Pending that is always answered.
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """

@@ -1,7 +1,6 @@
 """Log directories: DescribeLogDirs (35), AlterReplicaLogDirs (34).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) a directory that failed is shown as offline, without its partitions.
 Source: KIP-113, KIP-827 (space), KIP-1066 (cordoned ones); answers as Kafka 4.3's.
 """

@@ -1,7 +1,6 @@
 """Levels of the broker's own loggers, seen and set while it runs: resources of type BROKER_LOGGER.
 
 Owns: the levels of the loggers below `pylog`, and of the root.
-Called by: api.configs.
 Invariants: (1) the levels are Kafka's words; (2) a change lasts until the broker
   stops, and no longer.
 Source: KIP-412, KIP-1075.

@@ -1,7 +1,6 @@
 """Metadata (3): brokers, topics and partitions as a client asks for them, with auto-creation.
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
   most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest; (3) an answer is made in
   parts of about PART_PARTITIONS partitions, all of them from one image.

@@ -1,7 +1,6 @@
 """The metadata log for those who follow it: Fetch (1), FetchSnapshot (59) of `__cluster_metadata`.
 
 Owns: what is known of the observers, for DescribeQuorum.
-Called by: api (its handlers, for controller listeners); api.quorum.
 Invariants: (1) nothing beyond the high watermark is sent; (2) who is behind the log's start is sent
   to the newest snapshot, who has records of another history to where it parts; (3) an observer
   that asked and has everything is answered when there is more, or when its time is over; (4)

@@ -1,7 +1,6 @@
 """ListOffsets (2) and OffsetForLeaderEpoch (23): where a partition's offsets begin, end and turn.
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) a client never learns of an offset at or above the high watermark, nor, at
   read_committed, above the last stable offset; (2) what may read from disk runs on a worker thread.
 Source: KIP-79, KIP-98, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.

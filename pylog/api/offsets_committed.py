@@ -1,7 +1,6 @@
 """Committed offsets on the wire: OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) the answer to a commit leaves after its records are durable; (2) topics and
   partitions are answered as they were asked for; of a commit, topics with partitions only.
 Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KIP-848; topic ids:

@@ -2,7 +2,6 @@
 AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) when a result says that partitions were made or moved, their records are on
   disk and the logs follow.
 Source: KIP-195, KIP-460, KIP-455, KIP-860; answers as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """Regular expressions of clients, matched in a time that no expression and no text can stretch.
 
 Owns: nothing.
-Called by: api.transactions.
 Invariants: (1) a match takes at most STEPS_MAX steps for each character of the text, whatever the
   expression is: it goes through all ways at once, and never back; (2) an expression whose ways
   would be more is refused, as is what cannot be matched so (references back, looking around).

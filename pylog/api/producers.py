@@ -2,7 +2,6 @@
 DescribeProducers (61).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
 Source: KIP-98, KIP-360, KIP-664.
 """

@@ -1,7 +1,6 @@
 """The metadata quorum: DescribeQuorum (55), UpdateFeatures (57).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) this node is the leader and never behind; the other voters are as their etcds are.
 Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers as Kafka 4.3's.
 """

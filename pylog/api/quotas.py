@@ -1,7 +1,6 @@
 """Client quotas over the wire: DescribeClientQuotas (48), AlterClientQuotas (49).
 
 Owns: the thread that asks the resolver.
-Called by: dispatch, through api.handlers.
 Invariants: (1) one result per entity of the request; (2) when a result says that a quota was
   changed, its record is on disk and the next request of a client is counted by it; (3) a resolver
   that does not answer holds up one request for RESOLVE_SECONDS, no other thread's work, no stop.

@@ -1,7 +1,6 @@
 """DeleteRecords (21): the log of a partition begins later.
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) the low watermark in an answer is the log's start, and the start does not
   come back after a crash; (2) records of a topic that is only compacted stay.
 Source: KIP-107; error codes as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """Answers to who may not ask: whole ones, and the rows of a larger answer for what is refused.
 
 Owns: nothing.
-Called by: api.rights.
 Invariants: (1) an answer says what was asked for and the error, nothing that is known of it.
 Source: the getErrorResponse of Kafka 4.3's requests.
 """

@@ -1,7 +1,6 @@
 """What each API asks the authorizer for, in one table, and how it refuses.
 
 Owns: the table of rights.
-Called by: api, which puts it around the handlers when an authorizer is set.
 Invariants: (1) an API that is not in the table is for those who may act on the cluster; (2) a
   handler never sees what the client may not use, and answers no row of it; (3) whoever may not see
   a thing is answered the same whether it is there or not.

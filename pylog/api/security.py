@@ -3,7 +3,6 @@ DescribeUserScramCredentials (50), AlterUserScramCredentials (51), and SASL wher
 for (17, 36).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) one result per user, rule or filter of the request; (2) when a result says that
   something was changed, its record is on disk and in force.
 Source: KIP-140, KIP-290, KIP-554; answers as Kafka 4.3's.

@@ -2,7 +2,6 @@
 (79).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) an acknowledgement is answered when it is durable; (2) a request whose session is
   not the one it names changes nothing; (3) of topics that a client may not read it gets nothing.
 Source: KIP-932, KIP-1222 (renewal), KIP-1206 (how records are acquired).

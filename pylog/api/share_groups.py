@@ -1,7 +1,6 @@
 """Share groups on the wire: ShareGroupHeartbeat (76), ShareGroupDescribe (77).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) a heartbeat is answered after its records are durable.
 Source: KIP-932.
 """

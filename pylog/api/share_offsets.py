@@ -2,7 +2,6 @@
 DeleteShareGroupOffsets (92).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) what is answered NONE is durable; (2) a share partition that has no state is told as
   one that is nowhere, not as an error.
 Source: KIP-932, KIP-1226 (lag); Kafka 4.3, by its answers.

@@ -1,7 +1,6 @@
 """What the APIs of share groups ask the authorizer for.
 
 Owns: nothing.
-Called by: api.rights.
 Invariants: (1) as api.rights.
 Source: KafkaApis of Kafka 4.3, by its answers.
 """

@@ -2,7 +2,6 @@
 WriteShareGroupState (85), DeleteShareGroupState (86), ReadShareGroupStateSummary (87).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) what is answered is durable.
 Source: KIP-932.
 """

@@ -1,7 +1,6 @@
 """Streams groups on the wire: StreamsGroupHeartbeat (88), StreamsGroupDescribe (89).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) without streams.version 1, or with the protocol switched off, each request is
   UNSUPPORTED_VERSION; (2) a heartbeat is answered after its records are durable, and does not wait
   for internal topics.

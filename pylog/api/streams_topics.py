@@ -1,7 +1,6 @@
 """The internal topics of Streams groups on their way into being.
 
 Owns: requests for topics that are under way, and why the last ones failed.
-Called by: api.streams_groups.
 Invariants: (1) a topic is asked for once at a time, and not again before its last failure is too
   old; (2) at most FAULTS_MAX failures are kept, the oldest go first.
 Source: KIP-1071; Kafka's AutoTopicCreationManager.

@@ -1,7 +1,6 @@
 """Delegation tokens: Create (38), Renew (39), Expire (40), Describe (41).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers and api.controller_listener.
 Invariants: (1) whoever logged in by a token, and whoever nobody knows, gets none; (2) a token is
   shown to its owner and its renewers, and to who may describe it or its owner's tokens.
 Source: KIP-48, KIP-373 (tokens for others); Kafka 4.3's KafkaApis and ControllerApis.

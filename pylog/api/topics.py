@@ -1,7 +1,6 @@
 """CreateTopics (19) and DeleteTopics (20).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) one result per topic of the request; what had no time to be done is not begun;
   (2) when a result says that a topic was made or removed, its record is on disk and its
   partitions are open or gone.

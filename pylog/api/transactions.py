@@ -3,7 +3,6 @@ AddOffsetsToTxn (25), EndTxn (26), WriteTxnMarkers (27), TxnOffsetCommit (28), D
 (65), ListTransactions (66).
 
 Owns: nothing.
-Called by: dispatch, through api.handlers; api.producers (init_producer_id).
 Invariants: (1) an answer leaves after what it tells of is durable; (2) of the partitions of one
   request all become part of a transaction, or none; (3) clients that do not know PRODUCER_FENCED
   get INVALID_PRODUCER_EPOCH.

@@ -1,7 +1,6 @@
 """ApiVersions (18): what this broker serves, by API and by feature.
 
 Owns: nothing.
-Called by: dispatch, through api.handlers.
 Invariants: (1) what is not served is not advertised.
 Source: KIP-35, KIP-511 (client software names), KIP-584 (features).
 """

@@ -1,8 +1,6 @@
 """A client for Kafka-protocol brokers whose records come as columns, or one by one.
 
 Owns: the public names; each is imported when it is first used.
-Called by: applications (`from pylog.client import Consumer, Producer, Admin`), tools,
-  testing.plugin.
 Invariants: (1) importing this package imports neither numpy nor pyarrow; (2) `pylog.client.aio` has
   the same names for asyncio.
 """

@@ -1,7 +1,6 @@
 """Records that wait to be sent: an open batch and closed ones per partition, within a budget.
 
 Owns: the queues, the memory account, the lock that guards both.
-Called by: client.producing on the application's threads; client.sender on the event loop.
 Invariants: (1) bytes_used is what incomplete batches hold, at most bytes_max unless one batch alone
   is larger; (2) a queue's ready batches are in the order of their numbers, retries at their place;
   (3) the sender sleeps only while no batch was opened or closed since it last looked.

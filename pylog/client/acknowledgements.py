@@ -1,7 +1,6 @@
 """What a member of a share group has in hand: the records that polls gave, and what became of each.
 
 Owns: the records in hand, by partition.
-Called by: client.sharing, client.share_consumer, client.aio_share_consumer.
 Invariants: (1) an offset is in hand once, until it is acknowledged; a renewed one stays; (2) ranges
   ascend and do not overlap, as the broker wants them.
 Source: KIP-932; KIP-1222 (renewal).

@@ -1,7 +1,6 @@
 """The addresses of a broker's name, each of which is tried.
 
 Owns: a socket until it is handed on.
-Called by: client.connection.
 Invariants: (1) each address has its share of the time: one that swallows what is sent to it hides
   none of the others.
 Source: Kafka's client, whose tries take the addresses of a name in turn.

@@ -1,7 +1,6 @@
 """The admin client without asyncio: every call of administration.Admin, waited for.
 
 Owns: nothing but the face; the calls are made from the asynchronous class.
-Called by: applications.
 Invariants: (1) each public coroutine of administration.Admin has a method of the same name here.
 Source: Kafka's Admin client.
 """

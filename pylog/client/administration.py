@@ -1,7 +1,6 @@
 """Topics, settings, quotas, directories and the cluster itself, for asyncio.
 
 Owns: a cluster's connections.
-Called by: applications (as pylog.client.aio.Admin), client.admin (without asyncio), tools.
 Invariants: (1) what failed and may pass is asked again, what succeeded is not; (2) when some of
   several things fail, the exception of the first has `results`: all of them by name.
 Source: Kafka's Admin client.

@@ -1,7 +1,6 @@
 """The clients for asyncio, under pylog.client's names: `from pylog.client.aio import Consumer`.
 
 Owns: the names; each is imported when it is first used.
-Called by: applications.
 Invariants: (1) a client belongs to the loop that it was started on.
 """
 

@@ -1,7 +1,6 @@
 """The consumer of a program with asyncio: the same calls as consumer.Consumer, awaited.
 
 Owns: the waiting of polls; the work is consuming.Consuming's, on the running loop.
-Called by: applications, as pylog.client.aio.Consumer.
 Invariants: (1) one task at a time, but for `wakeup`; (2) callbacks may be coroutine functions.
 Source: aiokafka for how it feels; Kafka's consumer for what it means.
 """

@@ -1,7 +1,6 @@
 """The producer of a program with asyncio: records one by one, or whole tables.
 
 Owns: nothing; the work is producing.Producing's, on the program's own loop.
-Called by: applications, on one event loop.
 Invariants: (1) nothing here blocks the loop: what takes long is awaited or done on a thread.
 Source: Kafka's Java client; aiokafka for how it feels in Python.
 """

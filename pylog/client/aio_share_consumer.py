@@ -1,7 +1,6 @@
 """The share consumer of a program with asyncio: the calls of share_consumer.ShareConsumer, awaited.
 
 Owns: nothing; the work is sharing.Sharing's, on the running loop.
-Called by: applications, as pylog.client.aio.ShareConsumer.
 Invariants: (1) one task at a time, but for `wakeup`.
 Source: Kafka's KafkaShareConsumer (KIP-932).
 """

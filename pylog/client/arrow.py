@@ -1,8 +1,6 @@
 """What the native columns look like to pyarrow and NumPy; nothing is copied but where stated.
 
 Owns: nothing; arrays keep the native memory alive.
-Called by: client.consumer and client.aio_consumer (poll_arrow, poll_numpy), client.scanning,
-  client.tables (columns in), client.serialization, client.spark.
 Invariants: (1) pyarrow and numpy are imported when first needed; (2) columns stand in COLUMNS'
   order, also when only some are wanted.
 Source: Arrow columnar format 1.4.

@@ -1,7 +1,6 @@
 """Who of a group reads which partitions: range, roundrobin, sticky and cooperative-sticky.
 
 Owns: nothing; pure functions of what the members brought.
-Called by: client.membership (the member that leads); coordinator's server-side assignors may.
 Invariants: (1) each partition of a subscribed topic goes to exactly one member that subscribed to
   it (cooperative: or to nobody until its owner has let go of it); (2) the same input gives the same
   output; (3) sticky: loads differ by at most one where subscriptions are equal, and no partition

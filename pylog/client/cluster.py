@@ -1,8 +1,6 @@
 """The client's view of a cluster: who leads what, connections to brokers, tries and pauses.
 
 Owns: the newest metadata, the connections, the known coordinators.
-Called by: client.producing, consuming, administration and their parts; tools; on one event
-  loop.
 Invariants: (1) at most one request that keeps the metadata fresh is under way; (2) a broker that
   could not be reached is not asked again before its pause is over, which doubles with each failure;
   (3) per broker and channel there is one connection: what may wait long (fetch, join) has a channel

@@ -1,7 +1,6 @@
 """Committed offsets: writes and reads them at the group's coordinator.
 
 Owns: nothing.
-Called by: client.membership, consuming, reconciliation, group_administration.
 Invariants: (1) requests go to the coordinator that is known, and after a refusal to the one that is
   asked for anew; (2) topic ids are used only when all of them are known.
 Source: Kafka's OffsetCommit and OffsetFetch; KIP-447 (require stable), KIP-848 (member epochs),

@@ -1,7 +1,6 @@
 """What a consumer commits: when, as whom, and what becomes of a refusal.
 
 Owns: the order of commits, and what was committed automatically last.
-Called by: client.consuming, whose half it is.
 Invariants: (1) automatic commits hold only what earlier polls handed out, not what the application
   may be at work on; (2) of commits of a partition the one that was asked for last counts.
 Source: Kafka's consumer, for what each call means.

@@ -1,7 +1,6 @@
 """One connection to a broker: frames out, frames in, in order, several under way.
 
 Owns: the socket's transport, the receive buffers, what is still to be sent, the requests under way.
-Called by: client.cluster, on its event loop only.
 Invariants: (1) a broker answers in the order of the requests, so the oldest one under way owns the
   next frame, and its correlation id is checked; (2) a frame longer than STAGING_BYTES is received
   straight into a buffer of its own and not moved again; (3) a connection that failed fails every

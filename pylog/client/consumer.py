@@ -1,7 +1,6 @@
 """The consumer of a program without asyncio: records, Arrow or NumPy.
 
 Owns: the thread's side of polling; the work is consuming.Consuming's, on the shared event loop.
-Called by: applications.
 Invariants: (1) one thread at a time, but for `wakeup`; (2) a poll that finds records waiting does
   not go through the event loop; (3) callbacks run on the thread that polls.
 Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in Python.

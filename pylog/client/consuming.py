@@ -1,7 +1,6 @@
 """The consumer without a face: what consumer.Consumer and aio.Consumer both drive.
 
 Owns: cluster, subscription, fetcher, membership of one consumer.
-Called by: client.consumer, client.aio_consumer; its coroutines run on one event loop.
 Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
   start and wait for (`attend`): a poll that ends early does not cut it short; (2) callbacks run
   where the application polls; (3) the group does not wait for positions.

@@ -1,7 +1,6 @@
 """What becomes of sent records: one Pending per batch, one light Delivery per record.
 
 Owns: the outcome of each batch until the last Delivery of it is gone.
-Called by: client.accumulator, client.sender, client.producer; applications hold Deliveries.
 Invariants: (1) a Pending is completed exactly once; (2) whoever waits is notified after the outcome
   stands; (3) a Delivery costs no lock and no event until somebody waits for it.
 Source: Kafka's Java client (RecordMetadata, ProducerBatch).

@@ -1,7 +1,6 @@
 """What the admin client takes and gives: new topics, settings, groups, directories.
 
 Owns: nothing.
-Called by: client.administration and applications.
 Invariants: (1) names are those of Kafka's Admin client.
 Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
 """

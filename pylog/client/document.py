@@ -1,7 +1,6 @@
 """What is derived from the client's tables: the reference of its settings, and types for checkers.
 
 Owns: nothing; docs/client-settings.md, options.pyi and admin.pyi are derived, never edited.
-Called by: `make docs`; tests/client/test_reference.py compares the files with what is made here.
 Invariants: (1) the same tables give the same bytes; (2) every setting has a sentence.
 """
 

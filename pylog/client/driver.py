@@ -1,7 +1,6 @@
 """The synchronous face: one event loop on a thread of its own, shared by the process's clients.
 
 Owns: the thread and its loop; a forked child makes its own.
-Called by: the synchronous classes of client/.
 Invariants: (1) an application's callbacks run on the application's thread, while it waits in a
   call of the client, so that they may call the client again; (2) a wait ends by a signal (Ctrl-C).
 Source: measured on a 2-core EPYC with two consumers in one process: a loop for each costs the same

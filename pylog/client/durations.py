@@ -1,7 +1,6 @@
 """Durations as ISO 8601 writes them, for `auto.offset.reset=by_duration:PT1H`.
 
 Owns: nothing.
-Called by: client.settings, client.positions, and who tells of a time limit.
 Invariants: (1) what Java's Duration.parse takes is taken, but for negative ones.
 Source: KIP-1106; ISO 8601.
 """

@@ -1,7 +1,6 @@
 """What becomes of producers at a fork and at the end of the program.
 
 Owns: weak references to the producers of this process.
-Called by: client.producer, client.aio_producer.
 Invariants: (1) in a forked child every call of a producer raises, and none waits; (2) a program
   that ends with records that were never acknowledged says so.
 """

@@ -1,7 +1,6 @@
 """The client's exceptions: one class for each of Kafka's error codes, and those of the client.
 
 Owns: the classes made from the protocol's table.
-Called by: everything in client/; applications catch what is here.
 Invariants: (1) each row of the table has exactly one class, made when it is first asked for, named
   as Kafka's: NOT_LEADER_OR_FOLLOWER is NotLeaderOrFollowerError; (2) `retriable` says that the same
   request may succeed later, `fatal` that this client object cannot go on; never both.

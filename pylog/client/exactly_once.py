@@ -1,7 +1,6 @@
 """Consume, transform, produce: what was read is committed with what came of it, or neither is.
 
 Owns: for each transaction whether partitions were lost meanwhile.
-Called by: client.producer, client.aio_producer (transaction()); client.spark.writing (prepared()).
 Invariants: (1) a transaction whose consumer lost a partition meanwhile is aborted: its next owner
   reads the same records; (2) after an abort the consumer goes on at what was committed, or where it
   began; (3) when the outcome is not known the consumer's positions stay as they are.

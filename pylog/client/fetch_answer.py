@@ -1,7 +1,6 @@
 """Reads a Fetch answer where it lies: the records of a partition are a view, not a copy.
 
 Owns: nothing.
-Called by: client.fetcher.
 Invariants: (1) no byte outside the frame is read: what does not fit raises ProtocolError.
 Source: the Fetch answer of protocol/schemas/produce_fetch.msg, versions 12 to 18 by hand, older
   ones by the codec.

@@ -1,7 +1,6 @@
 """What was fetched and waits for the application: a bounded queue between two threads.
 
 Owns: the fetched bytes until they are read; their frames go back to the pool afterwards.
-Called by: client.fetcher puts in (event loop); client.consuming takes out (one thread at a time).
 Invariants: (1) items of one partition are taken in the order of their offsets; (2) what belongs to
   an earlier epoch of its partition is dropped unread; (3) `queued_bytes` counts record bytes that
   were put in and not yet read to their end, but for those of paused partitions, which would keep

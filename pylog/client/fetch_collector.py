@@ -1,7 +1,6 @@
 """Makes records or columns of what was fetched, and moves the positions on.
 
 Owns: the column readers.
-Called by: client.consuming, on the thread that polls.
 Invariants: (1) a position moves past exactly what was handed out; (2) an error comes after all good
   records before it, in a call of its own; (3) what a deserializer refuses stays where it is until
   the application seeks past it.

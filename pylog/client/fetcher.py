@@ -1,7 +1,6 @@
 """Keeps a fetch under way to every broker that leads an assigned partition.
 
 Owns: one task and one fetch session per broker.
-Called by: client.consuming, on the event loop.
 Invariants: (1) per broker one fetch is under way, so that a session's epochs are in order;
   (2) while the application reads what was fetched, the next fetch runs if the queue has room;
   (3) an answer counts for a partition only if its epoch is still that of the request.

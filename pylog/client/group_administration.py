@@ -1,7 +1,6 @@
 """The admin client's part about groups: what there is, who is in them, their offsets.
 
 Owns: nothing.
-Called by: client.administration, which it is a part of.
 Invariants: (1) each group is asked for at its own coordinator; (2) groups of both protocols come in
   one shape.
 Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.

@@ -1,7 +1,6 @@
 """What a poll gave, handed out record by record.
 
 Owns: the records that were not handed out yet.
-Called by: client.consuming, for who asks for one record after the other.
 Invariants: (1) a partition's position is behind the last record of it that was handed out, so that
   a commit amid the records loses none; (2) a record of a partition that was sought in, revoked or
   put back since is not handed out.

@@ -1,7 +1,6 @@
 """What an application may pass to be informed of its partitions coming and going.
 
 Owns: nothing.
-Called by: client.consumer, client.aio_consumer.
 Invariants: (1) `on_partitions_lost` falls back to `on_partitions_revoked`, as in Kafka.
 Source: Kafka's ConsumerRebalanceListener; confluent-kafka's on_assign, on_revoke, on_lost.
 """

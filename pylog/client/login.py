@@ -1,7 +1,6 @@
 """What a new connection does before its first request: TLS and SASL.
 
 Owns: nothing.
-Called by: client.connection.
 Invariants: (1) a password or token never appears in a message of an exception.
 Source: Kafka's SaslHandshake and SaslAuthenticate.
 """

@@ -1,8 +1,6 @@
 """What a client counts, by Kafka's names.
 
 Owns: the counters of one client object's connections and of its records.
-Called by: client.cluster, client.connection (traffic), client.sender, client.fetch_collector,
-  client.consuming, client.producing.
 Invariants: (1) nothing is counted for a single record that could be counted for its batch; (2) a
   total never falls; (3) topics beyond TOPICS_MAX are counted together under "".
 Source: the metrics of Kafka's Java clients (producer-metrics, consumer-fetch-manager-metrics,

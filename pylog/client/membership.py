@@ -1,7 +1,6 @@
 """A consumer's membership of its group, by the classic protocol: join, sync, heartbeat, leave.
 
 Owns: member id and generation; the heartbeat task.
-Called by: client.consuming, on the event loop; reconciliation.py has the newer protocol.
 Invariants: (1) partitions are taken away and given only inside `attend`, which the application's
   poll drives: callbacks never come out of the blue; (2) an eager member owns nothing while it
   joins, a cooperative one keeps what it need not give up; (3) a member that the group has dropped

@@ -1,7 +1,6 @@
 """What the client knows of the cluster: an immutable picture, and how an answer changes it.
 
 Owns: nothing; a picture is replaced, never changed.
-Called by: client.cluster, which keeps the newest; everything that routes.
 Invariants: (1) a partition's leader epoch never goes back, unless its topic was made anew;
   (2) `ids` and `topics` name the same topics.
 Source: Kafka's Metadata request; KIP-320 (leader epochs), KIP-516 (topic ids).

@@ -1,7 +1,6 @@
 """What a client says in the log: one line for each cause, with the broker and the reason.
 
 Owns: the causes that were told of late.
-Called by: client.cluster, whose `notices` the other parts of a client object use.
 Invariants: (1) a cause is told again no sooner than AGAIN_S, with how often it was there meanwhile;
   (2) at most CAUSES_MAX causes are remembered; (3) no password or token stands in a line.
 Source: Python's logging; what is a warning in Kafka's Java client.

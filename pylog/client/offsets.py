@@ -1,7 +1,6 @@
 """Small values that every part of the client passes around: partitions, offsets, times.
 
 Owns: nothing.
-Called by: everything in client/, and applications.
 Invariants: (1) all are tuples: hashable, comparable, unpackable.
 Source: Kafka's Java client, for names and fields.
 """

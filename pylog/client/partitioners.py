@@ -1,8 +1,6 @@
 """Which partition a record goes to when the caller does not say.
 
 Owns: where each partitioner stands: its turn, or the partition it sticks to.
-Called by: client.producing, client.tables; under no lock: a race only changes which partition is
-  taken.
 Invariants: (1) the same key and partition count give the same partition, as in the client that the
   partitioner is named after; (2) partitions without a leader, or whose leader takes nothing, are
   passed over for null keys.

@@ -1,7 +1,6 @@
 """Offsets by time, the ends of logs, and where a consumer begins.
 
 Owns: nothing.
-Called by: client.consuming, client.administration, client.spark.
 Invariants: (1) a leader is asked once for all its partitions; (2) what failed is asked again, what
   succeeded is not.
 Source: Kafka's ListOffsets and OffsetForLeaderEpoch; KIP-79, KIP-320 (truncation).

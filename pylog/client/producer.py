@@ -2,7 +2,6 @@
 
 Owns: nothing; the work is producing.Producing's, on the shared event loop, and of plain records
   _native.intake's.
-Called by: applications, from any number of threads.
 Invariants: (1) send() returns as soon as the record is in its batch, and blocks for at most
   max.block.ms; (2) callbacks run on the client's thread, which must not wait there.
 Source: Kafka's Java client; kafka-python and confluent-kafka for how it feels in Python.

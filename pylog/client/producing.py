@@ -1,7 +1,6 @@
 """What both producers share: a record's way from the caller to its partition's batch, and the end.
 
 Owns: the cluster, accumulator, sender and identity of one producer; its routes by topic.
-Called by: client.producer (from any thread), client.aio_producer (on its loop), client.tables.
 Invariants: (1) `put` never blocks and needs no event loop; (2) what is not acknowledged when the
   producer closes has failed; (3) records of one thread and partition keep their order.
 Source: Kafka's Java client; KIP-679 (idempotence by default).

@@ -1,7 +1,6 @@
 """Settings whose value stands elsewhere: `${env:NAME}`, `${file:/path:key}`, `${dir:/path:name}`.
 
 Owns: the table of Kafka's providers.
-Called by: client.spellings; tools.session.
 Invariants: (1) a value that was found is never shown in a message; (2) what refers to a provider
   that was not declared stays as it is.
 Source: KIP-297, KIP-421 and KIP-887, for the words; Kafka leaves what is missing as it is, which

@@ -1,7 +1,6 @@
 """A consumer's membership by the newer protocol: the broker assigns, the member follows.
 
 Owns: member id and epoch; the heartbeat task; the assignment that the broker wants.
-Called by: client.consuming, for group.protocol=consumer.
 Invariants: (1) as in membership: partitions come and go inside `attend` only; (2) a heartbeat says
   in full what the member is after anything went wrong, and only what changed otherwise; (3) what
   the member no longer owns is reported to the broker only after the application was informed.

@@ -1,7 +1,6 @@
 """What is wrong with a record that cannot be sent, in words.
 
 Owns: nothing.
-Called by: client.producing.
 Invariants: (1) no value is shown, only its type: it may be a secret.
 Source: none.
 """

@@ -1,7 +1,6 @@
 """A stretch of a topic as a lazy Arrow reader, for pandas, Polars, DuckDB and pyarrow.dataset.
 
 Owns: the consumer of each reader, from its first batch to its last, or until it is dropped.
-Called by: applications.
 Invariants: (1) the stretch is fixed when scan() is called: per partition [start, end); (2) memory
   is bounded by queued.max.messages.kbytes and one batch; (3) rows of a partition come in the order
   of their offsets, partitions as they arrive.

@@ -1,7 +1,6 @@
 """The admin client's part about access rules, users and delegation tokens.
 
 Owns: the words for Kafka's numbers.
-Called by: client.administration, which it is a part of; tools.acls.
 Invariants: (1) a password never leaves this process: only what follows from it is sent.
 Source: Kafka's Admin client (KIP-48, KIP-140, KIP-290, KIP-554).
 """

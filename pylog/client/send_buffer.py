@@ -1,7 +1,6 @@
 """Frames on their way into a socket, in pieces that are sent from where they lie.
 
 Owns: a second descriptor of the connection's socket; what the socket has not taken yet.
-Called by: client.connection, on its event loop only.
 Invariants: (1) bytes leave in the order in which they were written; (2) a piece is held, and must
   not change, until its bytes are in the socket or the send buffer is closed.
 Source: measured with bench.client --produce: asyncio's transport of Python 3.11 copies what a

@@ -1,7 +1,6 @@
 """Sends what the accumulator holds: which batches now, to whom, and what to do when it fails.
 
 Owns: the requests under way, the sequences of each partition.
-Called by: client.producing, on its event loop.
 Invariants: (1) batches of a partition are sent in the order of their numbers, and with idempotence
   acknowledged in it; (2) a retry is sent only while nothing else of its partition is under way;
   (3) per broker at most max.in.flight.requests.per.connection requests are under way; (4) sequences

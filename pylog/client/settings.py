@@ -1,7 +1,6 @@
 """The client's settings: one table by Kafka's names, and the values of one client object.
 
 Owns: the table.
-Called by: the constructors of all client classes; tools.
 Invariants: (1) a name is Kafka's (or librdkafka's where Kafka has none, or begins with `pylog.`);
   (2) an unknown name is refused with the one that was probably meant; (3) values are checked once,
   at construction, and do not change afterwards.

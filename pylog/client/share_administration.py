@@ -1,7 +1,6 @@
 """The admin client's part about share groups: who is in them, where they are.
 
 Owns: nothing.
-Called by: client.administration, which it is a part of.
 Invariants: (1) each group is asked for at its own coordinator.
 Source: Kafka's Admin client (KIP-932, KIP-1226 for the lag).
 """

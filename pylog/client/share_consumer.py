@@ -1,7 +1,6 @@
 """The share consumer of a program without asyncio: a topic as a queue, records or Arrow.
 
 Owns: nothing; the work is sharing.Sharing's, on the shared event loop.
-Called by: applications.
 Invariants: (1) one thread at a time, but for `wakeup`; (2) a record is handed out again, here or to
   another member, until somebody accepts or rejects it, or its deliveries are used up.
 Source: Kafka's KafkaShareConsumer (KIP-932).

@@ -1,7 +1,6 @@
 """A share consumer's membership of its group: the broker assigns, and nothing is given up first.
 
 Owns: member id and epoch; the heartbeat task; the assignment that the broker wants.
-Called by: client.sharing.
 Invariants: those of client.reconciliation; its heartbeats have a request of their own.
 Source: KIP-932.
 """

@@ -1,7 +1,6 @@
 """Makes records or columns of what a share consumer acquired, and puts them into its hand.
 
 Owns: how often the records of the last poll were delivered.
-Called by: client.share_consumer, client.aio_share_consumer.
 Invariants: (1) only what was acquired is handed out: a batch may hold records of other members;
   (2) every acquired offset is in hand, as a gap where there is no record; (3) what cannot be read
   is rejected, what a deserializer refuses is released, and that is raised after all good records.

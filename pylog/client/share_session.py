@@ -1,7 +1,6 @@
 """A share session with one broker: records acquired from it, and acknowledgements to it.
 
 Owns: the session's epoch, what the broker was told that we fetch, acknowledgements not sent yet.
-Called by: client.sharing, on the event loop.
 Invariants: (1) one request is under way at a time, so that epochs are in order; (2) what is
   acknowledged is sent once: when a request fails nobody knows whether it was taken, and it is
   reported as failed; (3) a session that was lost has lost what was acquired in it.

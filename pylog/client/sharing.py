@@ -1,7 +1,6 @@
 """The share consumer without a face: what ShareConsumer of both kinds drives.
 
 Owns: cluster, subscription, membership and share sessions of one share consumer.
-Called by: client.share_consumer, client.aio_share_consumer; its coroutines run on one event loop.
 Invariants: (1) what has arrived and was not handed out is at most one answer of each broker; (2)
   what is in hand is acknowledged at the broker that it was acquired from.
 Source: KIP-932; Kafka's KafkaShareConsumer, for what each call means.

@@ -1,7 +1,6 @@
 """What other clients call our settings, and what they have that means nothing here.
 
 Owns: the tables of names.
-Called by: client.settings; client.document, tools.session.
 Invariants: (1) a name stands in one table only; (2) what is translated means the same, in the unit
   of our setting; (3) what is accepted without effect could change no result.
 Source: Kafka 4.3's clients (their .properties), librdkafka's CONFIGURATION.

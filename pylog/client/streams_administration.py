@@ -1,7 +1,6 @@
 """The admin client's part about Streams groups: their topology, and who runs which tasks.
 
 Owns: nothing.
-Called by: client.administration, which it is a part of.
 Invariants: (1) each group is asked for at its own coordinator.
 Source: Kafka's Admin client (KIP-1071). Where such a group is, and its end: as of other groups.
 """

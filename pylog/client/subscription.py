@@ -1,8 +1,6 @@
 """What a consumer is subscribed to, which partitions it has, and where it stands in each.
 
 Owns: the subscription and the state of each assigned partition.
-Called by: client.consuming, fetcher, fetch_buffer, positions; changed on the event loop only, but
-  `position`, which the thread that takes records moves on.
 Invariants: (1) position <= fetch_position: what lies between is queued or under way; (2) whatever
   moves a position other than taking records raises `epoch`: answers and queued records of an
   earlier epoch are void; (3) a partition that is revoked is gone from `states` and its epoch is

@@ -1,8 +1,6 @@
 """Tables on their way to a topic: columns found, cast where Kafka knows only bytes, scattered.
 
 Owns: the batches of one send_arrow until they are handed to the accumulator.
-Called by: client.producer, client.aio_producer, tools.streams through client.producer; on a thread
-  that may block.
 Invariants: (1) rows keep their order within a partition, over all chunks; (2) at most
   CLOSED_BYTES_MAX of closed batches wait outside of buffer.memory; (3) columns of bytes or strings
   are not copied before they are written into their batch.

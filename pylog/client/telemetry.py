@@ -5,7 +5,6 @@
     Producer(interceptor_classes=[telemetry.Tracing()], ...)
 
 Owns: the instruments it registers.
-Called by: applications.
 Invariants: (1) reading metrics costs the client's threads nothing but the reading; (2) a record
   without a trace stays as it is; (3) this module is the only one that imports opentelemetry.
 Source: OpenTelemetry's conventions for messaging; W3C Trace Context (the header traceparent).

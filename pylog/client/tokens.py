@@ -1,7 +1,6 @@
 """Bearer tokens of the client: from a callback, a file, or an issuer's token endpoint.
 
 Owns: the newest token of one client object.
-Called by: client.settings.
 Invariants: (1) the event loop waits for no callback and no issuer; (2) neither a token nor a secret
   stands in an error.
 Source: the settings of KIP-768 and KIP-1139; librdkafka's oauth_cb and https.ca.location.

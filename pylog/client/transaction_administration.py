@@ -1,7 +1,6 @@
 """The admin client's part about transactions: what is open, whose it is, and its end by force.
 
 Owns: nothing.
-Called by: client.administration, which it is a part of.
 Invariants: (1) a transactional id is asked for at its own coordinator, a partition's producers at
   the partition's leader.
 Source: Kafka's Admin client (KIP-664, KIP-994).

@@ -1,7 +1,6 @@
 """Who a producer is to the brokers: its producer id and epoch, and its transactions.
 
 Owns: producer id and epoch, the state of the transaction.
-Called by: client.sender (admits, note_failure, bump), client.producing (the rest), on one loop.
 Invariants: (1) nothing is sent for a partition that the transaction's coordinator does not know of,
   unless the brokers add it themselves (transaction.version 2); (2) after a failure inside a
   transaction only abort() goes on; after a fatal one nothing does.

@@ -1,7 +1,6 @@
 """Why a connection could not be made, in words.
 
 Owns: nothing.
-Called by: client.connection, client.cluster.
 Invariants: (1) what is told says what to look at: the port, TLS, a certificate.
 Source: what brokers, HTTP servers and TLS do when they are spoken to in another way.
 """

@@ -1,7 +1,6 @@
 """Settings: one table of what there is, and the values in force.
 
 Owns: nothing; the names below are the package's interface.
-Called by: every layer above.
 Invariants: (1) importing it costs a start less than 3 ms.
 """
 

@@ -2,7 +2,6 @@
 
 Owns: the rows of topics, Kafka's defaults and units, and the question for a setting by its name;
   the rows of brokers are in kafka_settings and own_settings.
-Called by: config, metadata.configs, api.topics; docs/settings.md is generated from it.
 Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
   limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
   with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.

@@ -2,7 +2,6 @@
 
 Owns: the quotas in force, the tokens of clients that change topics; through Quotas, what the
   reactors know of clients.
-Called by: broker (which hands it to dispatch and to api), api.quotas (matching), metadata (names).
 Invariants: (1) for each kind the most specific entity that has a quota of this kind decides alone;
   (2) clients that a default limits are counted apart from each other, clients of a named entity
   together; (3) after take() nothing is decided by the quotas before it.

@@ -1,7 +1,6 @@
 """Settings of a cluster's machine: what `brokerd --cluster` stands for, and where controllers are.
 
 Owns: nothing.
-Called by: cli (derived), metadata.service, metadata.controller_member, metadata.etcd_member.
 Invariants: (1) machines that are told the same hosts derive settings that agree; (2) what is set by
   name takes precedence over what is derived, and is asked for where a host alone does not say it.
 Source: KIP-631 (process.roles, controller.quorum.voters).

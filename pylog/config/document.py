@@ -1,7 +1,6 @@
 """The catalogue as a document: docs/settings.md.
 
 Owns: nothing; the document is derived, never edited.
-Called by: `make docs`; tests/config/test_document.py compares it with the file.
 Invariants: (1) the same tables give the same bytes.
 """
 

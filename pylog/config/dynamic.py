@@ -1,7 +1,6 @@
 """Broker settings that change while the broker runs: which may, and how layers of them add up.
 
 Owns: nothing; config.settings holds the layers in force.
-Called by: config.settings, config.entries, metadata.configs.
 Invariants: (1) this broker's own settings take precedence over the cluster's, those over the
   file's; (2) a layer that sets one name of a family hides the whole family in the layers below it.
 Source: KIP-226; the families and checks as observed on Kafka 4.3.

@@ -1,7 +1,6 @@
 """Settings as DescribeConfigs shows them: value, source, synonyms, type, documentation.
 
 Owns: nothing.
-Called by: api.configs, api.topics.
 Invariants: (1) a password's value is never shown, nor that of a setting whose type nobody knows;
   (2) synonyms stand in the order in which they count, the first gives the source.
 Source: KIP-133, KIP-226, KIP-569; orders and omissions as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """The one exception of configuration: what is wrong, in one line that a user can act on.
 
 Owns: nothing.
-Called by: config; cli and tools, which print it; metadata, which answers INVALID_CONFIG (40).
 Invariants: (1) the message names the setting and stands alone.
 """
 

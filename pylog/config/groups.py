@@ -1,7 +1,6 @@
 """Settings of groups and of client metrics subscriptions: rows and checks.
 
 Owns: the names, and for those without a broker setting behind them the facts.
-Called by: config.entries (what is shown), metadata.configs (what is asked for).
 Invariants: (1) a group setting takes its facts from its broker setting where it has one; (2) a
   value lies within the bounds that the broker's settings give.
 Source: KIP-848, KIP-932, KIP-1071 (groups), KIP-714 (subscriptions); Kafka's checks, as observed.

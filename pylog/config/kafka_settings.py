@@ -1,7 +1,6 @@
 """Every setting of a Kafka 4.3 broker, one row each.
 
 Owns: the rows of Kafka's settings: names, types, defaults, limits, dynamic modes, effects, texts.
-Called by: config.catalogue, which says what a row holds.
 Invariants: names are unique and sorted.
 Source: the ConfigDef tables inside Kafka 4.3.1's jars.
 """

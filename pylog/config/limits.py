@@ -1,7 +1,6 @@
 """What the system allows this process, and who may take how much of it: descriptors, memory.
 
 Owns: nothing.
-Called by: log.directories, server.network.
 Invariants: (1) connections leave the descriptors that files need; (2) a limit that the system does
   not have is NO_LIMIT.
 Source: getrlimit(2), cgroups(7).

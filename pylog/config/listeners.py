@@ -1,7 +1,6 @@
 """Listeners: the addresses a broker binds and the ones it advertises.
 
 Owns: nothing.
-Called by: config.settings; server.network binds what it returns (through `Settings`).
 Invariants: (1) listener names are unique and upper-case; (2) two listeners share a port only when
   it is 0 (a free one each).
 Source: KIP-103 (named listeners), KIP-684; Kafka's checks at start, as observed.

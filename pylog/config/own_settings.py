@@ -1,7 +1,6 @@
 """The settings of a broker that are pylog's own, one row each.
 
 Owns: the rows of settings that Kafka does not have.
-Called by: config.catalogue, which says what a row holds.
 Invariants: names are unique and sorted, and none is a name of Kafka's.
 """
 

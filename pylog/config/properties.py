@@ -1,7 +1,6 @@
 """Java .properties text: lines, continuation, escapes.
 
 Owns: nothing.
-Called by: config.settings.
 Invariants: (1) what java.util.Properties reads, this reads the same, duplicate keys included
   (the last one counts).
 Source: the file format in java.util.Properties' documentation. Weighed, by the time of an import:

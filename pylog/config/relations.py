@@ -1,7 +1,6 @@
 """What broker settings allow each other: pairs of bounds, and checks that look at several.
 
 Owns: nothing.
-Called by: config.settings, for a start and for each change while the broker runs.
 Invariants: (1) settings that Kafka refuses together are refused here, with its words.
 Source: the checks between settings of Kafka 4.3, as observed.
 """

@@ -1,7 +1,6 @@
 """Sensitive settings at rest: what is set while the cluster runs is encrypted in the metadata.
 
 Owns: the keys derived so far.
-Called by: config.settings, which metadata.configs has the sealer of.
 Invariants: (1) a sealed text opens only as the setting that it was sealed as; (2) neither a secret
   nor a value stands in the text of an error.
 Source: AES-GCM (NIST SP 800-38D), scrypt (RFC 7914); Kafka 3's PasswordEncoder, for the settings.

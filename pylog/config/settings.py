@@ -1,7 +1,6 @@
 """The settings of one broker: read from a file and overrides, checked, typed, and explained.
 
 Owns: the values in force and where each came from.
-Called by: cli, tools.adopt, testing.node, which hand it to the broker and all that it composes.
 Invariants: (1) every value in force satisfies its row and the checks between rows;
   (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
   Settings.load reads a file; (4) what is set while the broker runs changes values

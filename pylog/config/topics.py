@@ -1,7 +1,6 @@
 """Topic settings: their values from the broker's, and the checks on what a client asks for.
 
 Owns: nothing.
-Called by: config.settings, config.entries, log.partitions; metadata through `Settings`.
 Invariants: (1) what validate_topic_configs lets pass, topic_config can apply.
 Source: Kafka's topic settings and their cross checks, as observed on Kafka 4.3.
 """

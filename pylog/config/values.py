@@ -1,7 +1,6 @@
 """From a setting's text to its typed value and back, with the limits of its row.
 
 Owns: nothing.
-Called by: config.settings, topics, entries; metadata.configs; api.topics.
 Invariants: (1) parse(format(value)) == value for every value that parse returns;
   (2) a number is read as Java reads it: no underscores, no spaces inside, 16, 32 or 64 bits.
 Source: the meaning of org.apache.kafka.common.config.ConfigDef's types, as observed.

@@ -1,8 +1,6 @@
 """A group whose members the broker assigns to: of consumers (KIP-848) or of Streams (KIP-1071).
 
 Owns: the group's epochs, members and targets.
-Called by: coordinator.consumer_group and streams_group (its kinds), targets and streams_groups
-  (retarget).
 Invariants: (1) the records of targets come before that of the epoch which they are of.
 Source: KIP-848; Kafka's ModernGroup.
 """

@@ -1,7 +1,6 @@
 """What records of groups have in common whose members the broker assigns to, whatever is assigned.
 
 Owns: nothing.
-Called by: coordinator.consumer_records, coordinator.streams_records (its kinds).
 Invariants: (1) as its kinds.
 Source: Kafka's coordinator schemas, whose names differ between the kinds by their first words.
 """

@@ -1,7 +1,6 @@
 """Assignments that the coordinator makes: who of a group's members gets which partition.
 
 Owns: the assignors that settings name, by name.
-Called by: coordinator.targets and its like; coordinator.limits (loads them).
 Invariants: (1) each partition of a subscribed topic that exists goes to exactly one subscriber; (2)
   the same input gives the same assignment; (3) what a member has and may keep, it keeps, as far as
   a fair share allows (uniform).

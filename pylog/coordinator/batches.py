@@ -1,9 +1,6 @@
 """Batches of a transaction: records that wait for its end, and the marker that is its end.
 
 Owns: nothing.
-Called by: coordinator.journal (writes and reads them), coordinator.markers, coordinator.offsets,
-  coordinator.offsets_transactional, coordinator.runtime, coordinator.service,
-  coordinator.transaction_service, api.transactions.
 Invariants: (1) a marker is one control record of version 0 in a batch without a sequence.
 Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
   (one that is repeated is taken again).

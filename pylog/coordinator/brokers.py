@@ -2,9 +2,6 @@
 partitions, questions to the coordinators of other producers.
 
 Owns: a connection to each broker that was asked.
-Called by: broker (makes and closes it), coordinator.transaction_service (through broker: write),
-  coordinator.verification (ask_coordinator), sharing.persister (ask), sharing.dead_letters and
-  server.audit_topic (append); on the event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
   is an error that is tried again; (2) no answer is awaited from a broker that the controller has
   fenced since; (3) a leader that is slow holds up no other's markers; (4) why a broker does not

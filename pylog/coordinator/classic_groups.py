@@ -2,7 +2,6 @@
 replies out.
 
 Owns: nothing; the groups are the machine's.
-Called by: coordinator.groups.
 Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get
   the assignment of one leader; (3) a generation is never used again while its group lives; (4)
   whoever learns of a generation's assignment does so after its record.

@@ -2,7 +2,6 @@
 they are told comes from the group's target.
 
 Owns: nothing.
-Called by: coordinator.groups, for groups that are consumer groups.
 Invariants: (1) a member revokes before it is given: it is told to join again until it is there; (2)
   who is told so and does not join, or joins and does not sync, is fenced within its rebalance
   time-out.

@@ -1,7 +1,6 @@
 """One consumer group of KIP-848: its members, epochs, target and current assignments.
 
 Owns: the state of the group.
-Called by: coordinator.consumer_groups and the modules beside it.
 Invariants: (1) what is counted or inverted (subscriptions, expressions, assignors, statics, owners,
   classic members) follows from the members alone, whatever the order in which they came; (2) a
   partition has one owner: whoever has it assigned or has yet to revoke it; (3) a member with a

@@ -1,8 +1,6 @@
 """Consumer groups of KIP-848 as a pure state machine: what a heartbeat does to a group.
 
 Owns: nothing; the groups, their timers and records are the machine's (coordinator.groups).
-Called by: coordinator.groups (timers), api.consumer_groups (in steps of coordinator.runtime),
-  coordinator.classic_members.
 Invariants: (1) a request that is refused has changed nothing; (2) a partition is given to a member
   only when nobody has it; (3) a heartbeat that changes nothing writes nothing, looks at no other
   member and makes no assignment; (4) every change has its record.

@@ -1,8 +1,6 @@
 """A consumer group as records of `__consumer_offsets`, and back.
 
 Owns: nothing.
-Called by: coordinator.consumer_groups and the modules beside it, coordinator.groups (replay),
-  coordinator.snapshot.
 Invariants: (1) replaying what state() gives makes an equal group; (2) records of a group may be
   replayed twice, and compacted ones in any order in which a log can hold them.
 Source: Kafka's coordinator schemas: keys 3 (group), 4 (topics, older Kafkas'), 5 (member), 6 and 7

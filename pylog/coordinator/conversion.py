@@ -2,7 +2,6 @@
 goes back when the last one leaves.
 
 Owns: nothing.
-Called by: coordinator.consumer_groups, coordinator.classic_members.
 Invariants: (1) offsets stay with the group; (2) nobody's partitions change by it: generation and
   epoch, assignments and targets are the same; (3) the records of the one kind are gone before those
   of the other are written.

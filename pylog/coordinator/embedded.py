@@ -2,8 +2,6 @@
 assignments of Kafka's consumers.
 
 Owns: nothing.
-Called by: coordinator.conversion, coordinator.classic_members, coordinator.offsets,
-  coordinator.group_metrics.
 Invariants: (1) a later version is read as the last one known; (2) what cannot be read is a
   ProtocolError.
 Source: KIP-429, KIP-792, KIP-881 (versions 1 to 3).

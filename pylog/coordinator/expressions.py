@@ -1,7 +1,6 @@
 """Regular expressions of group members: RE2's syntax, and time that no expression can stretch.
 
 Owns: nothing; the expressions in use are cached.
-Called by: coordinator.targets.
 Invariants: (1) a match takes time linear in the topic's name, and an expression memory up to
   MEMORY_MAX; (2) the library is loaded when the first expression comes, not before.
 Source: KIP-848 (SubscribedTopicRegex is RE2/J's syntax); google-re2 is RE2 itself.

@@ -1,7 +1,6 @@
 """One classic group: its members, generation and committed offsets, and what changes them alone.
 
 Owns: the state of the group.
-Called by: coordinator.groups and the modules beside it.
 Invariants: (1) a group without members is Empty, or PreparingRebalance for the first of them; (2)
   the leader is a member; (3) a static member's instance id names one member; (4) `awaiting` counts
   the members with an open JoinGroup.

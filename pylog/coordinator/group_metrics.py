@@ -1,7 +1,6 @@
 """What the groups look like at a moment, for whoever watches them.
 
 Owns: nothing.
-Called by: monitor.lag (rows() and members() on the event loop, kept_rows() on any thread).
 Invariants: (1) nothing is changed, nor brought into memory; (2) the event loop is held for a few
   groups at a time.
 Source: none but coordinator.groups.

@@ -2,8 +2,6 @@
 that is there.
 
 Owns: nothing beside what coordinator.machine does.
-Called by: coordinator.service, which gives it to the runtime; api.groups and api.offsets_committed
-  (through `run` of the runtime, which appends `records` and then sends `replies`); tests.
 Invariants: (1) an id names one group, of one kind; (2) what a replay leaves is what the records
   say, also when it begins amid a change from one kind to another.
 Source: Kafka's GroupMetadataManager.

@@ -1,8 +1,6 @@
 """The rebalances that are over, kept across restarts: two files of JSON lines beside the logs.
 
 Owns: the files, and the lines that wait for them.
-Called by: coordinator.service (add and close on the event loop; find on any thread, for
-  monitor.lag).
 Invariants: (1) the files have BYTES_MAX each at most, the older one goes first; (2) nothing waits
   for the disk: what finds no room, in the queue or on the disk, is counted, and the next line that
   is written says how many it were; (3) half a line of a crash costs that line only.

@@ -1,7 +1,6 @@
 """The internal topic with a coordinator's state: the partition of a key, the topic's creation.
 
 Owns: the creation under way.
-Called by: coordinator.runtime, and each coordinator that describes its topic.
 Invariants: (1) a key's partition depends on the key and the count of partitions alone, and is the
   one that Kafka computes; (2) the topic is created once, however many ask for it at a time.
 Source: Kafka's Utils.abs(key.hashCode()) % partitions. The replication factor is at most the number

@@ -1,7 +1,6 @@
 """What groups there are and what is in them: list, describe, delete.
 
 Owns: nothing.
-Called by: api.groups, in steps of coordinator.runtime (through `run` and `look`).
 Invariants: (1) only a group without members is deleted, with all of its offsets.
 Source: KIP-222, KIP-518 (states), KIP-1043 (types, 69 for unknown groups).
 """

@@ -1,7 +1,6 @@
 """A coordinator's state on a partition of a compacted internal topic: append, flush, read back.
 
 Owns: the writable end of one such partition; replies that wait for it.
-Called by: coordinator.runtime, shard, saver (through shard); on the event loop.
 Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
   record that was written before it is as durable as an acks=all answer promises; (3) from a
   failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be

@@ -1,7 +1,6 @@
 """What groups obey: the broker's settings, and time.
 
 Owns: nothing.
-Called by: coordinator.machine and the modules beside it; coordinator.service.
 Invariants: (1) limits do not change while the broker runs, but for what is read by name.
 Source: Kafka's group.* and offset.* settings.
 """

@@ -1,7 +1,6 @@
 """The groups of one partition of `__consumer_offsets`: what every kind of them goes through.
 
 Owns: the groups, their timers, and what a step leaves for the runtime.
-Called by: coordinator.classic_groups, coordinator.snapshot, coordinator.service.
 Invariants: (1) a group is in memory, in the snapshot or nowhere: what was dropped here is not found
   in the snapshot again.
 Source: Kafka's GroupMetadataManager.

@@ -2,8 +2,6 @@
 an acks=all answer promises.
 
 Owns: what waits for markers to be durable, the native waiters.
-Called by: broker (start, close), api.transactions and coordinator.transaction_service (write), on
-  the event loop.
 Invariants: (1) a marker is appended once for a call, after its epochs were compared with what the
   log knows of the producer; (2) the answer comes after the marker is durable; (3) a slot of the
   waiters waits for one log, its markers in the order of their offsets; (4) after close nothing is

@@ -1,7 +1,6 @@
 """Committed offsets of groups: commit, fetch, delete, expire.
 
 Owns: nothing; the offsets lie in their groups.
-Called by: coordinator.service, the simulation.
 Invariants: (1) a commit of a member is taken only in its generation; (2) every change has its
   record.
 Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496 (OffsetDelete).

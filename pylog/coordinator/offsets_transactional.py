@@ -1,7 +1,6 @@
 """Offsets that are committed with a transaction: they wait in their group for its marker.
 
 Owns: nothing; they lie in their groups (Group.unstable), and by producer in the machine.
-Called by: coordinator.service (end, replay), coordinator.offsets, coordinator.groups.
 Invariants: (1) what a producer wrote becomes the group's offset when its marker commits, and goes
   when it aborts; (2) of several commits for a partition the one that was written last counts,
   whatever the order of the markers; (3) every change has its record or its marker.

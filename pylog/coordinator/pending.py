@@ -1,7 +1,6 @@
 """An answer that comes later: what a request gets whose records are not written yet.
 
 Owns: nothing.
-Called by: coordinator (answer, refuse), api (which makes them), dispatch (then).
 Invariants: (1) it is answered once, later answers are ignored; (2) whoever waits is called in the
   step that answers, not in a later turn of the loop.
 """

@@ -1,9 +1,6 @@
 """What a group's rebalances are made of: who caused them, and how long each member had no work.
 
 Owns: the rebalances that go on.
-Called by: coordinator.machine, coordinator.classic_groups, coordinator.consumer_groups,
-  coordinator.classic_members, coordinator.streams_groups, coordinator.targets;
-  coordinator.history, monitor.explain and tools.history (sentence).
 Invariants: (1) a group has one rebalance at a time: what happens meanwhile belongs to it; (2) one
   that is over is given away once; (3) it names at most CAUSES_MAX causes and MEMBERS_MAX members,
   and counts the others.

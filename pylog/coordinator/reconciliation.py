@@ -1,7 +1,6 @@
 """From what a member of a consumer group has to what it is to have: revoke first, then be given.
 
 Owns: nothing.
-Called by: coordinator.consumer_groups.
 Invariants: (1) a member is given a partition only when nobody has it; (2) its epoch rises to the
   target's once it owns nothing that it is to give up; (3) what it gets, it gets in that epoch.
 Source: KIP-848; Kafka's CurrentAssignmentBuilder.

@@ -1,7 +1,6 @@
 """A group's state as records of `__consumer_offsets`, and back.
 
 Owns: nothing.
-Called by: coordinator.groups and the modules beside it, coordinator.snapshot.
 Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of
   another kind of group is skipped, not misread.
 Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).

@@ -1,9 +1,6 @@
 """Members whose heartbeats are answered without us, as long as nothing changes for them.
 
 Owns: what was offered for each member of a partition's groups, and moves their sessions' ends.
-Called by: coordinator.machine, whose it is; through it coordinator.consumer_groups (offer, heard),
-  coordinator.targets (through machine: void) and coordinator.service (through machine: void_changed
-  before records are written, void_all when the machine serves no more); tests.
 Invariants: (1) what is offered follows from the group's records, its topics and its settings, and
   ends with them: before a record of the group is written, when its topics changed; the server ends
   all at once when settings or rights change; (2) when an offer ends, or a session seems to, the

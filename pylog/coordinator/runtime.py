@@ -2,8 +2,6 @@
 machines are about.
 
 Owns: a Shard for each partition, the timer, loading and unloading, expiry, saving.
-Called by: a coordinator such as coordinator.service (start, stop, leadership), whose handlers pass
-  every step through run(), run_in_pieces() or look(); on the event loop.
 Invariants: (1) a key's requests go to one shard; (2) a shard answers nothing but 14 or 16 before it
   is loaded and after leadership has moved away; (3) the records of a step are written before it is
   answered, and the answer waits until they are durable: no other way leads to an answer; (4) what

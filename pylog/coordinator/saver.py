@@ -1,7 +1,6 @@
 """What changed in a coordinator's machines on its way to their snapshots.
 
 Owns: the threads that write.
-Called by: coordinator.runtime, on the event loop.
 Invariants: (1) an applied offset is written after all rows below it, and after the log is on disk
   up to there; (2) a snapshot holds nothing that the log did not take, and no step in pieces by
   half; (3) what goes wrong costs the next load time, and nothing else; (4) rows are written when

@@ -2,8 +2,6 @@
 
 Owns: the runtime over `__consumer_offsets`, counters of what happened to groups, the history of
   their rebalances.
-Called by: broker (start, stop), server.publisher (through broker: topic_changed, topic_deleted),
-  api.groups and api.offsets_committed (run, run_in_pieces, look), monitor; on the event loop.
 Invariants: (1) offsets committed for a topic go when the topic goes, those of groups that are in
   state.lmdb only when they are next brought into memory.
 Source: Kafka's group coordinator.

@@ -2,7 +2,6 @@
 memory is ahead of its log, unloaded when leadership moves away.
 
 Owns: the state machine, the term in which it is served, and how long a reload waits.
-Called by: coordinator.runtime and coordinator.saver, on the event loop.
 Invariants: (1) what is served is what the log holds, and what waits for the next append; (2) a
   machine whose records could not be appended answers nothing more, it is thrown away; (3) nobody
   sees a machine that is being loaded; (4) while writes fail, reloads are RELOAD_SECONDS_MAX apart

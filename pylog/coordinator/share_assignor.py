@@ -1,7 +1,6 @@
 """Which members of a share group get which partitions: the assignor called simple.
 
 Owns: nothing.
-Called by: coordinator.share_groups; tests.
 Invariants: (1) every partition has a member that wants its topic, when there is one; (2) members
   have as many partitions as the others, give or take one, for each set of subscribed topics; (3)
   what a member has it keeps where that allows it.

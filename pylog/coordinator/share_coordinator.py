@@ -1,8 +1,6 @@
 """The share coordinator: what the states of share partitions add to the runtime of coordinators.
 
 Owns: the runtime over `__share_group_state`; how far each of its partitions may be cut.
-Called by: sharing.service (start, stop, topics), sharing.persister, api.share_states; on the event
-  loop.
 Invariants: (1) a record of the topic is deleted only when later ones hold all that it says.
 Source: KIP-932; Kafka's ShareCoordinatorService. The topic is not compacted: snapshots make earlier
   records superfluous.

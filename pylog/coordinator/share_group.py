@@ -2,7 +2,6 @@
 records of `__consumer_offsets`.
 
 Owns: the state of the group.
-Called by: coordinator.share_groups, coordinator.machine, coordinator.snapshot.
 Invariants: (1) replay() of records_of(group), in order, makes an equal group; (2) whoever has a
   target assignment is a member.
 Source: KIP-932; Kafka's coordinator schemas, keys 10 to 15.

@@ -2,8 +2,6 @@
 share partitions are to be initialized.
 
 Owns: nothing; the groups are the machine's.
-Called by: api.share_groups and sharing.group_states, in steps of coordinator.runtime;
-  coordinator.groups (replay, loaded, tick).
 Invariants: (1) a step that refuses changes nothing; (2) a member's epoch rises to that of the
   target assignment, never beyond; (3) only share partitions that are initialized are assigned; (4)
   whoever is silent for the session's time is no member.

@@ -2,7 +2,6 @@
 coordinator's machine around what the share coordinator does in between.
 
 Owns: nothing; the groups are the machine's.
-Called by: sharing.group_states, api.groups, api.share_offsets, in steps of coordinator.runtime.
 Invariants: (1) a step that refuses changes nothing; (2) only of a group without members is
   something altered or deleted; (3) what is being deleted is recorded as such before its state goes,
   so that a deletion which was interrupted is done again by the next one.

@@ -1,7 +1,6 @@
 """What is kept of one share partition, and as records of `__share_group_state`.
 
 Owns: the state of one share partition.
-Called by: coordinator.share_states.
 Invariants: (1) batches ascend, do not overlap, and none ends before the start offset; (2) of two
   states of an offset the one of the later delivery counts, then the one that ends it; (3) what
   decode gives for an encoded snapshot is equal to it; (4) batches that are not combined yet are

@@ -1,7 +1,6 @@
 """The states of share partitions as a pure state machine: requests and a clock in, records out.
 
 Owns: the share partitions of one partition of `__share_group_state`.
-Called by: coordinator.share_coordinator, which gives it to the runtime; tests.
 Invariants: (1) a write of an older leader or of an older state epoch changes nothing; (2) at most
   updates_max updates follow a snapshot of a share partition; (3) what lies before mark()'s offset
   is not needed any more once `unsaved` is empty.

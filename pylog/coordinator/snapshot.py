@@ -1,8 +1,6 @@
 """Groups and offsets in `state.lmdb`, so that a start replays only the tail of each partition.
 
 Owns: the keys that begin with `cg/`.
-Called by: coordinator.service, which gives it to the runtime as a shard.Snapshot (find() on the
-  event loop, write() on a worker thread).
 Invariants: (1) a partition's entries hold every record up to its applied offset, perhaps later ones
   too: replaying those again changes nothing; (2) an applied offset is written after all entries
   below it, and after the log is on disk up to there; (3) losing the entries loses nothing.

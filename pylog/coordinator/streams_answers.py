@@ -2,7 +2,6 @@
 the group as it is.
 
 Owns: nothing.
-Called by: coordinator.streams_groups, api.streams_groups.
 Invariants: (1) nothing is changed but the number of the endpoints' version.
 Source: KIP-1071; Kafka's answers.
 """

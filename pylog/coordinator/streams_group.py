@@ -1,8 +1,6 @@
 """One Streams group of KIP-1071: its topology, members, epochs, target and current tasks.
 
 Owns: the state of the group.
-Called by: coordinator.streams_groups and the modules beside it, coordinator.groups,
-  coordinator.snapshot.
 Invariants: (1) what is counted (who runs a task, who holds its state) follows from the members
   alone, whatever the order in which they came; (2) an active task has one process: of whoever has
   it assigned or has yet to revoke it; (3) a process holds the state of a task once.

@@ -1,8 +1,6 @@
 """Streams groups of KIP-1071 as a pure state machine: what a heartbeat does to a group.
 
 Owns: nothing; the groups, their timers and records are the machine's (coordinator.groups).
-Called by: coordinator.groups (timers, load), api.streams_groups (in steps of
-  coordinator.runtime).
 Invariants: (1) a request that is refused has changed nothing; (2) a heartbeat that changes nothing
   writes nothing, looks at no other member and makes no assignment; (3) every change has its record,
   but for who asked for a shutdown and who answers queries where; (4) nobody is given a task while a

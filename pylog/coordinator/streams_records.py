@@ -1,8 +1,6 @@
 """A Streams group as records of `__consumer_offsets`, and back.
 
 Owns: nothing.
-Called by: coordinator.streams_groups, coordinator.machine, coordinator.groups (replay),
-  coordinator.snapshot.
 Invariants: (1) replaying what member_state() and group_state() give makes an equal group; (2)
   records of a group may be replayed twice, and compacted ones in any order in which a log can hold
   them.

@@ -2,7 +2,6 @@
 it is: how many tasks there are, which internal topics are missing, why it cannot run.
 
 Owns: nothing.
-Called by: coordinator.streams_group, coordinator.streams_groups, coordinator.streams_records.
 Invariants: (1) configure() depends on the topology and the partitions of topics alone; (2) topics
   that are to be copartitioned have as many partitions each, or the topology is not valid.
 Source: KIP-1071; Kafka's InternalTopicManager, by its answers.

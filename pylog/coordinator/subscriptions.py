@@ -1,7 +1,6 @@
 """What a subscription means in the cluster as it is: ids, shapes and a hash of topics.
 
 Owns: nothing.
-Called by: coordinator.targets, coordinator.conversion, and their like.
 Invariants: (1) a topic that is not there counts for nothing; (2) the hash changes with a topic's
   id, its partitions and their racks, whatever the order of the names, and is 0 for no topics.
 Source: KIP-848, KIP-1101 (metadata hash). Kafka's hash is another function: what it wrote differs

@@ -1,7 +1,6 @@
 """What the members of a consumer group subscribe to, and the target assignment that follows.
 
 Owns: nothing; all of it is the group's.
-Called by: coordinator.consumer_groups, coordinator.classic_members, coordinator.service (topics).
 Invariants: (1) the group's epoch rises whenever what it subscribes to changes, or the topics behind
   it; (2) a target is made in the group's epoch, at most one in an assignment interval; (3) an
   expression matches topics in steps of MATCHES_STEP, however many there are of both.

@@ -1,7 +1,6 @@
 """Which member of a Streams group runs which task, and who keeps a second copy of its state.
 
 Owns: nothing.
-Called by: coordinator.streams_groups; tests.
 Invariants: (1) each task is active on one member; (2) a process has the state of a task once; (3)
   members have as many active tasks as the others of as large a process, give or take one, where
   what they had before allows it; (4) who had a task keeps it while it has no more than its share;

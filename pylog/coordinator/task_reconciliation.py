@@ -2,7 +2,6 @@
 then be given.
 
 Owns: nothing.
-Called by: coordinator.streams_groups.
 Invariants: (1) a member is given an active task only when no process runs it, and any task only
   when its own process has no other copy of the state; (2) its epoch rises to the target's once it
   owns nothing that it is to give up; (3) what it gets to run, it gets in that epoch.

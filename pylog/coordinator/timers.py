@@ -1,7 +1,6 @@
 """Deadlines by key, cheap to move: a heartbeat moves one, and most never come due.
 
 Owns: the deadlines of one coordinator's machine.
-Called by: coordinator.machine and machines like it; coordinator.runtime, which gives the clock.
 Invariants: (1) a key has one deadline; (2) an entry of the heap that is no longer true is skipped
   or put back when it comes up, never before.
 Source: lazy deletion in a binary heap.

@@ -1,7 +1,6 @@
 """One transactional id: its producer, its state, and both as a record of `__transaction_state`.
 
 Owns: the state of the transactional id.
-Called by: coordinator.transactions.
 Invariants: (1) what decode gives for an encoded transaction is equal to it, but for what value
   version 0 has no field for; (2) partitions are in Ongoing and Prepare states only; (3) an epoch
   rises with the producer id unchanged, and a new producer id begins at 0.

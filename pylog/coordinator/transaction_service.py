@@ -1,8 +1,6 @@
 """The transaction coordinator: what transactions add to the runtime of coordinators.
 
 Owns: the runtime over `__transaction_state`; the endings under way.
-Called by: broker (start, stop), server.publisher (through broker: topic_changed, topic_deleted),
-  api.transactions, coordinator.verification; on the event loop.
 Invariants: (1) a transaction that is prepared gets its markers until every partition has them, or
   has gone, and then its last record; (2) a marker carries the leader epoch of the term that
   decided, so that what an older coordinator sends is refused: an ending is over with the term that

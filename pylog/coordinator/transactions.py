@@ -1,8 +1,6 @@
 """Transactions as a pure state machine: requests and a clock in, records and replies out.
 
 Owns: the transactional ids of one partition of `__transaction_state`, and their timers.
-Called by: coordinator.transaction_service, api.transactions and coordinator.verification, in steps
-  of the runtime; tests.
 Invariants: (1) an epoch is answered to one producer only: whoever comes later has a higher one;
   (2) a transaction that is prepared ends as it was prepared, whatever happens meanwhile; (3) its
   markers are asked for after its record is durable: Ending goes out as a reply; (4) what ends it

@@ -1,7 +1,6 @@
 """What is left for the end of a turn of the event loop, so that it goes together.
 
 Owns: what is left, until the turn ends.
-Called by: server.dispatch (begin, end), coordinator.journal (through broker: later); on the loop.
 Invariants: (1) whatever is left is called once, in its order, whatever becomes of the others;
   (2) outside a turn that was begun, the event loop calls it.
 """

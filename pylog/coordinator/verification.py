@@ -2,8 +2,6 @@
 partition, and, of clients that leave that to the brokers, made part of it.
 
 Owns: nothing.
-Called by: server.dispatch (for Produce), api.transactions (for AddPartitionsToTxn and
-  TxnOffsetCommit); on the event loop.
 Invariants: (1) a partition is told NONE, or takes batches without asking, only when the coordinator
   has it in the open transaction of this producer and epoch; (2) a client gets an error that its
   version knows.

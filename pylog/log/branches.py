@@ -2,7 +2,6 @@
 
 Owns: directories `<topic>-<partition>.<topic id>-stray` with a file `branch` in them, until they
   are published.
-Called by: log.manager, under the controller's lock (one branch at a time).
 Invariants: (1) a branch is prepared whole under names that belong to no topic, and published after
   its topic is in the metadata log: a start finishes one of the two (take_left_over); (2) a linked
   file is never written or cut in place, by neither side (csrc: segment_is_shared); (3) a branch

@@ -1,7 +1,6 @@
 """Checkpoints of the logs that are open: in state.lmdb, and in Kafka's own files.
 
 Owns: what the last checkpoint said, and which deleted partitions the store still has.
-Called by: log.manager, under its upkeep lock or while a partition comes or goes.
 Invariants: (1) a checkpoint never promises more than is on disk, also while a log is cut; (2) a
   file is written under the lock of the hints, so that no row stays behind of a name that was freed.
 Source: Kafka's recovery-point-offset-checkpoint and its like.

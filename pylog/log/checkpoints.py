@@ -2,7 +2,6 @@
 
 Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
   .kafka_cleanshutdown.
-Called by: log, metadata, tools.adopt, tools.repair; Kafka's tools read these files too.
 Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """

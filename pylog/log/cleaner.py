@@ -1,7 +1,6 @@
 """The log cleaner: which compacted log is next, on how many threads, how fast.
 
 Owns: its threads, the memory of their key maps, cleaner-offset-checkpoint in each log directory.
-Called by: log.manager (tend, about once a second; forget; stop).
 Invariants: (1) one thread at a time cleans a log; (2) what the checkpoint calls clean has been
   cleaned: it is written after a pass, never before; (3) a log whose pass failed is left alone until
   the next start, and goes on serving; one that found no room or memory is tried again.

@@ -1,7 +1,6 @@
 """The log directories of one node: which can be used, which failed, which has room.
 
 Owns: the directories' locks and native LogDirs.
-Called by: log.manager; tools.repair (locked).
 Invariants: (1) one process at a time has a directory; (2) a directory that failed stays offline
   until the next start; (3) the first one holds the metadata: without it there is no broker.
 Source: KIP-112 (a disk that fails), KIP-858.

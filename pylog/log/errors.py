@@ -1,7 +1,6 @@
 """What ends a start.
 
 Owns: nothing.
-Called by: log, metadata, broker. What ends an operation of a log is in _native.log.
 Invariants: (1) a message is one line that a user can act on.
 """
 

@@ -1,7 +1,6 @@
 """What Kafka's checkpoint files say of partitions: they name them by directory and topic only.
 
 Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
-Called by: log.manager.
 Invariants: (1) a row is of the topic whose partition lies in that directory under that name; when
   the partition goes, it goes too, on disk, before another topic may have the name there; (2) the
   log start that DeleteRecords answered is in the file of the partition's directory: state.lmdb may

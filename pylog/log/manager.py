@@ -1,7 +1,6 @@
 """All partition logs of this node: opened at the start, kept in order, closed at the stop.
 
 Owns: every Log, the checkpoint files; the log directories are log.directories'.
-Called by: broker, server.publisher (through broker), api (look-ups), monitor.
 Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
   partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
   trusts only what the last clean stop of ours wrote: a directory's mark and the one in state.lmdb

@@ -1,7 +1,6 @@
 """Replicas on their way to another log directory of this node.
 
 Owns: the thread that copies, the logs that are not complete yet.
-Called by: log.manager; replication.membership (cut).
 Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
   is removed; (2) one thread at a time touches a copy; (3) after each step there is a pause
   for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up;

@@ -1,7 +1,6 @@
 """Which log directory holds which partition, at a start.
 
 Owns: nothing; renames what is not the partition's.
-Called by: log.manager, before the partitions are opened.
 Invariants: (1) a partition is in one directory: of two that claim its name one is set aside, or the
   start ends; (2) nothing is deleted here.
 Source: Kafka's directory names; KIP-113 (moves), KIP-516 (partition.metadata).

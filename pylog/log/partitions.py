@@ -1,7 +1,6 @@
 """One partition's log as Python opens and closes it: settings and checkpoints in, a native Log out.
 
 Owns: nothing; the Log owns its files.
-Called by: log.manager, metadata.local, metadata.store.
 Invariants: (1) a checkpoint that is not trusted makes the log look at its files.
 Source: csrc/log/log.h.
 """

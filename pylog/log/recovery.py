@@ -1,7 +1,6 @@
 """Partitions that are opened one by one after an unclean stop, while those that are ready serve.
 
 Owns: the threads that recover, the count of what is left.
-Called by: log.manager.
 Invariants: (1) internal topics come first, and nobody is served before they are ready; (2) of each
   log directory no more than num.recovery.threads.per.data.dir logs are read at once; (3) after
   stop() no thread touches a log.

@@ -1,7 +1,6 @@
 """Decisions on access rules: CreateAcls, DeleteAcls to records; which rules a filter means.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock; api.security (found).
 Invariants: (1) a rule is kept once, however often it is made; (2) each rule or filter of a request
   is decided by itself; a rule that several filters mean goes once, and is an answer to each.
 Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.

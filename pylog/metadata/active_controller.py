@@ -1,7 +1,6 @@
 """The active controller: decides on the newest image and appends; effects are the publisher's.
 
 Owns: this broker's block of producer ids.
-Called by: metadata.service (take_office, register), api (everything else), on the event loop.
 Invariants: (1) a request is answered after its records have had their effects on this broker;
   nothing else hangs on the request; (2) a producer id is given out once; (3) what is decided from
   the state of this broker too, its settings or its disks, is decided after that state is the

@@ -1,7 +1,6 @@
 """Which directory of its broker a replica lies in: AssignReplicasToDirs.
 
 Owns: nothing.
-Called by: metadata.members, in a decision's turn.
 Invariants: (1) an assignment to a directory that is not online takes the replica out of the ISR in
   the same decision.
 Source: KIP-858; Kafka's ReplicationControlManager; answers as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """What a CreateTopics request says of branches, and the records of one.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
 Invariants: (1) the creation options are no settings: they are in no ConfigRecord; (2) a branch has
   the partitions, the replication factor and the settings of its source, with those of the request
   above them; (3) its leader epochs go on where the source's are, for its batches carry them.

@@ -1,7 +1,6 @@
 """Brokers come, live and go: registration, heartbeats, fencing, controlled shutdown.
 
 Owns: nothing; the time is passed in.
-Called by: metadata.members, metadata.active_controller, in a decision's turn.
 Invariants: (1) a broker's epoch is the offset of its registration; requests under another are
   refused; (2) a broker is unfenced once it has seen its registration; (3) while one process lives,
   no other takes its broker id; (4) every finalized feature is one that a new broker can serve; (5)

@@ -1,7 +1,6 @@
 """Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock; api.configs (own_fault).
 Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
   (2) what becomes a record satisfies the checks that put it into force; (3) with a secret, no
   sensitive setting of a broker becomes a record in the clear.

@@ -1,7 +1,6 @@
 """The controller's decisions: pure functions from an image and a request to records and answers.
 
 Owns: nothing; no clock, no disk, no randomness of its own.
-Called by: metadata.active_controller, under its lock, so that the image is the newest one.
 Invariants: (1) the records of one decision fit the image they were made from;
   (2) a topic is refused with the error that Kafka gives, and the other topics of its request go on.
 Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.

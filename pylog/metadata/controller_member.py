@@ -1,8 +1,6 @@
 """What a broker knows of its cluster that is also one of several controllers.
 
 Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
-Called by: metadata.service (makes it); broker (through metadata.service); metadata.office (through
-  `service`).
 Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
   controller while it is the active one, never from both; (2) `controller` is there only while it
   may decide; (3) a node whose directories are of another cluster does not join this one; (4) the

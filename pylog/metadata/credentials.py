@@ -1,7 +1,6 @@
 """Decisions on SCRAM credentials: AlterUserScramCredentials to UserScramCredentialRecords.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
 Invariants: (1) a user is altered as a whole or not at all, and the others of the request go on; (2)
   no password is kept, only what follows from it.
 Source: KIP-554; error codes, their order and their texts as Kafka 4.3's.

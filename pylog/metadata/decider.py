@@ -1,7 +1,6 @@
 """What every decision of the controller needs: its turn, the newest image, and the log's end.
 
 Owns: the right to append, the order of decisions.
-Called by: metadata.members, metadata.active_controller.
 Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
   holds all records before it; (2) a record counts only after the log has it; (3) who is no
   controller decides nothing, and says so; (4) what no image could follow is never in the log: it

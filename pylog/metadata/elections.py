@@ -1,7 +1,6 @@
 """Who leads: elections that are asked for, and those that a broker's coming and going brings.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.brokers, metadata.assignments, metadata.active_controller under its lock.
 Invariants: (1) a leader comes from the in-sync replicas, or the eligible ones, unless an unclean
   election is asked for or allowed; (2) every change goes through metadata.partition_change.
 Source: KIP-460 (elections), KIP-966 (eligible replicas), KIP-112 (failed disks); Kafka's

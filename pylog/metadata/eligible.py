@@ -1,8 +1,6 @@
 """Eligible leader replicas: whether a cluster keeps them, and what makes them void.
 
 Owns: nothing.
-Called by: metadata.controller, metadata.configs, metadata.features; the rest of them is in
-  metadata.partition_change.
 Invariants: (1) a replica was made eligible under the min.insync.replicas that is in force; (2)
   where they are kept, all brokers go by one min.insync.replicas.
 Source: KIP-966; Kafka's ConfigurationControlManager.

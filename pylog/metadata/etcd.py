@@ -1,8 +1,6 @@
 """Keys in etcd, by its JSON gateway.
 
 Owns: one connection to one member at a time, and the watch's.
-Called by: metadata.controller_member, metadata.etcd_member; metadata.quorum (through
-  metadata.controller_member).
 Invariants: (1) a call ends within its timeout: a member that does not answer is given up and the
   next one asked; (2) what may have changed something and was not answered raises Unknown, never
   looks like a refusal; (3) a connection is used by one thread at a time; (4) a login that has ended

@@ -1,7 +1,6 @@
 """How one member of etcd is, in its own words.
 
 Owns: nothing.
-Called by: metadata.etcd.
 Invariants: (1) a member counts as well only when it knows a leader and reports no alarm; (2)
   nothing that it answers raises.
 Source: etcd's API v3, Maintenance.Status: what a member knows without asking the others.

@@ -1,7 +1,6 @@
 """This host's etcd: started, watched, started again when it ends, stopped with brokerd.
 
 Owns: the etcd process and its directory, `etcd` below the first log directory.
-Called by: metadata.controller_member.
 Invariants: (1) the process does not outlive brokerd; (2) one that ended is started again, ever
   more slowly while it ends soon; (3) what it prints is in brokerd's log, and
   cannot fill that; (4) a member that lost its data votes only after the others let it in anew.

@@ -1,7 +1,6 @@
 """TLS and logins of the quorum's etcd, as the settings of the controllers' listener say.
 
 Owns: the files that an etcd of this host reads, in `etcd-tls` below the first log directory.
-Called by: metadata.controller_member.
 Invariants: (1) the controllers' etcds trust whom the controllers' listener trusts, and nobody
   without such a certificate is served; (2) a key lies in files that only brokerd's user reads.
 Source: etcd's transport security model; etcd's auth.proto.

@@ -1,7 +1,6 @@
 """Decisions on the cluster's feature levels: UpdateFeatures.
 
 Owns: nothing.
-Called by: metadata.active_controller, under its lock.
 Invariants: (1) a level is one that this version and every broker can serve; (2) records of one
   request go together.
 Source: KIP-584, KIP-778; error codes as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """What the controller knows of brokers from their heartbeats; gone with its office.
 
 Owns: nothing outside memory; times are passed in, in ns.
-Called by: metadata.brokers, metadata.members.
 Invariants: (1) a broker is known here while it is registered; (2) a session lasts from the last
   heartbeat for the session timeout, and ends with a verdict (`end`); (3) a broker may stop once
   every active one has seen the records that took its leadership away; (4) a heartbeat whose

@@ -1,7 +1,6 @@
 """Who this broker is: `meta.properties` in each log directory, written at the first start.
 
 Owns: the meta.properties files.
-Called by: metadata.service at a start, before anything else touches the directories.
 Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps
   its id for life; (3) a file is complete or absent: it is renamed into place after it is on disk.
 Source: KIP-631, KIP-858 (directory.id).

@@ -1,7 +1,6 @@
 """The cluster's state as an immutable value: what the metadata log's records add up to.
 
 Owns: nothing outside memory.
-Called by: metadata, server and coordinator (decisions, deltas), api (reads).
 Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and
   shares the rest; (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and
   `topics_by_id` hold the same Topic objects; (4) equal partition states are one object, so that an

@@ -1,7 +1,6 @@
 """Changes of ISRs that leaders ask for: AlterPartition.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.members, in a decision's turn.
 Invariants: (1) only the leader of the newest epoch changes an ISR, from the state that it names;
   (2) a replica enters only under the epoch of its broker's registration, while that broker is
   neither fenced nor stopping and has the disk with it; (3) one partition's fault is its own.

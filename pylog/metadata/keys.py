@@ -2,8 +2,6 @@
 at all.
 
 Owns: nothing.
-Called by: metadata.quorum, whose rules rest on it; metadata.etcd and metadata.zookeeper implement
-  it. Calls block and end in time; several threads may make them.
 Invariants: (1) a transaction is whole or absent, and its conditions hold when it is made; (2) a
   change that was not answered raises Unknown and never looks like a refusal; (3) what is looked at
   together is at least as new from one look to the next, and as new as the call.

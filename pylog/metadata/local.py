@@ -1,7 +1,6 @@
 """The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory.
 
 Owns: that partition log.
-Called by: metadata.service.
 Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
   never follows records that no reader has seen; (2) one process has the directory (its lock),
   so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as

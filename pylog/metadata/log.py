@@ -1,8 +1,6 @@
 """The metadata log as the controller sees it: five calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.decider; metadata.local implements it on a log of our own, metadata.quorum_log
-  with several controllers. Calls may block: while requests are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
   absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;
   (4) an append whose writer has not seen the newest record fails, so that decisions never rest on

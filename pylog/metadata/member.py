@@ -1,8 +1,6 @@
 """What a broker knows of a cluster whose controllers are other nodes.
 
 Owns: the copy of the metadata log, the task that follows the active controller.
-Called by: metadata.service (makes it); broker (through metadata.service), which has it where others
-  have a MetadataService.
 Invariants: (1) partitions are opened from an image that holds all that was committed when the start
   asked; (2) the identity of the cluster is the controllers', never made up here; (3) nothing is led
   before this run's registration is in force: until then the image's leader is the last run, whose

@@ -1,7 +1,6 @@
 """The controller's decisions on the brokers of its cluster, and what it does by itself.
 
 Owns: what heartbeats said; the task that gives verdicts and looks after leaders.
-Called by: metadata.active_controller, which is one, on the event loop.
 Invariants: (1) a heartbeat that changes nothing waits for no decision; (2) a broker is fenced when
   its session is over, or when it has no connection and its listener refuses a dial; (3) a request
   is answered once its records are in the log; its sender follows that itself.

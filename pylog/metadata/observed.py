@@ -1,8 +1,6 @@
 """This node's copy of the metadata log, as the active controller sends it.
 
 Owns: the files of `__cluster_metadata-0` (through LocalLog).
-Called by: metadata.observer, metadata.member. It blocks: a worker thread's while requests are
-  served.
 Invariants: (1) bytes are kept as they came: offsets, epochs and control records too; (2) only whole
   batches are kept, in the order of their offsets; (3) a snapshot is complete and readable before
   its name is there, and the log begins where the newest one ends, or below.

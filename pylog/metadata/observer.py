@@ -1,7 +1,6 @@
 """Follows the metadata log of the active controller: fetches, keeps, and folds what is committed.
 
 Owns: the connection to the controller that is asked; the log's end while it runs.
-Called by: metadata.member.
 Invariants: (1) only records below the controller's high watermark reach the tail; (2) what another
   controller has otherwise is truncated here, never what was committed; (3) an answer that brings
   nothing is followed by a pause, so that nothing spins; (4) whatever goes wrong with a controller,

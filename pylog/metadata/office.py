@@ -1,7 +1,6 @@
 """Who decides: on each node with the controller role, standing by, taking over and standing down.
 
 Owns: the task that follows the quorum, and this node's terms in it.
-Called by: metadata.controller_member, whose methods it calls: its `service`.
 Invariants: (1) a node that stands by has all that is committed in its tail, but for what is on its
   way; (2) a controller is appointed only once the tail holds every record before its epoch; (3)
   one that cannot renew its term, or whose append failed, is dismissed before it stands by again;

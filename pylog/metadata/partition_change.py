@@ -1,7 +1,6 @@
 """One change of a partition, whatever causes it: replicas, ISR, leader and directories together.
 
 Owns: nothing.
-Called by: metadata.elections, metadata.reassignments, metadata.isr, metadata.assignments.
 Invariants: (1) a leader is in the ISR it is named with, unless the partition keeps both; (2) an
   unclean leader is alone in the ISR and marked as recovering; (3) eligible replicas are in neither
   the ISR nor more than the ISR's shortage needs; (4) a reassignment ends with the change that puts

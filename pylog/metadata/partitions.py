@@ -1,7 +1,6 @@
 """More partitions of topics that exist.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
 Invariants: (1) a topic's new partitions are made together or not at all.
 Source: KIP-195; error codes as Kafka 4.3's.
 """

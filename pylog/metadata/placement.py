@@ -1,7 +1,6 @@
 """Where the replicas of new partitions go: striped over racks, and over the brokers of each.
 
 Owns: nothing.
-Called by: metadata.controller, metadata.partitions.
 Invariants: (1) a partition's replicas lie on different brokers, and on as many racks as there are
   or as it has replicas; (2) fenced brokers come last in their rack, and never first in a partition;
   (3) a broker that is stopping, or whose log directories are all cordoned, gets nothing.

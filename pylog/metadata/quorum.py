@@ -2,9 +2,6 @@
 and whose turn it is to append.
 
 Owns: the keys below its prefix.
-Called by: metadata.quorum_log (append, read, snapshots), metadata.office (campaign, renew, look),
-  metadata.controller_member (cluster_id); monitor.cluster (members; by name). Calls
-  block.
 Invariants: (1) slots are gapless: a batch is put and the end is moved in one transaction, whose
   condition is the end and the epoch that its writer knows; (2) nothing is appended under an epoch
   after a newer one began: leases tell who is alive, only the epoch's key tells who may write;

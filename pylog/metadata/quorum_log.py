@@ -1,8 +1,6 @@
 """The metadata log of several controllers: committed by the quorum, copied to this node's disk.
 
 Owns: the copy, `__cluster_metadata-0`, through ObservedLog.
-Called by: metadata.controller_member, metadata.office (catch_up, begin_term);
-  metadata.active_controller (through metadata.controller_member).
 Invariants: (1) the copy is a prefix of what the quorum committed, so its end is the high watermark;
   (2) one thread at a time changes the copy: catch_up() without a term, append() in one; (3) a term
   in which an append failed is over: what is in the log then only the next epoch knows.

@@ -1,7 +1,6 @@
 """Decisions on client quotas: AlterClientQuotas to ClientQuotaRecords.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
 Invariants: (1) an entity is altered as a whole or not at all, and the others of its request go on;
   (2) a record changes something.
 Source: KIP-546; error codes, their order and their texts as Kafka 4.3's.

@@ -1,7 +1,6 @@
 """Moves of partitions to other brokers: begun, called off, listed. They end in partition_change.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock; api.partitions for the list.
 Invariants: (1) the replicas that a move adds or removes are named while it is under way; (2) a
   move that is called off leaves the replicas it found, and none in sync only where none was.
 Source: KIP-455, KIP-860; Kafka's PartitionReassignmentReplicas and PartitionReassignmentRevert.

@@ -1,7 +1,6 @@
 """A decision against one part of a request.
 
 Owns: nothing.
-Called by: the controller's decisions and the handlers, which turn it into that part's result.
 Invariants: (1) it never ends a request: a refusal becomes a value in an answer.
 Source: Kafka's error codes.
 """

@@ -1,7 +1,6 @@
 """What this broker knows of its cluster, from a start to a stop: identity, log, tail, controller.
 
 Owns: the metadata log, state.lmdb, the tail, the active controller.
-Called by: broker (open, register, close), server.publisher (through broker), api.
 Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
   records it has read; (2) the image in state.lmdb is one whose effects have happened; (3) a start
   that fails before it opens partitions leaves the marks of the stop before it: nothing but the

@@ -1,7 +1,6 @@
 """Long decisions on the event loop, a slice in each of its turns.
 
 Owns: nothing.
-Called by: metadata.active_controller, which holds its lock meanwhile.
 Invariants: (1) between two slices the loop does whatever else is due; (2) a decision that is short
   costs no turn of the loop.
 Source: none.

@@ -1,7 +1,6 @@
 """Snapshots of the metadata log: an image as records, in files beside the log.
 
 Owns: `<end offset>-<epoch>.checkpoint` files.
-Called by: metadata.local, metadata.decider.
 Invariants: (1) a snapshot is complete or absent: it is renamed into place after it is on disk; (2)
   applying the records of an image to an empty one gives that image again.
 Source: KIP-630: batches between a header and a footer, which are control records.

@@ -1,7 +1,6 @@
 """`state.lmdb`: what is derived from the logs, saved so that a start need not read them.
 
 Owns: the LMDB environment; no other code opens it.
-Called by: metadata.service.
 Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses
   nothing; (3) the clean mark is gone, on disk, before anything is appended; (4) a damaged file is
   found before it is used: after a clean stop by the checksum beside it, else by a process that

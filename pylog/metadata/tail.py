@@ -1,8 +1,6 @@
 """The end of the metadata log as this broker knows it: what is committed, and what is in force.
 
 Owns: the newest image, the published one, and the deltas between the two.
-Called by: metadata.service; active_controller (through metadata.service), metadata.observer, which
-  let it grow; server.publisher (through metadata.service). On the event loop, and before it runs.
 Invariants: (1) deltas leave in the order of the log, each once; (2) `published` is an image that
   was `newest` before, and never goes back; (3) wait(offset) returns after every effect of the
   records up to `offset`, whoever wrote them; (4) records between a begin and an end count at the

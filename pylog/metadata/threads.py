@@ -1,7 +1,6 @@
 """Blocking work beside the event loop, over before its caller goes on, even a cancelled one.
 
 Owns: nothing.
-Called by: metadata.active_controller, server.publisher, broker, testing.disturbances.
 Invariants: (1) work that was begun is over when its caller goes on, also when that is cancelled:
   nobody closes what a thread still writes to.
 Source: none.

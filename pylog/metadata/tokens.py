@@ -1,7 +1,6 @@
 """Decisions on delegation tokens: their making, renewal and end.
 
 Owns: nothing; the time is passed in.
-Called by: metadata.active_controller (through api.tokens and broker), under its lock.
 Invariants: (1) a token ends with its life at the latest, however often it is renewed; (2) only its
   owner and its renewers change it, who prove that they have it.
 Source: KIP-48, KIP-900; error codes and their order as Kafka 4.3's DelegationTokenControlManager.

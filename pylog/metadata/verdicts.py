@@ -1,7 +1,6 @@
 """Is a broker gone? What its listeners say when they are dialled.
 
 Owns: the sockets of its dials.
-Called by: metadata.members.
 Invariants: (1) only a refused dial is a verdict: who does not answer may be slow or far away.
 Source: TCP: a host that is up resets a connection to a port that nobody listens on.
 """

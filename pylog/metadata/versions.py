@@ -1,7 +1,6 @@
 """In which version a metadata record is written, by the cluster's metadata.version.
 
 Owns: the table of versions.
-Called by: metadata.snapshots, metadata.log, metadata.controller.
 Invariants: (1) a record is written in the newest version that the metadata.version has, so that
   the oldest broker that it admits can read it; (2) what an older version cannot say is left out.
 Source: Kafka's MetadataVersion; KIP-584, KIP-778.

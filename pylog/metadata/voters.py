@@ -1,7 +1,6 @@
 """How far each controller has the metadata log: what its etcd holds, which decides with the others.
 
 Owns: when each was heard last.
-Called by: metadata.controller_member, which makes it; api.quorum (by name).
 Invariants: (1) they are asked once at a time, beside the loop, however many wait for that; (2) one
   that is cut off from the others is not heard: it answers, and what it has may be old.
 Source: KIP-595, KIP-836 (replica states of DescribeQuorum); etcd's serializable reads.

@@ -1,8 +1,6 @@
 """Keys in ZooKeeper, through kazoo.
 
 Owns: one session, and kazoo's threads.
-Called by: metadata.controller_member, which imports this only where a ZooKeeper is configured;
-  metadata.quorum (through metadata.controller_member).
 Invariants: (1) a call ends within its timeout; (2) a transaction's conditions are on versions: of
   the keys as they were when their values were seen to hold; (3) what is thought of keys that this
   session has not read counts for nothing when a transaction fails; (4) a lease is the session, and

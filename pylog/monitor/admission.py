@@ -1,7 +1,6 @@
 """Who may ask the metrics endpoint: its certificate, read again when it changes, and its token.
 
 Owns: the TLS context in use.
-Called by: monitor.server.
 Invariants: (1) a certificate that cannot be used is refused at the start, and later passed over;
   (2) how long the look at a token takes says nothing about it.
 Source: RFC 6750 (bearer tokens).

@@ -1,7 +1,6 @@
 """This broker's cluster in numbers: who is there, who leads, who is in sync, who is behind.
 
 Owns: the counts of the image that was looked at last.
-Called by: broker, which hands samples() and view() to monitor.server, for the thread of a scrape.
 Invariants: (1) partitions of the whole cluster are counted once for each image; (2) what is read of
   the event loop's objects is copied first: nobody waits for a scrape; (3) members of the quorum
   are asked on the thread of who wants to know.

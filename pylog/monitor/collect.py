@@ -1,7 +1,6 @@
 """One scrape: reads what is counted, everywhere, and writes it down.
 
 Owns: the labels of partitions, cached from one scrape to the next.
-Called by: monitor.server, one scrape at a time.
 Invariants: (1) the event loop and the reactors are not stopped; (2) what grows with the number of
   partitions is read and written by native code, without the GIL.
 Source: pylog/monitor/metrics.py names every family.

@@ -1,7 +1,6 @@
 """The table of metrics as a document: docs/metrics.md.
 
 Owns: nothing; the document is derived, never edited.
-Called by: `make docs`; tests/monitor/test_document.py compares it with the file.
 Invariants: (1) the same table gives the same bytes.
 """
 

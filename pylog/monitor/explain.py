@@ -1,7 +1,6 @@
 """Why a group lags: from the numbers to sentences.
 
 Owns: nothing.
-Called by: monitor.lag.
 Invariants: (1) the first reason is the one to begin with; (2) each comes with the numbers that it
   rests on; (3) a function of its argument alone.
 Source: what operators look at, in the order in which one explains the other away.

@@ -1,7 +1,6 @@
 """How far consumer groups are behind: in records, in seconds, and over the last minutes.
 
 Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
-Called by: monitor.collect (write), monitor.server (sample, explain); one of them at a time.
 Invariants: (1) at most GROUPS_MAX groups and OFFSETS_MAX offsets are remembered; (2) a
   scrape spends at most LOOKUP_NS_MAX on times of records: one that is left over has its last time,
   or none.

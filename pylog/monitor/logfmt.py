@@ -1,7 +1,6 @@
 """Log lines on stderr: one event a line, logfmt.
 
 Owns: the handler of the root logger.
-Called by: cli (once, before anything logs). Other modules use logging.getLogger(__name__).
 Invariants: (1) an event is exactly one line, whatever its message, fields or traceback hold.
 Source: the key=value form that logfmt readers take. Weighed: logfmter (0.7 ms to import, this
   0.4), which lets U+0085 and U+2028 through: readers that split there see two lines.

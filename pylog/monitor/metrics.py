@@ -1,7 +1,6 @@
 """Every metric of brokerd: one row each.
 
 Owns: names, types, labels, units and one-line explanations of metrics.
-Called by: monitor (what a scrape answers); docs/metrics.md is generated from it.
 Invariants: (1) names are unique; (2) a metric with a unit ends in it; (3) a counter's samples, not
   its row, end in `_total`; (4) the rows of one subject stand together.
 Source: OpenMetrics 1.0; Prometheus' naming practice.

@@ -1,7 +1,6 @@
 """The cluster on one page: brokers, partitions that need somebody, the controllers' quorum.
 
 Owns: nothing.
-Called by: monitor.cluster (view), monitor.server (page); tools.cluster (quorum_troubles).
 Invariants: (1) a page is bounded: of partitions that need somebody the first NAMES_MAX are named,
   and all are counted; (2) what names hold is shown as text, never as markup.
 Source: Kafka's UnderReplicatedPartitions, UnderMinIsrPartitionCount, OfflinePartitionsCount.

@@ -1,7 +1,6 @@
 """The text of one scrape, by the table of metrics.
 
 Owns: nothing but the text.
-Called by: monitor.collect.
 Invariants: (1) a family is written once, whole; (2) label names come from the table; (3) the two
   formats differ in the heads and the end only.
 Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.

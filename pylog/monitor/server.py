@@ -2,7 +2,6 @@
 people. HTTP/1.1, GET and HEAD.
 
 Owns: its listening socket and threads.
-Called by: broker.
 Invariants: (1) at most CONNECTIONS_MAX connections, each for one request: SECONDS_MAX to come in,
   to ask, and to take the answer; (2) one scrape at a time; (3) whatever a request does, the broker
   goes on; (4) who is not admitted learns nothing, not even which pages there are.

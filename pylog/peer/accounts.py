@@ -1,7 +1,6 @@
 """What this node logs in to others with: a password, a token or a ticket.
 
 Owns: the newest token of an account.
-Called by: peer.credentials.
 Invariants: (1) what no login could be made with is refused when it is made; (2) no password, token
   or ticket stands in the text of an exception.
 Source: Kafka's LoginManager and login modules (options of sasl.jaas.config); KIP-12, KIP-768,

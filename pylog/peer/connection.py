@@ -2,8 +2,6 @@
 after a login, where its listener wants them.
 
 Owns: the socket's transport, the bytes of the answer that comes in, the requests under way.
-Called by: metadata.observer, metadata.member, replication.channel, replication.fetching,
-  coordinator.brokers, metadata.office. On the event loop.
 Invariants: (1) answers come in the order of the requests: the oldest one under way has the next
   frame, and its correlation id is checked; (2) at most IN_FLIGHT_MAX requests are under way, the
   next ones wait; (3) a connection that failed fails every request under way, once, and takes no

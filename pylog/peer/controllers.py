@@ -1,7 +1,6 @@
 """The cluster's controllers: where they are, and which of them is active as far as this node knows.
 
 Owns: that knowledge.
-Called by: metadata.observer and replication.channel, which share one; on the event loop.
 Invariants: (1) there is always one to be asked next: the active one while it is known, else each
   voter in turn; (2) an older epoch's leader never takes the place of a newer one's.
 Source: KIP-595 (voters), KIP-853 (the addresses that answers name).

@@ -1,7 +1,6 @@
 """How this node shows other nodes who it is, and finds out who they are: TLS and SASL.
 
 Owns: the TLS contexts and the account made of the settings, until those change.
-Called by: peer.securing (makes them); peer.connection and peer.dial use what they are given.
 Invariants: (1) settings that cannot be used are refused when it is made, before anybody is dialled;
   (2) no password stands in the text of an exception; (3) at most ASKING_MAX threads wait for a KDC
   or an issuer of tokens, and whoever would be the next one fails at once.

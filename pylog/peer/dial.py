@@ -2,7 +2,6 @@
 its listener wants that.
 
 Owns: nothing; the caller owns what it gets.
-Called by: replication.membership.
 Invariants: (1) a failure of any kind is one PeerError that names the address; (2) all of it ends
   within its time, but for what a KDC or an issuer of tokens takes.
 Source: none.

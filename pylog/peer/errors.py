@@ -1,7 +1,6 @@
 """What can go wrong between this node and another.
 
 Owns: nothing.
-Called by: peer.connection, peer.dial, whoever calls another node.
 Invariants: (1) whoever catches PeerError has caught every failure of a connection.
 Source: none.
 """

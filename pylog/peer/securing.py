@@ -1,7 +1,6 @@
 """Which of this node's connections to others are secured, and by what.
 
 Owns: nothing.
-Called by: broker, metadata.member.
 Invariants: (1) a listener in plain text has no credentials, and nothing that is needed to secure
   one is imported for it.
 Source: KIP-103 (inter.broker.listener.name), KIP-631 (controller.listener.names).

@@ -1,7 +1,6 @@
 """An answer that grows from parts of it, each written down at once, within a bound.
 
 Owns: what is written of the answers that are being made.
-Called by: server.dispatch; one thread at a time.
 Invariants: (1) a part's elements are bytes before the next part is made, but for the last one of
   each array, which may go on in the next part; (2) the bytes are counted as they come, and no
   answer grows beyond bytes_max; (3) neighbours with the same key in two parts become one element.

@@ -1,7 +1,6 @@
 """What brokerd serves: api keys and their versions. What is not listed is not advertised.
 
 Owns: the served set.
-Called by: api (its tables of handlers), server, client, protocol.elements, protocol.document.
 Invariants: (1) every range lies within the message's versions in the tables, or below them where
   ADVERTISED_LOWER says so; (2) unstable versions are not served.
 Source: Apache Kafka 4.3's broker and controller listeners; KAFKA-18659 for Produce.

@@ -1,8 +1,6 @@
 """The codec's face: bytes to message objects and back, compiled from the tables on first use.
 
 Owns: the message classes and the compiled programs, both for the life of the process.
-Called by: protocol.messages, protocol.records, server.dispatch, api.metadata, client; any thread
-  that has the GIL, which another may take between two lines.
 Invariants: (1) of a class or program that two threads make there is one afterwards, and both
   have that one; (2) versions outside a message's range are
   refused before any byte is read or written.

@@ -1,7 +1,6 @@
 """How many of something, as a sentence says it.
 
 Owns: nothing.
-Called by: every package, wherever it tells a number of things.
 Invariants: (1) one of a kind is in the singular.
 Source: none.
 """

@@ -1,7 +1,6 @@
 """The protocol tables as a document: docs/protocol.md.
 
 Owns: nothing; the document is derived, never edited.
-Called by: `make docs`; tests/protocol/test_document.py compares it with the file.
 Invariants: (1) the same tables give the same bytes.
 """
 

@@ -1,7 +1,6 @@
 """What a request asks for one by one: in which array, by which key, and where the answer has it.
 
 Owns: the table of elements.
-Called by: server.dispatch, protocol.codec.
 Invariants: (1) whatever may be asked for in thousands, or answered with thousands, stands here;
   (2) the pieces of a request, each answered as a request of its own, make the answer to the whole;
   (3) a repeat never costs an answer of its own: it is dropped or refused.

@@ -2,7 +2,6 @@
 
 Owns: the error table. A code is an int that knows its name, whether a client may retry, and what
   it means.
-Called by: everything that answers or sends a request; protocol.document.
 Invariants: (1) codes are Kafka 4.3's, each once; (2) `ErrorCode.X == n` for the bare number n.
 Source: the error table of Apache Kafka 4.3.0 (codes, names, what is retriable; the words are ours).
 """

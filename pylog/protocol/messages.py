@@ -1,7 +1,6 @@
 """The message classes by name: `messages.FetchRequest`, `messages.FetchRequest.FetchTopic`.
 
 Owns: nothing; each class is made by the codec when its name is first used.
-Called by: everything that builds or reads a message.
 Invariants: (1) a name of this module is the name of a message in the tables, and nothing else.
 
 A class takes keyword arguments, fills the rest with the schema's defaults, compares by value and

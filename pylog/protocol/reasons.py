@@ -1,7 +1,6 @@
 """Why there is no connection, in the system's words.
 
 Owns: nothing.
-Called by: client.connection, peer.connection, peer.dial, tools.reach.
 Invariants: (1) no address in Python's spelling, which asyncio's words have, is in it.
 Source: strerror(3), gai_strerror(3).
 """

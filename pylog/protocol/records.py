@@ -1,7 +1,6 @@
 """Records of the internal logs: of metadata in KRaft's frame, of coordinators with a version.
 
 Owns: nothing.
-Called by: metadata.store, metadata.snapshots, coordinator.records, tools that print a log.
 Invariants: (1) a metadata record is frame version 1, its number and version as unsigned varints,
   then its body; (2) a coordinator's key is the record's number, a value the value's version, as
   int16 before the body.

@@ -1,7 +1,6 @@
 """The message tables: every message of Kafka 4.3, read from `schemas/*.msg` on first use.
 
 Owns: the parsed form of a message. Facts only: what they mean on the wire is the codec's.
-Called by: protocol.codec, records, elements, document; server, client.
 Invariants: (1) a message is parsed when it is first asked for, never at import;
   (2) names of messages are unique over all files, names of structs within their message;
   (3) an inner field's range is read within the range of the field that holds it.

@@ -1,7 +1,6 @@
 """Which log directory has which replica of this broker, told to the controller.
 
 Owns: what the controller does not know yet, the request under way.
-Called by: replication.replicas.
 Invariants: (1) only a directory that this broker registered is named: of any other the controller
   believes that it has failed; (2) one request is under way, and after one that failed there is a
   pause; (3) what the image says already is not told.

@@ -1,8 +1,6 @@
 """This broker's way to the active controller: requests, and the heartbeats on their own connection.
 
 Owns: two connections to the active controller, the task that registers and beats.
-Called by: replication.membership, replication.forwarding, replication.remote_controller. On the
-  event loop.
 Invariants: (1) heartbeats wait for no other request: they have a connection of their own; (2) a
   controller that is not the active one is left for another, and what it refused is asked again; (3)
   a request whose outcome is unknown is asked again by its caller alone; (4) between two tries there

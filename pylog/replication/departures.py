@@ -1,8 +1,6 @@
 """Brokers that may have died, or have just left: what clients are told of them meanwhile.
 
 Owns: nothing outside itself.
-Called by: replication.membership, replication.fetching, replication.replicas; server.dispatch
-  (through `departures` of the metadata), api.metadata (through `departures` of the metadata).
 Invariants: (1) an answer is held back for HOLD_S at most after a loss, and losses of one broker
   that come faster than that hold nothing back again; (2) what is said here changes no decision,
   only when clients hear of it.

@@ -2,7 +2,6 @@
 
 Owns: the native fetchers, a connection for each of their threads to each leader, tasks that dial
   and that look up where a leader begins and ends. On the event loop, but for dialing and cutting.
-Called by: replication.membership.
 Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
   that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
   nothing native exists before the first partition is followed; (5) nothing is fetched before this

@@ -1,7 +1,6 @@
 """Requests that only the active controller decides, passed on as they came.
 
 Owns: nothing.
-Called by: replication.membership (made), server.dispatch (used).
 Invariants: (1) the controller's answer goes back byte for byte; (2) every kind of request that
   changes the cluster's state is passed on, and what a broker knows by itself is answered here.
 Source: KIP-590 (Envelope); which ones, from Kafka 4.3's KafkaApis.

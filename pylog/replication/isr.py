@@ -1,7 +1,6 @@
 """The in-sync replicas of one partition, as its leader decides on them.
 
 Owns: nothing outside memory; no clock, no connection.
-Called by: replication.leadership.
 Invariants: (1) `maximal` holds every replica that may be in the ISR, whatever became of a proposal:
   the high watermark waits for all of them; (2) a proposal is asked again, the same, until its
   outcome is known; a new one waits for that; (3) a replica that the controller would refuse is not

@@ -1,7 +1,6 @@
 """The partitions that this broker leads: their followers, and what is asked of the controller.
 
 Owns: an Isr for each partition that is led, the AlterPartition request under way.
-Called by: replication.replicas.
 Invariants: (1) proposals of one turn of the loop go in one request, and one request is under way at
   a time; (2) the log waits for the maximal ISR before its high watermark moves past it: it knows of
   a proposal before the controller does; (3) after an answer that decides nothing there is a pause,

@@ -1,7 +1,6 @@
 """Where a broker stands with the active controller: what to ask next, and what an answer means.
 
 Owns: nothing outside memory; no clock, no connection.
-Called by: replication.channel, replication.membership.
 Invariants: (1) a registration has an incarnation of its own: a controller keeps what an older one
   was in (a broker that left is never in an ISR again under the same incarnation); (2) the broker
   asks to be fenced until its own newest registration is in force here and its logs are open; (3) an

@@ -1,7 +1,6 @@
 """This broker as one of several: what a broker has besides when its controller is elsewhere.
 
 Owns: the channel and its task, the parts that are built on them.
-Called by: broker.
 Invariants: (1) nothing here exists, or is imported, in a broker that is its own controller; (2) a
   broker that stops is let go by the controller before it closes anything.
 Source: KIP-631; Kafka's BrokerServer.

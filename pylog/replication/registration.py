@@ -1,7 +1,6 @@
 """What this broker tells the controller of itself.
 
 Owns: nothing.
-Called by: replication.membership.
 Invariants: (1) a feature is named with the levels that are served here.
 Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
 """

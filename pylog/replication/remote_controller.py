@@ -1,7 +1,6 @@
 """The active controller as the handlers of a broker see it that is not the controller.
 
 Owns: this broker's block of producer ids.
-Called by: replication.membership, whose handlers take it for an ActiveController.
 Invariants: (1) a producer id is given out once.
 Source: KIP-590 (what is not forwarded, brokers ask for themselves), KIP-730 (producer ids).
 """

@@ -2,7 +2,6 @@
 
 Owns: what is followed; the led ones are replication.leadership's, the fetches
   replication.fetching's.
-Called by: server.publisher (through replication.membership).
 Invariants: (1) a replica's log is stopped being written before it changes its role, its directory
   or its life; (2) a log that was not open, or was replaced, gets its role when it is there.
 Source: Kafka's ReplicaManager.

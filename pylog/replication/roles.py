@@ -1,7 +1,6 @@
 """What a change of a topic means for one node: which of its replicas to do what with.
 
 Owns: nothing.
-Called by: replication.replicas.
 Invariants: (1) commands follow from two states of the topic alone, whoever changed it; (2) only a
   newer partition epoch is a change; (3) a replica that is dropped or follows another leader, or the
   same one under another epoch, is stopped first.

@@ -1,7 +1,6 @@
 """How fast replicas that are behind may be copied: the rates, and which partitions count on them.
 
 Owns: the two rates of this broker, as leader and as follower.
-Called by: broker (makes it), replication.membership, replication.replicas.
 Invariants: (1) without a rate, or a partition that counts on it, nothing is held back; (2) a
   follower that is in the ISR never is.
 Source: KIP-73; Kafka's ReplicationQuotaManager; kafka-reassign-partitions --throttle, which sets

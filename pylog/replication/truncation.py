@@ -1,7 +1,6 @@
 """Where a follower's log is cut when its leader's history is another.
 
 Owns: nothing outside memory.
-Called by: replication.fetching.
 Invariants: (1) a cut never lies above the log's end; (2) what the leader's answer does not prove to
   differ stays.
 Source: KIP-101, KIP-279, KIP-595 (truncation on fetch); Kafka's AbstractFetcherThread.

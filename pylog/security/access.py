@@ -1,7 +1,6 @@
 """What the clients of this broker may do: the authorizer asked for whoever sends a request.
 
 Owns: nothing.
-Called by: server.guard (makes it), broker, tools.adopt.
 Invariants: (1) what is not known to be allowed is not.
 Source: Kafka's AuthHelper.
 """

@@ -2,7 +2,6 @@
 secret that both sides know.
 
 Owns: nothing.
-Called by: security.retrieval.
 Invariants: (1) no key, passphrase or assertion stands in an exception; (2) files are read for each
   assertion, so that what renews them needs to tell nobody.
 Source: RFC 7521, RFC 7523; KIP-1139 (settings) and Kafka's AssertionSupplierFactory (layers).

@@ -1,7 +1,6 @@
 """The audit log: who, from where, did what to which resource, and what decided about it.
 
 Owns: the file, its queue and the thread that writes it.
-Called by: server.guard, server.audit_topic (is an Outlet).
 Invariants: (1) nothing waits for an outlet: what it has no room for is counted, and its next line
   says how many it were; (2) no secret is in a line; (3) lines that cannot be written to the file
   are in the log instead, and do not hold up the end; (4) who reads and writes the audit log's own

@@ -1,7 +1,6 @@
 """Who may do what: access rules by Kafka's, and the interface for rules of another kind.
 
 Owns: the index over the rules in force.
-Called by: security.access; metadata.acls for the words.
 Invariants: (1) a rule that denies wins over any that allows; (2) a look-up costs a step for each
   length of prefix that rules on the principal, or on everyone, have, however many rules there are;
   (3) what no rule names is for super users, or with allow.everyone.if.no.acl.found for everybody.

@@ -1,7 +1,6 @@
 """OAUTHBEARER on the server's side: a token in one message.
 
 Owns: nothing.
-Called by: security.sasl.
 Invariants: (1) nothing of a refused token stands in an answer; (2) a login whose token was refused
   ends with the client's next message, whatever that is.
 Source: RFC 7628, KIP-255; answers as Kafka 4.3's OAuthBearerSaslServer.

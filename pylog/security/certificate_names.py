@@ -1,7 +1,6 @@
 """From the name in a client's certificate to its principal's: ssl.principal.mapping.rules.
 
 Owns: nothing.
-Called by: server.guard; security.tls, before there are names.
 Invariants: (1) the first rule that fits decides; (2) a name that no rule fits is refused.
 Source: KIP-371, KIP-427; Kafka's SslPrincipalMapper, its splitting of rules included.
 """

@@ -1,7 +1,6 @@
 """An authorizer of somebody's own: what goes wrong in it opens nothing and ends nothing.
 
 Owns: the authorizer that it holds.
-Called by: security.access (makes it), server.guard; whoever asks an Authorizer.
 Invariants: (1) whatever it raises, and whatever it answers that is no Decision, is a refusal;
   (2) when it could not take the rules, nothing is allowed until it has; (3) a kind of trouble has a
   line in the log at most every QUIET_NS, which says how many were left out.

@@ -1,7 +1,6 @@
 """Logging in by a delegation token: SCRAM with the token's id and its proof as the password.
 
 Owns: what SCRAM keeps of the tokens that were last used.
-Called by: security.sasl; metadata.tokens, api.tokens (proof).
 Invariants: (1) who logs in is the token's owner, until the token ends; (2) a token that is not in
   the image, or has ended, lets nobody in; (3) the proof is no record: it follows from the token's
   id by the nodes' secret.

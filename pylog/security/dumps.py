@@ -1,7 +1,6 @@
 """Keeps the memory of this process, which holds keys and passwords, out of core dumps.
 
 Owns: nothing.
-Called by: server.network.
 Invariants: (1) other processes of the same user do not read this one's memory either.
 Source: prctl(2), PR_SET_DUMPABLE.
 """

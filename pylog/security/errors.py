@@ -1,7 +1,6 @@
 """What ends a login.
 
 Owns: nothing.
-Called by: security, api.authentication.
 Invariants: (1) a text never says which part of the credentials was wrong, nor repeats any of it.
 Source: Kafka's SaslAuthenticationException.
 """

@@ -1,7 +1,6 @@
 """Who the connections belong to: principals, and the numbers under which reactors know them.
 
 Owns: the numbers in use.
-Called by: server.guard, on the event loop; security, metadata.acls (names).
 Invariants: (1) a number stands for one principal, and with `by_host` for one address too, as long
   as a connection that has it or had it is open: its requests may be under way; (2) 0 is the
   anonymous principal of listeners that ask nobody; (3) a number that was given back is not given

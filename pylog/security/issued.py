@@ -1,7 +1,6 @@
 """Tokens of our own: from an issuer's endpoint, from a file that somebody keeps fresh, or unsigned.
 
 Owns: the newest token of one account.
-Called by: security.retrieval, client.tokens, peer.accounts.
 Invariants: (1) a token is used again until REUSED of its life is over, and to its end where no new
   one is given; (2) neither a token nor a
   secret stands in an exception; (3) an issuer that gives none is asked again after a pause only,

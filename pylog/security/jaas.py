@@ -1,7 +1,6 @@
 """Login settings as Kafka writes them: `module flag key="value" …;`.
 
 Owns: nothing.
-Called by: security.sasl, peer.accounts.
 Invariants: (1) no value stands in the text of an error.
 Source: the syntax of Java's JAAS configurations, as far as Kafka's sasl.jaas.config takes it.
 """

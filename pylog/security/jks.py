@@ -1,7 +1,6 @@
 """Java's own key stores, read: the format that keytool wrote before PKCS12.
 
 Owns: nothing.
-Called by: security.stores.
 Invariants: (1) nothing is taken from a store whose digest differs, when there is a password to
   check it with; (2) every length is checked against what is there.
 Source: sun.security.provider.JavaKeyStore and KeyProtector of OpenJDK.

@@ -1,7 +1,6 @@
 """The keys that an issuer of tokens publishes, as they are now.
 
 Owns: the keys, a thread while they are loaded again.
-Called by: security.sasl (makes it), security.tokens.
 Invariants: (1) nobody who logs in waits for an issuer: what was loaded last counts until there is
   something newer; (2) an issuer is asked once in `refresh_ms`, and out of turn, for a key that is
   not known, at most once in `retry_ms` and in UNKNOWN_S, whatever strangers send; (3) an answer is

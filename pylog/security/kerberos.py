@@ -1,7 +1,6 @@
 """GSSAPI (Kerberos) on both sides: the ticket, then the security layer, which is none.
 
 Owns: nothing.
-Called by: security.sasl (the server's side), client.login, peer.accounts (tokens).
 Invariants: (1) of the layers that RFC 4752 knows, none is offered and none other taken: TLS is what
   encrypts; (2) whoever shows a ticket is who it is for, whatever it says it acts for.
 Source: RFC 4752, KIP-12; Kafka's KerberosRule, for names. The library is python-gssapi, over the

@@ -1,8 +1,6 @@
 """TLS towards a broker: the context of outgoing connections, and what went wrong in words.
 
 Owns: nothing.
-Called by: client.login, client.connection, client.unreachable, peer.credentials, peer.accounts,
-  peer.connection, peer.dial, security.sasl.
 Invariants: (1) who is at the other end is checked, unless a setting says otherwise; (2) a text
   names the cause and the setting that mends it, and no secret.
 Source: KIP-651, KIP-294 (names are checked); Python's ssl module.

@@ -1,7 +1,6 @@
 """PLAIN on the server's side: names and passwords in one message.
 
 Owns: nothing.
-Called by: security.sasl.
 Invariants: (1) an unknown user, a wrong and an empty password have one answer and one cost.
 Source: RFC 4616, KIP-43.
 """

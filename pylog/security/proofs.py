@@ -1,7 +1,6 @@
 """The client's side of a SASL login: what it says to each challenge.
 
 Owns: nothing.
-Called by: client.login, peer.accounts, peer.credentials.
 Invariants: (1) a password appears in no exception; (2) with SCRAM, the other side has to prove that
   it knows the password, too.
 Source: RFC 4616 (PLAIN), RFC 5802, RFC 7677 (SCRAM), RFC 7628 (OAUTHBEARER), KIP-84, KIP-255.

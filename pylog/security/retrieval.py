@@ -2,7 +2,6 @@
 client's secret, its assertion, or an assertion about somebody else.
 
 Owns: nothing.
-Called by: client.tokens, peer.accounts.
 Invariants: (1) settings that no token could be had with are refused before one is asked for.
 Source: Kafka's DefaultJwtRetriever, ClientCredentialsJwtRetriever, JwtBearerJwtRetriever and
   FileJwtRetriever (KIP-768, KIP-1139): which settings choose what.

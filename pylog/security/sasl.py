@@ -2,8 +2,6 @@
 
 Owns: the secret by which unknown users get their salts, for as long as this process lives; the keys
   of those who issue each listener's tokens.
-Called by: server.guard (Mechanisms), api.authentication; metadata.configs, which asks whether a
-  change can be used.
 Invariants: (1) a login is complete once, and says then who it was; (2) credentials and settings are
   looked up when a login begins, as they are in force; (3) no login waits for an issuer of tokens.
 Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.

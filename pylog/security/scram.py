@@ -1,7 +1,6 @@
 """SCRAM-SHA-256 and -512 on the server's side, and what is kept of a password.
 
 Owns: nothing.
-Called by: security.sasl, metadata.credentials.
 Invariants: (1) an unknown user gets the answers that a wrong password gets, the same salt each
   time, and costs the same; (2) the client's last message is bound to both nonces and to its first
   header (CVE-2024-56128); (3) secrets are compared in constant time.

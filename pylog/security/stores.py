@@ -2,7 +2,6 @@
 in files or in the settings themselves.
 
 Owns: nothing.
-Called by: security.tls, security.outgoing, peer.credentials.
 Invariants: (1) whatever came in, PEM comes out; (2) no text of an exception holds a secret; (3) a
   file's content decides what it is, where Java would take either.
 Source: KIP-651 (PEM), Kafka's DefaultSslEngineFactory; its checks and words as observed.

@@ -1,7 +1,6 @@
 """The TLS of one listener, from its settings: made, and made anew when they or their files change.
 
 Owns: the listener's native TlsServer.
-Called by: server.network; metadata.configs, which asks whether a change can be used.
 Invariants: (1) what cannot be used is refused, and the listener goes on with what it has; (2) a new
   certificate comes with the next connection, and cuts none.
 Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (clients' certificates under SASL).

@@ -1,7 +1,6 @@
 """Bearer tokens: whose they are, and until when.
 
 Owns: nothing but what is known of one listener's tokens.
-Called by: security.sasl.
 Invariants: (1) a token counts only with the signature of a key that is published now, by an
   asymmetric algorithm: `alg: none` and secrets that both sides know are refused; (2) an unsigned
   token counts where a setting says so, and nowhere else; (3) no token stands in an exception.

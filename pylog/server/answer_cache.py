@@ -1,7 +1,6 @@
 """Answers that are given again to whoever asks the same, while the image stays what it is.
 
 Owns: the frames of answers, and who waits for one that is being made.
-Called by: dispatch, on the event loop.
 Invariants: (1) an answer is given only while the image is the one it was made from; (2) the frames
   take BYTES_MAX at most, with what was asked; (3) an answer that takes long is made once for all
   who ask for it meanwhile.

@@ -1,8 +1,6 @@
 """The audit log's topic: what the file gets, as records that are a JSON object each.
 
 Owns: the lines that wait to be written there, and the task that writes them.
-Called by: broker (makes it), server.guard (start, stop); security.audit (through server.guard:
-  offer).
 Invariants: (1) nothing waits for the topic: what there is no room for is counted, as for the file;
   (2) the lines of a broker are in one partition, in order; (3) lines that are not
   known to be written, whatever the reason, are tried again until the broker stops: they may be

@@ -1,7 +1,6 @@
 """Controller listeners: which handlers they have, and what comes in envelopes.
 
 Owns: nothing.
-Called by: broker (makes it), server.dispatch (uses it).
 Invariants: (1) what an envelope holds is answered as if it had come by itself, from the principal
   and the address that it names; (2) an envelope holds only what clients may send; (3) only who may
   act as a node opens one.

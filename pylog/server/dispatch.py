@@ -1,7 +1,6 @@
 """From the reactors' events to handlers and back: decode, route, reply; decide misses.
 
 Owns: the tasks of asynchronous handlers while they run.
-Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
 Invariants: (1) every request is answered, once, or its connection is closed; (2) a miss is
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
   where some client's time is limited, the time of handlers counts, but not what they wait for; (4)

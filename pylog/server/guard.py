@@ -1,7 +1,6 @@
 """Who the connections belong to and what they may do: the parts of security, put together.
 
 Owns: the identities of connections, the access, the logins under way.
-Called by: broker (makes it when security is asked for), server.dispatch (connections, misses).
 Invariants: (1) when rules or credentials changed, no right from before is in force; (2) a
   connection that ends is forgotten.
 Source: csrc/net/guard.c, for what strangers may send.

@@ -1,7 +1,6 @@
 """What listens: the reactors, their listeners and limits, as the settings in force say.
 
 Owns: the reactors.
-Called by: broker, on the event loop before the start and on one worker thread at a time after it.
 Invariants: (1) a listener's number is given once, so that a connection that outlives its listener
   keeps its name; (2) a listener that stays the same is not touched by a change of others; (3) the
   resolver is asked only for limits of hosts that changed.

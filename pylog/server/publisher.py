@@ -1,7 +1,6 @@
 """The one cause of effects: what the metadata log says is put into force here, in its order.
 
 Owns: the task that registers this broker again when its listeners changed.
-Called by: broker (run, stop), which hands registered() to api.configs.
 Invariants: (1) every delta of the tail passes through _apply(), in order, whoever wrote its
   records; (2) an effect that fails is logged, and the others follow, those on other topics too; (3)
   a topic's grants are void before its logs close, and again after its logs came or changed, so that

@@ -1,7 +1,6 @@
 """Log lines about requests and connections that the reactors report.
 
 Owns: nothing.
-Called by: server.dispatch.
 Invariants: (1) a line says how many of its kind were left out before it.
 Source: Kafka's request logger.
 """

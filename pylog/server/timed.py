@@ -1,7 +1,6 @@
 """The time that a handler takes, without what it waits for.
 
 Owns: nothing.
-Called by: server.dispatch, where a client's time is limited.
 Invariants: (1) the steps of a coroutine count, its pauses do not.
 Source: KIP-124 (request percentage).
 """

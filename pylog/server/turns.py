@@ -1,7 +1,6 @@
 """Long work on the event loop: one slice of it in each turn of the loop, and little of it at once.
 
 Owns: the order in which long work goes on.
-Called by: dispatch, on the event loop.
 Invariants: (1) between two slices the loop does whatever else is to be done; (2) at most
   count_max pieces of work are begun, the others wait, oldest first; (3) those that are begun take
   slices in turn; (4) what all of them hold is bounded.

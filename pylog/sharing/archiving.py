@@ -1,7 +1,6 @@
 """Records that share groups gave up, on their way to a dead-letter topic and then to the archive.
 
 Owns: a task for each share partition that has such records.
-Called by: sharing.share_partitions; on the event loop.
 Invariants: (1) what cannot be written is tried again with growing pauses, for as long as its share
   partition is served here; (2) at most WRITES_MAX share partitions write at a time; (3) why nothing
   is written is told when that begins, when the reason changes and when it ends.

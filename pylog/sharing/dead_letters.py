@@ -1,7 +1,6 @@
 """Dead letters: what a share group gave up, written to the topic that the group names.
 
 Owns: nothing.
-Called by: sharing.share_partitions (makes it), sharing.archiving, sharing.share_partition.
 Invariants: (1) a letter that is told as written is as durable as an acks=all answer promises;
   (2) letters go only to a topic that allows it; (3) no more than READ_BYTES_MAX and one batch of
   the source is held at a time; (4) a letter that is too long for its topic goes without its record.

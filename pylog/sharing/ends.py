@@ -1,7 +1,6 @@
 """Where partitions end, led here or elsewhere: what the lag of a share group is counted from.
 
 Owns: nothing.
-Called by: sharing.service (makes it); through it api.share_offsets.
 Invariants: (1) every partition that is asked about has an end or an error.
 Source: Kafka's PartitionMetadataClient.
 """

@@ -1,8 +1,6 @@
 """What share groups did on this broker since it started, counted.
 
 Owns: the counts.
-Called by: sharing.service (makes it, samples on the thread of a scrape),
-  sharing.share_partitions, sharing.share_partition.
 Invariants: (1) at most GROUPS_MAX groups are told apart, and at most PARTITIONS_MAX share
   partitions listed; the others are counted under no name, or left out.
 Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for what is counted.

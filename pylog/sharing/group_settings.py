@@ -1,7 +1,6 @@
 """What a share group obeys: its own settings, else the broker's.
 
 Owns: nothing.
-Called by: api.share_groups, sharing.share_partitions.
 Invariants: (1) a setting that changes counts from the next time that somebody asks.
 Source: KIP-932, GROUP config resources.
 """

@@ -2,9 +2,6 @@
 deleted, and the group told when that is done.
 
 Owns: what is under way.
-Called by: sharing.service (makes it), api.groups (through sharing.service), api.share_offsets
-  (through sharing.service); api.share_groups gives it to the machine of the group coordinator,
-  whose outbox it is (answer, refuse).
 Invariants: (1) a group has a share partition as initialized only when its state is durable; (2) of
   what could not be initialized the group is told, so that it is asked for again.
 Source: KIP-932; Kafka's GroupCoordinatorService (persisterInitialize).

@@ -2,7 +2,6 @@
 or done with, as ranges of offsets.
 
 Owns: the ranges and the start offset of one share partition.
-Called by: sharing.share_partition; tests.
 Invariants: (1) ranges ascend and do not overlap; none begins below the start offset; (2) the first
   range is not done with, unless a write of it is under way; (3) a record has one holder at a time,
   and is held no longer than its deadline, unless what ends that is being written; (4) a range that

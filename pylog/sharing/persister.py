@@ -2,8 +2,6 @@
 broker.
 
 Owns: nothing.
-Called by: sharing.service (makes it), sharing.share_partition, sharing.group_states;
-  through sharing.service api.share_offsets.
 Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves or loads is asked
   again for a while.
 Source: KIP-932; Kafka's DefaultStatePersister.

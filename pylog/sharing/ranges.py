@@ -1,7 +1,6 @@
 """Offsets of a share partition that share their state.
 
 Owns: what is known of some neighbouring offsets.
-Called by: sharing.in_flight, sharing.share_partition.
 Invariants: (1) a range is never empty; (2) states_of() says of each offset what its range says.
 Source: KIP-932 (states, delivery count).
 """

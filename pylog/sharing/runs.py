@@ -1,7 +1,6 @@
 """What a member says of the records that it acquired, as runs of one type.
 
 Owns: nothing.
-Called by: sharing.in_flight; its types sharing.figures, api.share_fetch.
 Invariants: (1) runs ascend, and neighbours in one span differ in type; (2) nothing is done per
   record: a member may speak of each one by itself, but mostly says the same of many.
 Source: KIP-932 (AcknowledgementBatch).

@@ -1,8 +1,6 @@
 """Share groups of one broker: the share coordinator and what is built on it.
 
 Owns: the parts that it composes.
-Called by: broker (start, stop, closed; it hands topic_changed and topic_deleted to the publisher),
-  api (its parts); on the event loop.
 Invariants: (1) what writes stops before what it writes to.
 Source: KIP-932.
 """

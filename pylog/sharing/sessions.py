@@ -1,7 +1,6 @@
 """Share sessions: which partitions a member fetches, so that it need not name them every time.
 
 Owns: the sessions.
-Called by: api.share_fetch; tests.
 Invariants: (1) there are at most sessions_max sessions, of at most places_max partitions together:
   each takes some 250 bytes; (2) a session's epoch is that of the next
   request; (3) a session ends with its connection.

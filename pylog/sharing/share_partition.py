@@ -2,7 +2,6 @@
 share coordinator.
 
 Owns: the in-flight records of the share partition; writes that are under way.
-Called by: sharing.share_partitions; on the event loop.
 Invariants: (1) an acknowledgement is answered after its state is durable; (2) a share partition
   that was fenced writes nothing more; (3) nothing is acquired before the state has been read;
   (4) a record that is archiving is archived after its letter is written.

@@ -2,7 +2,6 @@
 out, leadership that moves away.
 
 Owns: the share partitions by group, topic and index; sessions; timers; who waits for records.
-Called by: sharing.service (topics, connections), api.share_fetch; on the event loop.
 Invariants: (1) there is one share partition for a group and a partition, of the newest leader
   epoch and of the log that is there; (2) whoever waits looks again when there is something new,
   and at the latest when its time is over; (3) a group without sessions here holds nothing here but

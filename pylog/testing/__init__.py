@@ -1,7 +1,6 @@
 """A real broker inside a test: on threads of this process, or as a child process.
 
 Owns: the public names; each is imported when it is first used.
-Called by: tests, by way of the pytest plugin (pylog.testing.plugin) or by hand.
 Invariants: (1) importing this package imports nothing else: it is loaded in every run of pytest.
 
     with Broker() as broker:

@@ -1,7 +1,6 @@
 """A broker as a test holds it: started, asked, disturbed, stopped.
 
 Owns: the broker's directory, when none was given.
-Called by: tests and testing.plugin.
 Invariants: (1) the broker listens on 127.0.0.1 and a port of its own, which a restart keeps, unless
   it is one of a cluster; (2) it shares nothing with another one of the same process.
 """

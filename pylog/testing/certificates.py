@@ -1,7 +1,6 @@
 """Certificates for tests: an authority, and what it issues and revokes.
 
 Owns: nothing; keys live as long as the objects.
-Called by: testing.broker.
 Invariants: (1) nothing here is fit for anything but tests: keys are small and cheap to make.
 Source: RFC 5280, by the library `cryptography`, which only this module needs.
 """

@@ -1,7 +1,6 @@
 """A broker as a child process of the test's, with everything that one on a thread can do.
 
 Owns: the child process and the connection to it.
-Called by: testing.broker; as a program (`python -m pylog.testing.child`) in the child process.
 Invariants: (1) a child does not outlive the process that started it; (2) one call is under way at a
   time.
 """

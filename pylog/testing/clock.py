@@ -1,7 +1,6 @@
 """The clocks of a broker under a test: the machine's, moved forward by as much as a test says.
 
 Owns: how far each clock is ahead.
-Called by: testing.node, which gives them to the broker and its event loop.
 Invariants: (1) a clock never goes back; (2) both run on between two moves.
 Source: Kafka's two kinds of time: retention and expiry of offsets go by the wall clock, sessions,
   rebalances and everything periodic by a clock that knows no dates.

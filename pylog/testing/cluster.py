@@ -1,7 +1,6 @@
 """Several brokers that are one cluster, in the test's own process or each in one of its own.
 
 Owns: the brokers, the controller beside them, what is cut between them.
-Called by: tests, through pylog.testing.
 Invariants: (1) the controller is a node of its own, which starts first, ends last and is never
   disturbed itself; (2) each node has an address of its own and keeps it from start to start; (3)
   each pair of nodes has two links, one for each that dials: a listener that nobody else knows.

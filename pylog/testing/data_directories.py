@@ -1,7 +1,6 @@
 """Where a broker under a test keeps its data: in memory where there is room.
 
 Owns: directories `pylog-<process id>-...`, until remove().
-Called by: testing.broker.
 Invariants: (1) what a killed process left behind goes with the next use, unless it is young or a
   broker still has it.
 

@@ -1,7 +1,6 @@
 """What a Node does to its broker on request: connections, relayed traffic, the disk.
 
 Owns: the relay, while there is one.
-Called by: testing.node, on the broker's event loop.
 Invariants: (1) clients see the same address all the time: while the relay has the broker's
   port, the broker listens on another one that nobody learns of.
 Source: KIP-226 (listeners change while the broker runs).

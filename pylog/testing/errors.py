@@ -1,7 +1,6 @@
 """What goes wrong with a broker under a test.
 
 Owns: nothing.
-Called by: everything in testing/, and tests.
 Invariants: (1) both kinds can be sent from a child process to its parent.
 """
 

@@ -1,7 +1,6 @@
 """Faults on request: of the network, of the disk.
 
 Owns: nothing.
-Called by: tests; made by testing.broker.
 Invariants: (1) a fault lasts until its end(), until clear(), or until the test's end; what the disk
   refused stays refused until a restart, as with a real one; (2) a broker with faults behind it is
   not given to another test.

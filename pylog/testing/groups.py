@@ -1,7 +1,6 @@
 """A consumer group under a test: who is in it, what it committed, and disturbances.
 
 Owns: nothing.
-Called by: tests; made by testing.broker.
 Invariants: (1) a disturbance goes through the coordinator as its own timers would.
 """
 

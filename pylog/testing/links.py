@@ -1,7 +1,6 @@
 """Cut links: sockets of this process that are deaf to what the other end sends.
 
 Owns: filters on sockets, until other rules are in force.
-Called by: testing.cluster (threads), testing.node (a broker in a process of its own).
 Invariants: (1) the rules that were given last are in force on every socket, and no others; (2) what
   is cut ends no connection: bytes and their acknowledgements do not arrive, and a dial is not
   answered, as with a cable that is unplugged.

@@ -1,8 +1,6 @@
 """The broker itself and what a test may ask of it, where it lives: on its own event loop.
 
 Owns: the pylog.broker.Broker under test and its clocks.
-Called by: testing.thread, which runs it and passes the calls on; the names of the public methods
-  are what a test's process may ask for.
 Invariants: (1) every call runs on the broker's event loop; (2) arguments and results can be sent
   between processes; (3) after advance() what became due is done.
 """

@@ -1,7 +1,6 @@
 """The pytest plugin: brokers, topics and clients as fixtures.
 
 Owns: the brokers of one run of pytest, which stop with it.
-Called by: pytest, through the entry point `pytest11` of the distribution pylog-broker.
 Invariants: (1) nothing of the broker is imported before a fixture is used; (2) what one test did to
   a broker no other test sees: topics and groups go, and a broker whose clock, disk or settings were
   touched is not used again.

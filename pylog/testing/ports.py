@@ -1,8 +1,6 @@
 """TCP ports for servers that are told their port before they listen, or that keep it.
 
 Owns: the claims on blocks of ports, for as long as this process lives.
-Called by: testing.broker, testing.disturbances, bench, tests: whatever starts a server that is to
-  have a port of its own.
 Invariants: (1) a port lies below the range from which the kernel takes ports for connections and
   for port 0: while its server does not listen, nobody gets it by chance, not even a client that
   tries to reach it; (2) no other process that asks here gets a port of a block of ours; (3) a port

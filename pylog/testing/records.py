@@ -1,7 +1,6 @@
 """Records as tests write them down and read them back, and what differs between the two.
 
 Owns: nothing.
-Called by: testing.topics, and tests.
 Invariants: (1) only what an expectation names is compared.
 """
 

@@ -1,7 +1,6 @@
 """A relay between clients and the broker: it loses and delays what a test says.
 
 Owns: a thread with an event loop of its own, the listening socket, the relayed connections.
-Called by: testing.disturbances, only once a test asks for a fault of the network.
 Invariants: (1) frames keep their order, in both directions; (2) what no rule names passes as it is;
   (3) delays go by real time, whatever the broker's clock does.
 Source: Kafka's framing: size, then api key, version and correlation id; an answer's correlation id.

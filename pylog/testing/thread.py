@@ -1,7 +1,6 @@
 """A broker on a thread of the test's own process.
 
 Owns: the thread, its event loop and the Node on it.
-Called by: testing.broker, and testing.child within the child process.
 Invariants: (1) a call returns what the node's method returned, or raises what it raised; (2) when
   stop() returns, the broker's threads are gone and its port is free.
 """

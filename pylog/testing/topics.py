@@ -1,7 +1,6 @@
 """A topic under a test: fill it, read it, say what should be in it.
 
 Owns: nothing.
-Called by: tests; made by testing.broker.
 Invariants: (1) reading sees what a consumer may see, and is no client: no offsets, no groups.
 """
 

@@ -1,7 +1,6 @@
 """`pylog acl`: access rules, and which of them decides.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) nothing is removed without a yes, and a dry run changes nothing; (2) what `explain`
   says comes from the rules by the authorizer that brokerd itself goes by.
 Source: kafka-acls, for the options; security.authorizer for the decision.

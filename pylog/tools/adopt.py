@@ -1,7 +1,6 @@
 """`brokerd adopt`: whether brokerd can open the directories of a Kafka that was stopped, and how.
 
 Owns: nothing; files are only read, but for the move that --execute asks for.
-Called by: cli.
 Invariants: (1) nothing is written without --execute; (2) a directory that a broker uses is refused;
   (3) what Kafka had and brokerd would not go on with (an authorizer of its own, tiered storage,
   replicas elsewhere) is a failure with what to do about it, never passed over.

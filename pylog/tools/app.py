@@ -1,7 +1,6 @@
 """The root of the `pylog` command: finds the module of a command, turns failures into one line.
 
 Owns: the table of commands, the exit codes.
-Called by: cli (the `pylog` command), tools.document.
 Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) the
   module of a command is imported when it is used, so that help and completion stay quick.
 Source: click; the exit codes are those of the usual tools: 1 failed, 2 wrong usage, 130 Ctrl-C.

@@ -1,7 +1,6 @@
 """`pylog topics branch`: an instant copy of a topic, on a brokerd.
 
 Owns: nothing.
-Called by: tools.topics.
 Invariants: (1) a branch is made by CreateTopics with the broker's creation options, as any client
   could; (2) another broker than brokerd is distinguished from one that refuses.
 Source: metadata.branching.

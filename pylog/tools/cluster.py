@@ -1,7 +1,6 @@
 """`pylog cluster`: brokers, controller, what they serve, their log directories, and what is wrong.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) a broker that does not answer is a row that says so; (2) what is wrong is said in
   sentences, the worst first.
 Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.

@@ -1,7 +1,6 @@
 """`pylog cluster move|drain|grow|shrink`: on which brokers partitions shall be, and how many.
 
 Owns: nothing.
-Called by: tools.cluster, reassignments.
 Invariants: (1) a plan is a function of what the cluster says, and balances what it adds; (2) what
   need not move stays, in its place: the first replica leads.
 Source: KIP-455 (reassignment); Kafka's kafka-reassign-partitions.

@@ -2,7 +2,6 @@
 looking again and again.
 
 Owns: nothing.
-Called by: tools.app and each module of a command.
 Invariants: (1) a shared option may stand before or behind the command's name; the last one counts;
   (2) a name that does not exist is answered with the nearest one that does; (3) who watches goes on
   watching when a look fails.

@@ -1,7 +1,6 @@
 """`pylog completion`: the script that teaches a shell the commands, options, topics and groups.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) names of topics and groups are asked for when they are completed, from the broker
   that the line names, and for two seconds at most.
 Source: click.shell_completion.

@@ -1,7 +1,6 @@
 """`pylog configs`: settings of topics, brokers, groups and loggers of a running cluster.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) the name `default` of a broker stands for all brokers; (2) a value that is a secret
   is not sent by the broker, and shown as such, also to who sets it.
 Source: KIP-226 (dynamic broker settings), KIP-412 (loggers), KIP-848 (groups).

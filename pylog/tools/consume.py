@@ -1,7 +1,6 @@
 """`pylog consume`: records of topics, from where and as what is wanted.
 
 Owns: the consumer while the command runs.
-Called by: tools.app (by name).
 Invariants: (1) without --follow it ends where the partitions ended when it began; (2) with a group,
   what was printed is committed, and nothing that was not.
 Source: kcat and Kafka's console consumer, for what people need.

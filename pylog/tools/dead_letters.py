@@ -1,7 +1,6 @@
 """`pylog share look`, `redrive` and `purge`: the dead letters of share groups.
 
 Owns: the consumers and the producer while a command runs.
-Called by: tools.share.
 Invariants: (1) a record goes back once: it and how far the letters are done with are one
   transaction; (2) nothing is sent or deleted with --dry-run, nor without a yes; (3) letters of
   another group are deleted only with --with-others.

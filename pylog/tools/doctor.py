@@ -1,7 +1,6 @@
 """`pylog doctor`: what is wrong, or will be, on this machine and in the cluster, and what to do.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) every finding that is not ok says what to do; (2) a check that cannot be made here
   is `skip`, never ok; (3) the exit code is 1 when something fails.
 Source: tools.machine and tools.reach for the checks themselves.

@@ -1,7 +1,6 @@
 """The `pylog` command as a document: docs/tools.md, a tour and every option.
 
 Owns: nothing; the reference is derived from the commands themselves.
-Called by: `make docs`; tests/tools/test_document.py compares it with the file.
 Invariants: (1) the same commands give the same bytes; (2) what the tour shows was printed by the
   commands that it names (docs/tools-tour.txt is their output, with another address and directory).
 Source: tools.app.

@@ -1,7 +1,6 @@
 """`pylog cluster elect`: has the first replica of a partition lead again, or any that is alive.
 
 Owns: nothing.
-Called by: tools.cluster.
 Invariants: (1) an unclean election, which may lose records, names its partitions and is confirmed;
   (2) a partition that is led as wished already is no failure.
 Source: kafka-leader-election (KIP-460).

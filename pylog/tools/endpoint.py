@@ -1,7 +1,6 @@
 """What brokers tell over HTTP: their metrics endpoints, where they have one.
 
 Owns: nothing.
-Called by: tools.explain, history, cluster, reach.
 Invariants: (1) an endpoint is asked for ENDPOINT_S at most; (2) one that is not there, does not
   answer or refuses is None, never an error.
 Source: monitor.server has the pages.

@@ -1,7 +1,6 @@
 """`pylog groups explain`: why a group lags, in a sentence, with the numbers that say so.
 
 Owns: nothing.
-Called by: tools.groups, tools.history (the endpoint).
 Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
   enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
   most; (3) who holds back a partition is asked of its leader and may stay unknown.

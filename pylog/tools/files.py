@@ -1,7 +1,6 @@
 """One segment as it lies on disk: its batches, records, indexes, and what is wrong with them.
 
 Owns: the file while it is open.
-Called by: tools.segments.
 Invariants: (1) bytes are read batch by batch: memory does not grow with the file; (2) a file that
   another process cuts while it is read, or that the disk cannot read, ends the reading, not the
   program.

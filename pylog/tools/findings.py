@@ -1,7 +1,6 @@
 """One result of a check.
 
 Owns: nothing.
-Called by: tools.doctor, machine, reach.
 Invariants: (1) status is one of the four.
 Source: none.
 """

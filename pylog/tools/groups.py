@@ -1,7 +1,6 @@
 """`pylog groups`: what there is, who is in them, how far behind they are, and where they go on.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) offsets are changed only with --execute, and only of a group without members; (2) an
   offset outside the log is moved to its nearer end.
 Source: kafka-consumer-groups, for the words.

@@ -1,7 +1,6 @@
 """`pylog groups history`: the last rebalances of a group, what caused them and what they cost.
 
 Owns: nothing.
-Called by: tools.groups.
 Invariants: (1) the newest comes first.
 Source: coordinator.rebalances, through the metrics endpoint of the group's coordinator.
 """

@@ -1,7 +1,6 @@
 """Bytes of a segment file that are no good batches, and where good ones go on.
 
 Owns: nothing; the file is read only.
-Called by: tools.repair, files.
 Invariants: (1) what is outside of the holes is whole batches with right CRCs and rising offsets;
   (2) a file is read, not mapped: what was cut meanwhile is missing, what the disk cannot read is
   an OSError.

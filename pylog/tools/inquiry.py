@@ -1,7 +1,6 @@
 """What the commands ask of a cluster: names, offsets, sizes, times of records.
 
 Owns: nothing.
-Called by: the modules of commands, with the client's Cluster.
 Invariants: (1) each broker is asked once for all of its partitions, all brokers at the same time;
   (2) what one partition or broker refuses does not hide the others: its place is an error's name.
 Source: Kafka's protocol: Metadata, ListOffsets, Fetch, DescribeLogDirs.

@@ -1,7 +1,6 @@
 """What the records of Kafka's internal topics mean.
 
 Owns: nothing.
-Called by: tools.segments, tools.shapes.
 Invariants: (1) a record that is not understood is given as it is, never an error.
 Source: Kafka's coordinator and metadata record schemas (protocol/schemas/records_*.msg).
 """

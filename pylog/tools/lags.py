@@ -1,7 +1,6 @@
 """Consumer groups with their members, offsets and lag, in records and in seconds.
 
 Owns: nothing.
-Called by: tools.groups, explain.
 Invariants: (1) lag in records is from the committed offset, or the log's start where that is later,
   to the high watermark; in seconds it is the age of the first record that is not committed;
   (2) a partition without a committed offset has no lag: None.

@@ -1,7 +1,6 @@
 """A histogram of durations: buckets of 3 % width, percentiles, a drawing.
 
 Owns: its counts.
-Called by: tools.perf.
 Invariants: (1) memory does not grow with the number of durations; (2) a percentile is at most one
   bucket's width above the truth.
 Source: the idea of HdrHistogram.

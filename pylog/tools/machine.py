@@ -1,7 +1,6 @@
 """Checks of this machine: limits, memory settings, clock, disks.
 
 Owns: nothing; the one file it writes has no name and is gone when it is closed.
-Called by: tools.doctor.
 Invariants: (1) what a kernel or container does not show is skipped, with its reason.
 Source: proc(5), adjtimex(2), statfs(2); Kafka's documentation of operating systems for the limits.
 """

@@ -1,7 +1,6 @@
 """Points in time as people write them, and offsets that may be written as times.
 
 Owns: nothing.
-Called by: tools.consume, offsets, groups.
 Invariants: (1) a time without a zone is local time; (2) all times inside are milliseconds since
   1970, as in records.
 Source: ISO 8601 as datetime reads it.

@@ -1,7 +1,6 @@
 """`pylog offsets`: where partitions begin and end, and which offset a time has.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) the offset of a time is that of the first record at or after it; without one it is
   the end.
 Source: Kafka's ListOffsets.

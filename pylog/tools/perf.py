@@ -1,7 +1,6 @@
 """`pylog perf`: how fast this client and that cluster are together.
 
 Owns: the topic that it makes when none is named, for the time of the run.
-Called by: tools.app (by name).
 Invariants: (1) a topic that was named is never deleted; (2) processor time is this process's: what
   the client costs, not the broker; (3) a latency is from handing a record over to its
   acknowledgement, from end to end to its arrival at the consumer.

@@ -1,7 +1,6 @@
 """What commands print: tables for people, plain columns for pipes, JSON for programs.
 
 Owns: standard output, and the progress bar on standard error.
-Called by: all of tools.
 Invariants: (1) colours and bars are for terminals only, and NO_COLOR is heeded; (2) with --json
   standard output is JSON only: one document, or one per line for what has no end; (3) the keys of a
   row are the same in every row of a command.

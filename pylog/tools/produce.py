@@ -1,7 +1,6 @@
 """`pylog produce`: lines, documents or whole files become records.
 
 Owns: the producer while the command runs.
-Called by: tools.app (by name).
 Invariants: (1) the command ends well only when every record has been acknowledged; (2) what
   `pylog consume --json` prints, `--format records` sends again as it was; (3) a topic is created
   only when --create says so: a mistyped name is not.

@@ -1,7 +1,6 @@
 """`pylog quotas`: how fast users, client ids and addresses may go.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) the quotas of one entity change in one request: all of them or none; (2) an entity
   is told by a user, a client id, both, or an address.
 Source: kafka-configs --entity-type users|clients|ips, for the words (KIP-546, KIP-612).

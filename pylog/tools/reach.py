@@ -1,7 +1,6 @@
 """Checks of a cluster from here: every advertised address, and the state of its partitions.
 
 Owns: connections of its own for the time of a check.
-Called by: tools.doctor.
 Invariants: (1) an address is tried as a client would: resolved, connected, spoken to, and who
   answers has to be the broker that the address was advertised for.
 Source: what goes wrong with advertised.listeners.

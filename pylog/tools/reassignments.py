@@ -2,7 +2,6 @@
 one by one.
 
 Owns: nothing.
-Called by: tools.cluster.
 Invariants: (1) a file is read whole and checked against the cluster before anything moves; (2) a
   plan that undoes another is written before the other begins.
 Source: kafka-reassign-partitions, whose JSON is read and written (KIP-455).

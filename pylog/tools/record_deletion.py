@@ -1,7 +1,6 @@
 """`pylog topics delete-records`: forgets the records before an offset or a time.
 
 Owns: nothing.
-Called by: tools.topics.
 Invariants: (1) what would be forgotten is shown first, and nothing is without a yes; (2) an offset
   outside of what there is means its nearer end.
 Source: kafka-delete-records (KIP-107).

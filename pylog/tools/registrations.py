@@ -1,7 +1,6 @@
 """`pylog cluster forget`: a broker that is gone for good is registered no more.
 
 Owns: nothing.
-Called by: tools.cluster.
 Invariants: (1) a broker that is there, or that has replicas, is not forgotten.
 Source: kafka-cluster unregister (KIP-500's UnregisterBroker).
 """

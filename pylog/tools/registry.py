@@ -1,7 +1,6 @@
 """`pylog registry`: schemas of a Confluent-compatible registry.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) nothing is deleted that was not confirmed; (2) a schema is printed as it is kept, so
   that it can be registered again.
 Source: the registry's REST interface.

@@ -1,7 +1,6 @@
 """`pylog log repair`: what is wrong in a stopped broker's log directories, and its mending.
 
 Owns: the locks of the log directories while it works.
-Called by: tools.segments.
 Invariants: (1) nothing is changed without --execute, and what would be done is said first, step
   by step; (2) a directory that a broker uses is refused; (3) bytes that are taken out of a log
   are saved beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start

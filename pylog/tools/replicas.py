@@ -1,7 +1,6 @@
 """What is wrong with a partition's replicas, in sentences: the facts, and what follows from them.
 
 Owns: nothing.
-Called by: tools.cluster.
 Invariants: (1) the sentences are a function of the facts; (2) what could not be asked is not made
   up: it is None, and no sentence rests on it.
 Source: KIP-966 (eligible leader replicas), KIP-827 (offset lag in DescribeLogDirs).

@@ -1,7 +1,6 @@
 """Settings of topics, brokers, groups and loggers as a cluster keeps them.
 
 Owns: nothing.
-Called by: tools.configs, topics.
 Invariants: (1) a change names all of its settings in one request: all of them or none; (2) a key
   that does not exist is answered with the nearest one that does.
 Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339, KIP-848).

@@ -1,7 +1,6 @@
 """`pylog log`: verify, print and repair segment files, Kafka's or ours, without a broker.
 
 Owns: nothing; files are opened for reading only, but for repair's.
-Called by: tools.app (by name).
 Invariants: (1) nothing is written, but by repair with --execute; (2) a directory of a running
   broker may be read: a batch that is being written and zeros that are allocated ahead are told
   of, and are no damage; (3) the exit code is 1 when damage was found.

@@ -1,7 +1,6 @@
 """One run of the command: which cluster, with which client settings, and how to print.
 
 Owns: the options given, the printer.
-Called by: all of tools.
 Invariants: (1) a cluster that cannot be reached is reported at once, not after retries; (2) a key
   of a client settings file that belongs to another role is left out; one that does not exist is
   an error.

@@ -1,7 +1,6 @@
 """`pylog config` and `pylog version`: about brokerd itself, without a broker.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) `pylog config` is `brokerd config`.
 """
 

@@ -1,7 +1,6 @@
 """Records as people and programs read them: bytes, JSON lines, columns.
 
 Owns: nothing.
-Called by: tools.consume.
 Invariants: (1) raw writes a value's own bytes, and a line's end after it; (2) a value that is not
   what was said (JSON, Avro) is shown as text, with what is wrong beside it, and reading goes on.
 Source: none.

@@ -1,7 +1,6 @@
 """`pylog share`: share groups, where they are, and (in dead_letters) what they gave up.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) nothing is changed here.
 Source: kafka-share-groups, for the words.
 """

@@ -2,7 +2,6 @@
 single records.
 
 Owns: the input that is not a whole line yet, the batches that are not acknowledged.
-Called by: tools.produce.
 Invariants: (1) a line that was read is sent when no more input is there, however few they are;
   (2) what is waited for is bounded: a line by max.request.size, batches by buffer.memory.
 Source: bench/tools, which measures it beside kcat.

@@ -1,7 +1,6 @@
 """`pylog streams`: Streams groups, their topology, their members' tasks, and where they are.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) nothing is changed here; (2) a partition is the active task's that has its number,
   of the subtopology that reads its topic.
 Source: kafka-streams-groups, for the words (KIP-1071).

@@ -1,7 +1,6 @@
 """`pylog systemd`: the unit that runs brokerd under systemd, with nothing that it does not need.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) what the properties make brokerd write is writable in the unit, and nothing else
   is; (2) a file is written by --install only; (3) what the unit could not see or write is refused,
   or told, before systemd fails to start it.

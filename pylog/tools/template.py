@@ -1,7 +1,6 @@
 """Records printed by a template, `%t [%p] %o: %k %s\\n`, as kcat's -f.
 
 Owns: the table of what stands behind a %.
-Called by: tools.shapes.
 Invariants: (1) keys and values go out as the bytes they are; (2) nothing is added, not even a
   line's end.
 Source: kcat's manual, for the letters; compared with a kcat in tests/tools.

@@ -1,7 +1,6 @@
 """`pylog tokens`: delegation tokens, by which a program logs in for somebody.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) what proves a token is shown once, when it is made, and read from standard input
   afterwards.
 Source: kafka-delegation-tokens.

@@ -1,7 +1,6 @@
 """`pylog topics`: list, describe, create, branch, alter, delete, and the state of partitions.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) a change of several topics is tried for all of them; the exit code says whether one
   failed.
 Source: Kafka's CreateTopics, DeleteTopics, CreatePartitions, Metadata.

@@ -1,7 +1,6 @@
 """`pylog txn`: which transactions there are, who holds back a partition, and their end by force.
 
 Owns: nothing.
-Called by: tools.app (by name), tools.explain.
 Invariants: (1) nothing is ended without a yes.
 Source: kafka-transactions, for the words.
 """

@@ -1,7 +1,6 @@
 """`pylog users`: who can log in by SCRAM.
 
 Owns: nothing.
-Called by: tools.app (by name).
 Invariants: (1) a password is asked for, or comes from standard input or a file: never from the
   command line, where others see it; (2) nobody is removed without a yes.
 Source: kafka-configs --entity-type users (KIP-554).

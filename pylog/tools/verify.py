@@ -1,7 +1,6 @@
 """`pylog cluster verify`: are the replicas of a partition the same, byte by byte?
 
 Owns: nothing.
-Called by: tools.cluster.
 Invariants: (1) what is compared is what brokers send: batches as they lie in their logs, from the
   highest first offset to the lowest end of the in-sync replicas; (2) a difference is reported with
   its first offset, once for each replica; (3) one batch of each replica is in memory at a time, and

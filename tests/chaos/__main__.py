@@ -1,7 +1,6 @@
 """`python -m tests.chaos --seconds 1800`: a cluster of three among faults, and what became of it.
 
 Owns: the namespaces of the process and the folder of the run.
-Called by: make soak-cluster, tests.chaos.test_soak (as a program).
 Invariants: (1) the seed is printed, and taken back by --seed; (2) a run that found something leaves
   its folder, the others nothing; (3) the first SIGINT or SIGTERM ends the faults, not the run: it
   has its verdict.

@@ -1,7 +1,6 @@
 """Admin clients that make, move and delete topics while machines fail.
 
 Owns: a thread for each, with its client.
-Called by: tests.chaos.soak.
 Invariants: (1) a topic's end is told when nothing more is asked of it.
 """
 

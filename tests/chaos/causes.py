@@ -1,7 +1,6 @@
 """Whose a problem of a cluster of Kafka's brokers and ours is: ours, Kafka's, or nobody can say.
 
 Owns: nothing.
-Called by: tests.chaos.mixed, tests.chaos.machines, tests.chaos.soak (through mixed).
 Invariants: (1) nothing is Kafka's that one of our brokers may have done: whoever led meanwhile, or
   just before, is a suspect, and all suspects are Kafka's; (2) a batch that contradicts the log
   below it was taken by who led its epoch: nobody else is a suspect then; (3) a producer begins anew

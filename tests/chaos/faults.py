@@ -1,7 +1,6 @@
 """What happens to machines: each fault is in force from its `yield` on, and then taken back.
 
 Owns: nothing.
-Called by: tests.chaos.soak.
 Invariants: (1) a fault leaves a majority of the machines as they are, unless its name says `all`
   or names two; (2) after it, every machine runs and reaches every other.
 """

@@ -1,7 +1,6 @@
 """What clients were told, what the cluster holds at the end, and whether the two fit.
 
 Owns: the events, in the order in which clients learned of them.
-Called by: tests.chaos.writers, tests.chaos.readers, tests.chaos.admins, tests.chaos.soak.
 Invariants: (1) nothing here knows how a cluster works: only what it promises; (2) what nobody was
   told counts neither way: it may be there or not; (3) instants come from one clock.
 """

@@ -1,7 +1,6 @@
 """Machines with a brokerd and its etcd each, and what can happen to them.
 
 Owns: the brokers, their file systems in memory, the clocks' files.
-Called by: tests.chaos.soak, tests.chaos.mixed, tests.chaos.__main__.
 Invariants: (1) a machine keeps its address, ports and disk from start to start; (2) what a fault
   did is over when its opposite was called.
 """

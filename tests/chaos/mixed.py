@@ -1,7 +1,6 @@
 """Two brokers of Apache Kafka's and a brokerd, under a controller of Kafka's.
 
 Owns: the controller.
-Called by: tests.chaos.__main__.
 Invariants: (1) the controller is left alone: what fails are brokers.
 What Kafka's brokers do to idempotent producers is told apart: tests.chaos.causes.
 """

@@ -1,7 +1,6 @@
 """A machine's disk that a loss of power leaves, over several runs of its broker.
 
 Owns: the record of each run (tests.durability.shim.c), and what was on the disk before the first.
-Called by: tests.chaos.machines; itself (as a program).
 Invariants: (1) a run that was killed leaves its unsynced writes to the runs after it, and they are
   lost with theirs; (2) what is below a name in `spared` is left as it is.
 Model: tests.durability.disk.

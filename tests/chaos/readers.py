@@ -1,7 +1,6 @@
 """Consumers that remember what they saw, alone and in groups.
 
 Owns: a thread for each reader, with its client.
-Called by: tests.chaos.soak.
 Invariants: (1) what is committed was in the history before; (2) a session ends where positions are
   asked for anew.
 """

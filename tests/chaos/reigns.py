@@ -1,7 +1,6 @@
 """What disks tell of who did what: which broker led a partition when, and what each batch says.
 
 Owns: nothing; the files are brokers'.
-Called by: tests.chaos.causes.
 Invariants: (1) nothing is asked of a broker: what is on a disk is nobody's word; (2) reigns of a
   partition are in the order of their epochs, appends in that of their offsets.
 """

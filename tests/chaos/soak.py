@@ -1,7 +1,6 @@
 """One run: machines, clients, faults in turn, rest, and the verdict.
 
 Owns: the clients.
-Called by: tests.chaos.__main__.
 Invariants: (1) what happens to the machines follows from the seed; (2) one fault at a time, and
   after each everything is in sync again before the next; (3) there is a verdict whatever happens:
   what does not go on ends the faults, what cannot be judged is a problem, and every wait has an

@@ -1,7 +1,6 @@
 """What clients tell of their requests: kept in a file, and read back for one of them.
 
 Owns: the process's descriptor 2 while it is kept.
-Called by: tests.chaos.__main__, tests.chaos.watch, tests.chaos.causes.
 Invariants: (1) what is told is read, never asked for: a client that hangs tells nothing more.
 librdkafka's clients tell of each request, pylog's of what they warn of.
 """

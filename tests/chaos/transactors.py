@@ -1,7 +1,6 @@
 """Transactional producers, and what each of their transactions came to.
 
 Owns: a thread for each, with its client.
-Called by: tests.chaos.soak.
 Invariants: (1) an end that was not told is not in the history; (2) whatever a producer left open is
   aborted when its client ends.
 """

@@ -1,7 +1,6 @@
 """The clients of a run: who ends or hangs is named, and another takes its place.
 
 Owns: the clients, and what became of those that did not go on.
-Called by: tests.chaos.soak.
 Invariants: (1) nobody hangs who is not alone in it: where no other client goes on, it is the
   cluster that does not; (2) a client that hangs is a failure, unless its brokers answered all that
   it sent and another in its place goes on; (3) whoever is abandoned adds no more than what it is

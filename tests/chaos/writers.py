@@ -1,7 +1,6 @@
 """Producers that write numbered records and remember what they were told.
 
 Owns: a thread for each writer, with its client.
-Called by: tests.chaos.soak.
 Invariants: (1) an outcome that was not told is not in the history; (2) a number is used once.
 """
 

@@ -1,7 +1,6 @@
 """An admin client and the brokers that it asks, as far as a test says what they answer.
 
 Owns: nothing.
-Called by: tests of the parts of pylog.client.administration.
 """
 
 from types import SimpleNamespace

@@ -1,7 +1,6 @@
 """A consumer's core on a cluster that the test plays, for the pure tests.
 
 Owns: nothing.
-Called by: tests/client, through the fixture `play`.
 Invariants: (1) what the core asks of others is written down in `asked`, in order; no broker and no
   clock but the virtual one is behind it.
 """

@@ -1,7 +1,6 @@
 """A fetcher and the brokers that the test plays for it.
 
 Owns: nothing.
-Called by: tests/client, through the fixture `fetch`.
 Invariants: (1) a fetch stands in `requests` until the test answers it; no socket and no clock but
   the virtual one is behind it.
 """

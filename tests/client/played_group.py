@@ -1,7 +1,6 @@
 """A member of a group by the classic protocol, with a coordinator that the test plays.
 
 Owns: nothing.
-Called by: tests/client, through the fixture `play_member`.
 Invariants: (1) what the coordinator is asked stands in `requests`, in order; no broker and no clock
   but the virtual one is behind it.
 """

@@ -1,7 +1,6 @@
 """What the client's tests share: topics, records that went in without the client's producer.
 
 Owns: nothing.
-Called by: tests/client.
 Invariants: (1) names of topics and groups are new in each test: brokers are shared.
 """
 

@@ -1,7 +1,6 @@
 """An event loop for pure tests, on which waiting takes no time.
 
 Owns: the clock of one test.
-Called by: tests/client, through the fixture `virtual_time`; tests/coordinator.
 Invariants: (1) the clock moves only when nothing can be done now, to what is due next; (2) nothing
   that waits for the world outside can be run: what is due never is an error, not a hang.
 """

@@ -1,7 +1,6 @@
 """The same requests to Kafka's controller and to ours: answers and records, made comparable.
 
 Owns: two controllers without brokers, Kafka's first; brokers are played by the test.
-Called by: tests/cluster/test_controller_oracle.py.
 Invariants: (1) both controllers are asked the same in the same order, each with its own ids and
   epochs in the place of the other's; (2) what two right controllers may do differently is taken out
   here and nowhere else: ids and epochs that a controller makes, and what controllers write of

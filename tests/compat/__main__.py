@@ -1,7 +1,6 @@
 """Unmodified clients against a broker: `python -m tests.compat`, `make compat`.
 
 Owns: docs/compat.md, one brokerd per run.
-Called by: make.
 Invariants: (1) a row that fails and is not in known_failures.toml, and one that is there and
   passes, both fail the run; (2) docs/compat.md is the list of what passes, and it only grows: a
   run fails when a row of it fails or is gone, and then leaves it as it is; (3) it is written only

@@ -1,7 +1,6 @@
 """aiokafka: `python -m tests.compat.client_aiokafka BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Called by: tests.compat (as a program).
 Invariants: (1) each call runs an event loop of its own, members one in their own thread.
 """
 

@@ -1,7 +1,6 @@
 """confluent-kafka: `python -m tests.compat.client_confluent BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Called by: tests.compat (as a program).
 Invariants: (1) only the library's public calls.
 """
 

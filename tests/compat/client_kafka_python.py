@@ -1,7 +1,6 @@
 """kafka-python, 2.0 or 3: `python -m tests.compat.client_kafka_python BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: nothing.
-Called by: tests.compat (as a program), once for each version.
 Invariants: (1) Client has what both versions name alike or only 2.0 has, ClientOf3 the rest.
 """
 

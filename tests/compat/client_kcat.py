@@ -1,7 +1,6 @@
 """kcat: `python -m tests.compat.client_kcat BOOTSTRAP SCENARIO TOPIC`.
 
 Owns: kcat processes.
-Called by: tests.compat (as a program).
 Invariants: (1) a member has kcat's -E: without it kcat ends when its one broker is gone;
   (2) records travel as hexadecimal text, for kcat's formats are lines. kcat names no
   timestamp when it produces, so that those of a read are not compared.

@@ -1,7 +1,6 @@
 """Kafka's own tools: `python -m tests.compat.client_tools BOOTSTRAP TOOL TOPIC`.
 
 Owns: the tools' processes.
-Called by: tests.compat, a scenario for each tool.
 Invariants: (1) every tool is the class that Kafka's start script of that name runs, from the
   jars, unmodified; (2) what a tool prints is examined, not only its exit status.
 Source: Kafka 4.3's bin/*.sh for the classes.

@@ -1,7 +1,6 @@
 """The clients of the table: how each is fetched with pinned versions, and started.
 
 Owns: the folder `compat/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: tests.compat.
 Invariants: (1) a client is prepared again only when what it is made of has changed;
   (2) nothing of a client enters the checkout's tracked files;
   (3) every client is unmodified, from its own registry, at the version its row names.

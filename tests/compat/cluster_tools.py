@@ -1,7 +1,6 @@
 """Kafka's own tools against a cluster of three brokerds, whose brokers come and go meanwhile.
 
 Owns: the topics that its flows make.
-Called by: tests/cluster/test_kafkas_tools.py.
 Invariants: (1) every flow begins and ends with three brokers that run; (2) what a tool prints is
   examined, not only its exit status; (3) what takes its time is asked again until it is there.
 Source: Kafka 4.3's tools.

@@ -1,7 +1,6 @@
 """The scenarios in which something dies: a member of a group, a static member, the broker.
 
 Owns: the member processes, each the leader of a process group of its own.
-Called by: tests.compat.scenario.
 Invariants: (1) no partition is taken over while the session of its dead owner lasts; (2) a member
   process tells `share 0 1` when its partitions change and `key K` for each record.
 """

@@ -2,7 +2,6 @@
 and the broker under it, and in the end everything is there once.
 
 Owns: the worker's process, the leader of a process group of its own; its folder.
-Called by: tests.compat.scenario; tests/clients/test_exactly_once.py.
 Invariants: (1) processes die by SIGKILL, after some of a round's input is through and before all
   of it is; (2) the outcome is read by another client, with read_committed.
 """

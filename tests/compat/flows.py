@@ -1,7 +1,6 @@
 """What each scenario does, written once for the clients that a Python program can drive.
 
 Owns: nothing.
-Called by: the client_*.py programs, each in an environment of its own.
 Invariants: (1) a program prints one JSON line {"ok", "note"} last and exits 0 only when ok;
   (2) nothing here imports a Kafka library.
 """

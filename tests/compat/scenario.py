@@ -1,7 +1,6 @@
 """One scenario of one client: what it finds, its process, and what is left on the broker.
 
 Owns: the processes of the client's program.
-Called by: tests.compat.
 Invariants: (1) a topic and a group are one scenario's alone; (2) what the driver itself does to
   the broker goes over the wire, so that it is the same for Apache Kafka.
 """

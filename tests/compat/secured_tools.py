@@ -1,7 +1,6 @@
 """What Kafka's own tools do on a broker that asks who is there, each with its --command-config.
 
 Owns: nothing.
-Called by: tests.compat.client_tools.
 Invariants: (1) as in client_tools: what a tool prints is examined.
 """
 

@@ -1,7 +1,6 @@
 """A broker that asks who is there, and the ways by which the clients of the table come in.
 
 Owns: the broker, the files of its authority and of its clients.
-Called by: tests.compat.
 Invariants: (1) every way is over TLS 1.2 or 1.3, as the client chooses.
 
 A program gets COMPAT_SECURITY, JSON: `trusted` (a PEM file), `certificate` and `key` (PEM files)

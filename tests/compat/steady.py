@@ -2,7 +2,6 @@
 how those of all clients are started and read.
 
 Owns: the processes of the clients.
-Called by: tests/cluster/test_clients_through_failovers.py; itself (as a program).
 Invariants: (1) a producer sends the numbers from 0 on, each once, with what its library does by
   default for acks=all; (2) what its library gives up is told as failed, never left out.
 """

@@ -1,7 +1,6 @@
 """Kafka's tool for Streams groups, on a group whose one member speaks for itself.
 
 Owns: the member's connection and its thread.
-Called by: tests.compat.client_tools.
 Invariants: (1) the member is alive until it is told to leave, however long the tool takes.
 """
 

@@ -1,7 +1,6 @@
 """The published table of clients: docs/compat.md from the results of one run, and back.
 
 Owns: nothing.
-Called by: tests.compat, test_table.py.
 Invariants: (1) every client is one row of each table, every scenario one column, every tool one
   row; (2) what fails has its reason below the tables; (3) passes(document(results)) are the
   results that are ok.

@@ -1,7 +1,6 @@
 """A runtime that runs what the test says: coordinators without logs.
 
 Owns: nothing.
-Called by: tests of coordinators that are built on coordinator.runtime.
 """
 
 from types import SimpleNamespace

@@ -1,7 +1,6 @@
 """The disk that a power cut leaves, rebuilt from what a process asked of its file system.
 
 Owns: the compiled shim (shim.c) and the reading of its record.
-Called by: test_power_cut.py and the tests of failing disks.
 Model: data written to a file is safe once a sync of that file began after the write and ended
   before the cut; of the rest any subset may be there, the last one torn at 512 bytes. Names are
   safe once their directory was synced; of later changes in one directory a prefix is there.

@@ -1,7 +1,6 @@
 """One log's history on a simulated disk, and what must be true of it after every step and fault.
 
 Owns: the log under test, the list of what was appended to it.
-Called by: test_log_history.py, whose rules say what happens when.
 Model: a timeline of batches. What a flush covered survives a power cut; what was appended survives
   a kill; of the rest a prefix may be there, in a compacted log any part. Nothing else ever is.
 """

@@ -1,7 +1,6 @@
 """A disk for logs of the test's own process that forgets what was not synced, and fails on demand.
 
 Owns: the shim (shim.c) loaded into this process, the folders of one history.
-Called by: history.py, test_log_cuts.py.
 Invariants: (1) what a crash leaves comes from the record of calls alone (disk.PowerCut), never from
   what the real files hold.
 """

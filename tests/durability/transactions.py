@@ -1,6 +1,5 @@
 """What a timeline of batches says about its transactions, and what a read_committed consumer sees.
 
-Called by: history.py.
 Model: a producer's first transactional batch opens its transaction, its marker ends it. What was
   decided stays decided, also where a marker was lost and comes again.
 """

@@ -1,7 +1,6 @@
 """A ZooKeeper in memory, and kazoo's client of it as far as pylog.metadata.zookeeper knows that.
 
 Owns: nothing.
-Called by: tests of pylog.metadata.zookeeper.
 Source: ZooKeeper's multi: the first operation that fails ends it, those before are rolled back.
 """
 

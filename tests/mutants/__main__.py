@@ -1,7 +1,6 @@
 """`make mutants`: a sample of mutants of the code against its tests.
 
 Owns: nothing.
-Called by: make.
 Invariants: (1) the seed is told, and accepted back.
 """
 

@@ -1,7 +1,6 @@
 """Where a C file can be mutated: found in the text of its functions, without a parser.
 
 Owns: nothing.
-Called by: tests.mutants.runs.
 Invariants: (1) comments, strings, asserts and what lies outside functions are left alone.
 """
 

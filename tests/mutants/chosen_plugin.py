@@ -1,7 +1,6 @@
 """A plugin of pytest that runs only the tests that a file names.
 
 Owns: nothing.
-Called by: pytest, started by tests.mutants.trees.
 Invariants: (1) the order of files and of tests in them stays pytest's.
 """
 

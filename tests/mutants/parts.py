@@ -1,7 +1,6 @@
 """Which files belong to a part of the code, and which tests watch it.
 
 Owns: nothing.
-Called by: tests.mutants.runs.
 Invariants: (1) of the tests that are near, those that share a word with a file come first.
 """
 

@@ -1,7 +1,6 @@
 """Statements that note that they were reached, put between those of a source text.
 
 Owns: nothing.
-Called by: tests.mutants.reach.
 Invariants: (1) a probed text does what the text did; (2) a probe tells of the statement after it,
   and of those that follow on lines without a probe.
 """

@@ -1,7 +1,6 @@
 """Where a Python file can be mutated: found in its syntax tree, changed in its text.
 
 Owns: nothing.
-Called by: tests.mutants.runs.
 Invariants: (1) docstrings, annotations, asserts, logging and what runs only under TYPE_CHECKING are
   left alone.
 """

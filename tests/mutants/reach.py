@@ -1,7 +1,6 @@
 """Which tests reach which lines: noted once, by running each file of tests on probed sources.
 
 Owns: build/reach below the root: a probed copy of the tree and what was noted.
-Called by: make (`python -m tests.mutants.reach`); tests.mutants.runs reads it.
 Invariants: (1) what was noted belongs to one snapshot of the sources; lines of later sources are
   found by comparing the two; (2) a file of tests that changed since is run as if it reached all.
 """

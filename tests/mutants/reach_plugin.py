@@ -1,7 +1,6 @@
 """A plugin of pytest that notes which probes each test reached.
 
 Owns: the cells that PYLOG_REACH names, which its children map too.
-Called by: pytest, started by tests.mutants.reach.
 Invariants: (1) what a fixture of a module reaches counts for the test that made it.
 """
 

@@ -1,7 +1,6 @@
 """What became of mutants, as Markdown.
 
 Owns: nothing.
-Called by: tests.mutants.__main__.
 Invariants: (1) the share that was killed counts neither what gcc found to be the same code nor what
   did not compile nor what got no verdict; each of these is told.
 """

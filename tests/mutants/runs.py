@@ -1,7 +1,6 @@
 """A seeded sample of mutants against the tests: near ones first, then a wider set.
 
 Owns: nothing.
-Called by: tests.mutants.__main__, test_mutants.py.
 Invariants: (1) the sample follows from seed, parts, count and the sources alone; (2) a mutant
   counts as killed only when the test that failed fails again on it and passes without it.
 """

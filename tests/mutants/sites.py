@@ -1,7 +1,6 @@
 """One small change of a source text, and what both languages' finders share.
 
 Owns: nothing.
-Called by: tests.mutants.c_sites, python_sites, runs.
 Invariants: (1) a change keeps the number of lines, so that lines in reports are those of the
   source; (2) where a site lies depends on the text alone.
 """

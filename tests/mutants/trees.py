@@ -1,7 +1,6 @@
 """A copy of the source tree with build products of its own, in which mutants are built and tested.
 
 Owns: build/mutants below the root.
-Called by: tests.mutants.runs.
 Invariants: (1) before each mutant the copy is the tree; (2) a file that changed has a new time
   stamp, so that no object of a mutant outlives it; (3) only processes that were started here are
   ended; (4) build/clean has what setup.py made of the tree: the objects of csrc/, their archive

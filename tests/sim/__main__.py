@@ -1,7 +1,6 @@
 """Many seeds in several processes: `python -m tests.sim --seeds 10000`.
 
 Owns: its worker processes.
-Called by: make simulate.
 Invariants: (1) a seed that fails is printed with what is wrong, and alone it fails the same.
 Source: none.
 """

@@ -1,7 +1,6 @@
 """Producers, consumers and an administrator of a simulated cluster.
 
 Owns: what they believe, and their connections.
-Called by: tests.sim.world.
 Invariants: (1) a client knows what it was answered, and the image of some broker that runs; (2)
   what an idempotent producer was not answered it sends again, the same, before anything else.
 Source: Kafka's clients.

@@ -1,7 +1,6 @@
 """The coordinators of a simulated broker: pylog's own, on model logs.
 
 Owns: what waits for model logs.
-Called by: tests.sim.nodes, tests.sim.wire.
 Invariants: (1) nothing that decides is a model.
 Source: pylog.broker; csrc/log/flusher (FlushWaits).
 """

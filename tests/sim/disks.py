@@ -1,7 +1,6 @@
 """The disks of a simulated machine: log directories that fill, fail and forget, and the logs there.
 
 Owns: what outlives a process.
-Called by: tests.sim.nodes.
 Invariants: (1) a process begins with what its disks hold, and nothing else; (2) a directory that
   failed stays offline until the next start, one that is full until it has room; (3) the first one
   holds the metadata: without it the process ends.

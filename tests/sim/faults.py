@@ -1,7 +1,6 @@
 """What befalls a simulated cluster.
 
 Owns: the faults under way.
-Called by: tests.sim.world.
 Invariants: (1) a fault ends by itself, and at the latest with over().
 Source: none.
 """

@@ -1,8 +1,6 @@
 """A twin of the native fetchers, and of what a leader answers to them.
 
 Owns: the requests under way to leaders.
-Called by: tests.sim.serving; tests.sim.wire, which puts it in the place of
-  pylog._native.fetcher.
 Invariants: (1) states, notices and pauses are those of csrc/replica/followed.c; (2) one request is
   under way on a connection; (3) the answers are those of csrc/serve/fetch.c; (4) nothing is asked
   for by what an image says that is older than this run's registration.

@@ -2,7 +2,6 @@
 answers.
 
 Owns: the keys.
-Called by: tests.sim.world, tests.sim.nodes.
 Invariants: (1) a transaction happens at one moment, as a whole, while a majority of the members
   has a leader; (2) whoever sent it may not hear of it, and it may come late; (3) a key with a lease
   goes when that ends.

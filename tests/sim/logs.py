@@ -1,7 +1,6 @@
 """Twins of the native log: a partition's records as a list, and the metadata log's batches.
 
 Owns: what a simulated disk holds of one log, and the log's role while its process lives.
-Called by: tests.sim.nodes, tests.sim.wire.
 Invariants: (1) the answers are those of pylog._native.log.Log, which tests.sim.test_twins asks the
   same; (2) what was flushed outlives a power cut, what was written outlives the process.
 Source: csrc/log.

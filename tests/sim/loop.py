@@ -1,7 +1,6 @@
 """An event loop on a virtual clock, shared by the processes of a simulated cluster.
 
 Owns: the clock, what is due, the threads that blocking calls run on.
-Called by: tests.sim.world and what it is made of.
 Invariants: (1) one thing happens at a time, in an order that the seed alone decides: also the
   threads run one at a time, and only while the loop waits for them; (2) no code of a process that
   was killed runs again; (3) what falls due in a process that is halted happens once it goes on;

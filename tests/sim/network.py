@@ -1,7 +1,6 @@
 """Ordered streams between simulated hosts, and what can be wrong with them.
 
 Owns: the listeners, the connections, and which ways are cut.
-Called by: tests.sim.world and what it is made of.
 Invariants: (1) what was sent on a connection arrives in order, or the connection ends; (2) on a way
   that is cut nothing arrives, neither bytes nor the end of a connection, until it is whole again;
   (3) a process that was killed resets its connections, a host that lost power says nothing.

@@ -2,7 +2,6 @@
 network.
 
 Owns: a machine's clock, and the process that runs there.
-Called by: tests.sim.world.
 Invariants: (1) what is not native is pylog's own: the composition is that of pylog.broker.
 Source: pylog.broker, pylog.metadata.controller_member, pylog.metadata.member.
 """

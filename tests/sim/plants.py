@@ -1,7 +1,6 @@
 """Bugs that are planted in pylog, which the simulation has to find: the proof that it can fail.
 
 Owns: nothing; a plant is undone by its monkeypatch.
-Called by: tests.sim.test_world.
 Invariants: (1) a plant changes one decision of pylog, or what stands for a native one.
 Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966), and like ones.
 """

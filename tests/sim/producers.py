@@ -1,7 +1,6 @@
 """A twin of what the native log knows of producers whose records come as real batches.
 
 Owns: the state of one log's producers.
-Called by: tests.sim.logs, tests.sim.transactors, tests.sim.watcher.
 Invariants: (1) it follows from the records that the log holds.
 Source: csrc/log/producers.c, csrc/log/log_append.c.
 """

@@ -2,7 +2,6 @@
 do, to clients and followers as the native server does.
 
 Owns: the server's side of each connection.
-Called by: tests.sim.nodes.
 Invariants: (1) a connection's requests are answered one after the other, in their order.
 Source: pylog.server.dispatch, csrc/serve.
 """

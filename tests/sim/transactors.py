@@ -1,7 +1,6 @@
 """Transactional producers and groups of a simulated cluster, and what became of what they did.
 
 Owns: what they were told.
-Called by: tests.sim.world.
 Invariants: (1) a transaction that was committed is there as a whole, one that was not is not seen,
   one of unknown end is there or is not; none is open at rest; (2) a group's position never goes
   back behind one that was acknowledged, nor comes from a transaction that was not committed.

@@ -1,7 +1,6 @@
 """What must hold in a simulated cluster, checked as things happen.
 
 Owns: the history: what was ever committed, acknowledged, led.
-Called by: tests.sim.world.
 Invariants: (1) what is below a leader's high watermark is there for ever, at every replica in sync,
   unless an unclean election took it; (2) one leader appends in an epoch, and equal offsets and
   epochs are equal records; (3) the metadata log is one, without gaps; (4) who enters an ISR is

@@ -1,7 +1,6 @@
 """What goes over simulated connections instead of bytes, and pylog's parts that see the difference.
 
 Owns: what is replaced in pylog while a simulation runs.
-Called by: tests.sim.world, tests.sim.serving.
 Invariants: (1) what is replaced is native, blocks, or turns messages into bytes and back; nothing
   that decides; (2) a seed brings the same in every process.
 Source: none.

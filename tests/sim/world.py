@@ -1,7 +1,6 @@
 """A cluster in one process, from one seed: its nodes, its clients, and what befalls them.
 
 Owns: the clock, the network, etcd's model, everything that happens.
-Called by: tests.sim.test_world, tests.sim.__main__.
 Invariants: (1) a seed decides everything; (2) faults end: at the end everybody is well, and the
   cluster has to be so, too, within HEAL_SECONDS.
 Source: FoundationDB's and TigerBeetle's simulations.

@@ -1,7 +1,6 @@
 """Avro values in Confluent's wire format, one by one or a column at a time.
 
 Owns: the parsed schemas by id.
-Called by: applications.
 Invariants: (1) a value begins with a zero byte and the big-endian id of the schema that it was
   written with; (2) fastavro is imported when first needed.
 Source: Confluent's wire format; Avro 1.11; fastavro.

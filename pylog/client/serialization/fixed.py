@@ -1,7 +1,6 @@
 """Values of one fixed width: 4 or 8-byte integers and floats, one by one or a column at a time.
 
 Owns: nothing.
-Called by: client.arrow, client.spark.decoding; applications (through client.serialization).
 Invariants: (1) a value of another length is a SerializationError or ValueError, never truncated.
 Source: Kafka's Integer, Long, Float and Double serializers (big-endian).
 """

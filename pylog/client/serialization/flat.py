@@ -1,7 +1,6 @@
 """Which Avro schemas are flat, and columns of such values decoded natively.
 
 Owns: nothing.
-Called by: client.serialization.avro.
 Invariants: (1) what is decoded here comes out as fastavro and pyarrow would make it; whatever
   needs more than copying (defaults, aliases, promotions but int to long, decimals, nesting) is
   left to them.

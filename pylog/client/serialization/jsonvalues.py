@@ -1,7 +1,6 @@
 """JSON values one by one, and a column of JSON objects as an Arrow struct column.
 
 Owns: nothing.
-Called by: applications.
 Invariants: (1) row i of the column made is value i of the column given; (2) a null value, and an
   empty one, is a null row.
 Source: RFC 8259; pyarrow.json.

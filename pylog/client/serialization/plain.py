@@ -1,7 +1,6 @@
 """Texts and numbers as Kafka's own serializers write them, one value at a time.
 
 Owns: nothing.
-Called by: applications; the producer calls serialize(topic, value), the consumer format(data).
 Invariants: (1) what serialize makes, deserialize gives back; (2) bytes of another length or coding
   are a SerializationError.
 Source: Kafka's String, Integer, Long, Float, Double and UUID serializers.

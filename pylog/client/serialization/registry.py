@@ -1,7 +1,6 @@
 """A client of Confluent-compatible schema registries.
 
 Owns: what it has learnt: schemas by id and ids by subject, which never change.
-Called by: client.serialization.avro, tools.registry, applications; from any thread.
 Invariants: (1) a schema is asked for once; (2) a server that does not answer is passed over for the
   next one; (3) a password that stands in an address is not shown in errors.
 Source: the registry's REST interface (/subjects, /schemas/ids, /compatibility, /config).

@@ -1,7 +1,6 @@
 """Spark reads and writes topics without a JVM connector: `spark.read.format("pylog")`.
 
 Owns: nothing.
-Called by: applications: `pylog.client.spark.register(session)`.
 Invariants: (1) importing this package imports neither pyspark nor pyarrow.
 """
 

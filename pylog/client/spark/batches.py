@@ -1,7 +1,6 @@
 """A stretch as Arrow batches in the shape that Spark expects of the source.
 
 Owns: nothing beyond the reader of one task.
-Called by: client.spark.source, in Spark's Python workers.
 Invariants: (1) batches have exactly the fields, types and order of the schema that was asked for;
   (2) when neither keys, values, headers nor timestamps are wanted, only the heads of batches are
   looked at; (3) rows are those of [start, end), in order.

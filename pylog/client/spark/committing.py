@@ -1,7 +1,6 @@
 """The driver's side of a sink that is exactly once: many transactions that are committed as one.
 
 Owns: nothing between calls; each makes its own connections.
-Called by: client.spark.writing.
 Invariants: (1) a batch is decided by one transaction, that of the sink's own transactional id: it
   commits the batch's number and the list of its parts as an offset. Before that no part is
   committed, after it each is, by this driver or the next; (2) who begins a batch fences all who

@@ -1,7 +1,6 @@
 """Which batch a streaming sink that is exactly once has decided last, and what follows from it.
 
 Owns: nothing.
-Called by: client.spark.committing, client.spark.writing.
 Invariants: (1) a batch is written unless it is the one that was decided last, and only right after
   that one; (2) whatever else a checkpoint asks for is refused: it would be lost or doubled records.
 Source: Structured Streaming (a batch that is run again has its number and its records); the offset

@@ -1,7 +1,6 @@
 """Keys and values of a batch as the columns that a schema asks for.
 
 Owns: what a registry's answers say, for one task.
-Called by: client.spark.batches, in Spark's Python workers.
 Invariants: (1) row i of what is made is row i of what was given; (2) a null stays null, and is
   never a fault; (3) what cannot be decoded is an error that names its offset, or null and
   kept as it is: nothing is guessed; (4) a registry that cannot be asked is an error always.

@@ -1,7 +1,6 @@
 """Columns of a DataFrame as the bytes that a topic keeps: JSON, Avro, Kafka's numbers.
 
 Owns: the Avro formats of one task, by topic.
-Called by: client.spark.writing, in Spark's Python workers.
 Invariants: (1) a null stays null: a tombstone; (2) what no format takes is refused on the driver.
 Source: Confluent's wire format; Kafka's own serializers.
 """

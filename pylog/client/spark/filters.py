@@ -1,7 +1,6 @@
 """Filters that Spark pushes down: which of them a plan fulfils, and what is left to read.
 
 Owns: nothing.
-Called by: client.spark.source, on the driver.
 Invariants: (1) a filter that is not given back to Spark holds for each row that is read, exactly;
   (2) nothing that fulfils all filters is left out.
 Source: PySpark's DataSourceReader.pushFilters (4.1); KIP-79 (offsets by time).

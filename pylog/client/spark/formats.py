@@ -1,7 +1,6 @@
 """How keys and values are written: what the options say, and which columns follow from it.
 
 Owns: nothing.
-Called by: client.spark.options, .source, .decoding, .encoding.
 Invariants: (1) a column of Kafka's own keeps its name and type, whatever values hold; (2) a schema
   that was taken from the registry is resolved on the driver, once for all tasks of a query.
 Source: Confluent's wire format; Spark's `mode` of from_json and from_avro.

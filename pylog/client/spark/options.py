@@ -1,7 +1,6 @@
 """The source's options: those of Spark's Kafka connector, by the same names, and a few more.
 
 Owns: nothing.
-Called by: client.spark.source, client.spark.planning.
 Invariants: (1) an option has the connector's meaning and default where the connector has it;
   (2) what is wrong is said in one line that names the option.
 Source: Structured Streaming + Kafka Integration Guide (Spark 4), for names and meanings.

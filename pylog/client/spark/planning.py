@@ -1,7 +1,6 @@
 """What a reader covers: topics to partitions, options to offsets, stretches to tasks.
 
 Owns: the consumer that asks the cluster, while it plans.
-Called by: client.spark.source, on the driver.
 Invariants: (1) splits of a partition are disjoint and together its stretch; (2) a stretch never
   begins before the log does unless data loss is an error, which the task then raises.
 Source: KIP-79 (offsets by time), KIP-113 (sizes of logs).

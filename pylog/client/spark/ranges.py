@@ -1,7 +1,6 @@
 """Fetches one stretch of one partition: whole batches, one fetch ahead of the reader.
 
 Owns: the connection of one task.
-Called by: client.spark.batches, in Spark's Python workers.
 Invariants: (1) nothing at or behind `end` is asked for, so that a task costs the broker its own
   stretch and at most one fetch more; (2) while an answer is read the next one is under way.
 Source: KIP-74, KIP-98 (aborted transactions), KIP-516 (topic ids).

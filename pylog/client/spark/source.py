@@ -1,7 +1,6 @@
 """The data source "pylog" of Spark's Python Data Source API: batch and streaming, in and out.
 
 Owns: the readers; a streaming reader keeps one consumer for planning.
-Called by: Spark, on the driver (schema, partitions, offsets) and in Python workers (read).
 Invariants: (1) the offsets of a streaming query are the connector's JSON, {topic: {partition:
   next offset}}, so exact across restarts; (2) a batch never goes past the offsets it was planned
   with; (3) what pickles is options and stretches, never a connection.

@@ -1,7 +1,6 @@
 """Rows of a DataFrame into topics: batches of columns, built natively in the Python worker.
 
 Owns: one producer per task.
-Called by: client.spark.source.
 Invariants: (1) a task ends only when each of its rows is acknowledged as `acks` asks; (2) memory is
   bounded by buffer.memory, GATHERED_BYTES and one batch of Spark's; (3) with exactlyOnceId a task's
   rows are in a transaction that only the driver ends, and in none where there are no rows.
