@@ -16,6 +16,7 @@ from pylog.api import refusals
 from pylog.api.edits import edited, with_rows
 from pylog.api.share_rights import ShareRights
 from pylog.api.streams_rights import StreamsRights
+from pylog.metadata import branching
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import (
@@ -291,11 +292,20 @@ class Rights:
 
     def _create_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
-        if self._may_cluster_besides(context, CREATE):
+        may_create_all = self._may_cluster_besides(context, CREATE)
+        allowed, rejected = [], []
+        for topic in request.topics:
+            may_create = may_create_all or self._may(context, CREATE, TOPIC, topic.name)
+            if may_create and self._may_branch(context, topic):
+                allowed.append(topic)
+            else:
+                rejected.append(_ROWS.created_topic(topic, ERRORS[TOPIC]))
+        if not rejected:
             result = handle(context, request)
         else:
-            result = self._each(Each(CREATE, TOPIC, "topics", "name", "topics",
-                                     _ROWS.created_topic), handle, context, request)
+            request.topics = allowed
+            result = with_rows(handle(context, request) if allowed else
+                               refusals.empty(context.api_key), "topics", rejected)
 
         def edit(answer: Message) -> None:
             for row in answer.topics if context.api_version >= CONFIGS_SINCE else ():
@@ -306,6 +316,16 @@ class Rights:
                     row.configs = []
 
         return edited(result, edit)
+
+    def _may_branch(self, context: RequestContext, topic: Any) -> bool:
+        """Return True unless the topic is a branch whose source the client may not copy.
+
+        A branch shows the records and the settings of its source. The answer is the same whether
+        the source exists or not, so it does not reveal which topics exist.
+        """
+        source = branching.source_name(topic)
+        return source is None or (self._may(context, READ, TOPIC, source)
+                                  and self._may(context, DESCRIBE_CONFIGS, TOPIC, source))
 
     def _delete_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:

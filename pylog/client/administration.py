@@ -195,7 +195,8 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
                         configs=[request.CreatableTopicConfig(name=name, value=str(value))
                                  for name, value in topic.configs.items()])
                     for topic in left.values()]))
-            return {row.name: _outcome(row, row.name, row.topic_id) for row in answer.topics}
+            return {row.name: _settled(_outcome(row, row.name, row.topic_id))
+                    for row in answer.topics}
 
         return await self._each(wanted, timeout, ask)
 

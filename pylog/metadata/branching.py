@@ -22,6 +22,18 @@ AT_TIME = "pylog.branch.at.time"
 OPTIONS = (SOURCE, AT_OFFSET, AT_TIME)
 
 
+def source_name(topic) -> str | None:
+    """Return the topic that a CreatableTopic names as the source of a branch, None if it does not.
+
+    An empty name is a name: it is rejected later, with the reason.
+    """
+    for config in topic.configs:
+        if config.name in OPTIONS:
+            return next((option.value or "" for option in topic.configs
+                         if option.name == SOURCE), "")
+    return None
+
+
 def taken(image: Image, request) -> tuple:
     """(the request without creation options, name of a branch -> (source, Cut), refused topics)."""
     new = messages.CreateTopicsRequest

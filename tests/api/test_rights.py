@@ -7,6 +7,7 @@ import time
 import pytest
 
 from pylog._native import batch
+from pylog.metadata.branching import SOURCE
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer
@@ -111,6 +112,39 @@ def followed(caller, topic) -> int:
     row = answer.responses[0].partitions[0]
     assert not row.records
     return row.error_code
+
+
+def branch(caller, source: str, name: str) -> int:
+    """The error of a CreateTopics request that makes a branch."""
+    new = messages.CreateTopicsRequest
+    answer = caller.ask(api.CREATE_TOPICS, 7, new(timeout_ms=10_000, topics=[new.CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1,
+        configs=[new.CreatableTopicConfig(name=SOURCE, value=source)])]))
+    return answer.topics[0].error_code
+
+
+@pytest.mark.parametrize("rights", [
+    (), (authorizer.READ,), (authorizer.DESCRIBE_CONFIGS,), (authorizer.WRITE, authorizer.DESCRIBE),
+])
+def test_branch_is_refused_without_rights_to_read_its_source(ports, topic, alice, rights):
+    name = unique("branch")
+    allow(ports, rule(name, authorizer.CREATE),
+          *(rule(topic, operation) for operation in rights))
+    assert branch(alice, topic, name) == REFUSED
+
+
+def test_branch_needs_read_and_describe_configs_on_its_source(ports, topic, alice):
+    name = unique("branch")
+    allow(ports, rule(name, authorizer.CREATE), rule(topic, authorizer.READ),
+          rule(topic, authorizer.DESCRIBE_CONFIGS))
+    assert branch(alice, topic, name) == 0
+    assert fetched(alice, name) == REFUSED
+
+
+def test_branch_refusal_does_not_reveal_whether_the_source_exists(ports, topic, alice):
+    name = unique("branch")
+    allow(ports, rule(name, authorizer.CREATE))
+    assert branch(alice, unique("missing"), name) == branch(alice, topic, name) == REFUSED
 
 
 def test_following_verifying_and_marking_are_for_nodes(ports, topic, alice):

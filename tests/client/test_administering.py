@@ -60,6 +60,11 @@ def test_what_failed_for_good_is_raised_with_all_results_after_the_others_are_do
         error, b"b" * 16, b"c" * 16)
 
 
+def test_create_topics_does_not_retry_a_missing_branch_source():
+    admin, cluster = admin_of(created(a=MISSING))
+    assert raised(admin.create_topics(["a"])).code == MISSING and len(cluster.asked) == 1
+
+
 def test_what_never_passes_is_raised_at_last():
     admin, cluster = admin_of(*[created(a=LATER)] * TRIES_MAX)
     assert raised(admin.create_topics(["a"])).code == LATER and cluster.answers == []
