@@ -82,6 +82,8 @@ class DelegationTokensApi:
         asker = self._asker(context)
         who, owner = asker.principal, asker.principal
         if request.owner_principal_name:
+            if request.owner_principal_type is None:
+                return _made(context.api_version, ErrorCode.INVALID_PRINCIPAL_TYPE, owner, who)
             owner = Principal(request.owner_principal_type, request.owner_principal_name, False)
         made = functools.partial(_made, context.api_version)
         if not _is_known(asker):
