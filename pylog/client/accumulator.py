@@ -36,8 +36,12 @@ class Queue(Lane):
         self.in_flight: list[Pending] = []
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
-        self.is_known = False  # The broker has acknowledged a batch of this producer id.
-        self.acknowledged = -1.0   # Number of the newest batch that was, of this producer epoch.
+        # A batch was sent and given up without an answer: it may be in the log or not.
+        self.is_unresolved = False
+        # Until then the broker surely has the state of this producer id, of this topic id.
+        self.known_until_s, self.topic_id = 0.0, b""
+        # Number of the newest acknowledged batch of this producer epoch, and the sequence after it.
+        self.acknowledged, self.acknowledged_end = -1.0, 0
         self.lost_count = 0    # Records that failed since the last flush.
 
     def put_back(self, pending: Pending) -> None:

@@ -4,11 +4,14 @@ Owns: the requests under way, the sequences of each partition.
 Invariants: (1) batches of a partition are sent in the order of their numbers, and with idempotence
   acknowledged in it; (2) a retry is sent only while nothing else of its partition is under way;
   (3) per broker at most max.in.flight.requests.per.connection requests are under way; (4) sequences
-  of a partition leave no gap: after a loss a new epoch begins at 0; (5) the first batch of a
-  producer id goes alone: a broker that does not know the producer takes any sequence, so a second
-  batch could get in while the first has to come again.
-Source: Kafka's Java client (Sender); KIP-98, KIP-360 (epochs), KIP-580 (backoff), KIP-91 (delivery
-  timeout).
+  of a partition leave no gap: after a loss a new epoch begins at 0; (5) a batch is sent without
+  another one in flight unless the broker acknowledged a batch just now: a broker that has no state
+  for the producer accepts any sequence, so a second batch could be appended after the first was
+  refused; (6) a batch is acknowledged only by the broker's answer for it: no new batch is sent
+  while a later one is acknowledged and an earlier one has no answer, so the earlier one is among
+  the last batches that the broker remembers and its retry gets a definite answer.
+Source: Kafka's Java client (Sender, TransactionManager); KIP-98, KIP-360 (epochs), KIP-580
+  (backoff), KIP-91 (delivery timeout).
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from pylog.protocol.errors import ErrorCode
 
 IDLE_S = 3600.0
 IN_FLIGHT_PER_PARTITION_MAX = 5  # What a broker remembers of an idempotent producer.
+KNOWN_S = 1.0  # Brokers keep a producer's state for producer.id.expiration.ms: 1 day by default.
 TOPIC_ID_VERSION = 13
 REQUEST_OVERHEAD_BYTES = 512
 REFUSAL = ("broker %d refused records for %s-%d, which are sent again under a new epoch and may be "
@@ -130,11 +134,24 @@ class Sender:
             return None  # Keeps (1) and (2).
         if self.identity is None:
             return head
-        if len(queue.in_flight) >= (IN_FLIGHT_PER_PARTITION_MAX if queue.is_known else 1):
-            return None  # Keeps (5).
+        if queue.in_flight and (
+                len(queue.in_flight) >= self._in_flight_max(queue, now_s)
+                or queue.in_flight[0].number < queue.acknowledged):
+            return None  # Keeps (5) and (6).
+        if queue.is_unresolved and head.base_sequence < 0:
+            if queue.in_flight:
+                return None
+            queue.is_unresolved = False
+            queue.needs_new_epoch |= queue.next_sequence != queue.acknowledged_end  # Keeps (4).
         if queue.needs_new_epoch:
             self._begin_anew(queue)
         return head if self.identity.admits(queue.topic, queue.partition) else None
+
+    def _in_flight_max(self, queue: Queue, now_s: float) -> int:
+        """Batches of a partition that may be in flight. Keeps (5)."""
+        is_known = now_s < queue.known_until_s and queue.topic_id == self.cluster.metadata.topic_id(
+            queue.topic)
+        return IN_FLIGHT_PER_PARTITION_MAX if is_known else 1
 
     def _place(self, pending: Pending, now_s: float, requests: dict[int, list[Pending]],
                sizes: collections.Counter[int]) -> None:
@@ -290,10 +307,6 @@ class Sender:
             if row is None:
                 self._failed(node_id, pending,
                              error(ErrorCode.NETWORK_EXCEPTION, "no answer for it"))
-            elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER \
-                    and pending.number < pending.queue.acknowledged:
-                # The next ones are in, which no leader takes before it: its own answer was lost.
-                self._acknowledged(pending, -1, -1)
             elif row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(pending, row.base_offset, row.log_append_time_ms)
             else:
@@ -301,9 +314,13 @@ class Sender:
                     row.error_code, row.error_message, f"{pending.topic}-{pending.partition}"))
 
     def _acknowledged(self, pending: Pending, base_offset: int, append_time: int) -> None:
-        pending.queue.in_flight.remove(pending)
-        pending.queue.is_known = True
-        pending.queue.acknowledged = max(pending.queue.acknowledged, pending.number)
+        queue = pending.queue
+        queue.in_flight.remove(pending)
+        queue.known_until_s = time.monotonic() + KNOWN_S
+        queue.topic_id = self.cluster.metadata.topic_id(pending.topic)
+        if pending.number > queue.acknowledged:
+            queue.acknowledged = pending.number
+            queue.acknowledged_end = (pending.base_sequence + pending.count) & SEQUENCE_MASK
         if pending.last_failure is not None:
             self.cluster.notices.over(("retried", pending.topic), "records for %s are delivered",
                                       pending.topic)
@@ -316,6 +333,7 @@ class Sender:
         queue = pending.queue
         first = not any(other.number < pending.number for other in queue.in_flight)
         queue.in_flight.remove(pending)
+        queue.known_until_s = 0.0  # Keeps (5).
         if failure.stale_metadata:
             self.cluster.request_refresh()
         if failure.code == ErrorCode.MESSAGE_TOO_LARGE and pending.count > 1 and (
@@ -346,9 +364,12 @@ class Sender:
             return False
         if self.identity is not None and failure.code in _NEW_EPOCH:
             queue = pending.queue
+            is_out_of_order = failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if is_out_of_order and pending.number < queue.acknowledged:
+                return False  # A later batch is in the log: this one never fits again.
             earlier = not first or any(other.base_sequence >= 0 and other.number < pending.number
                                        for other in queue.ready)
-            if earlier and failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if earlier and is_out_of_order:
                 return True  # Behind one that failed and comes again: then it fits.
             if self.identity.transactional_id is not None:
                 return False
@@ -365,7 +386,11 @@ class Sender:
             if self.identity.transactional_id is not None:
                 self.identity.note_failure(failure)
             elif pending.base_sequence >= 0:
-                pending.queue.needs_new_epoch = True  # Keeps (4).
+                # Keeps (4). Batches that were sent after one without an answer keep their
+                # sequences: it may be in the log, and they too.
+                is_refused = failure.code > 0 and not failure.retriable
+                pending.queue.needs_new_epoch |= is_refused
+                pending.queue.is_unresolved |= not is_refused
         self.cluster.notices.warn(
             ("lost", pending.topic, type(failure)), "%s for %s-%d lost: %s",
             counted(pending.count, "record"), pending.topic, pending.partition, failure)
@@ -378,9 +403,8 @@ class Sender:
         """KIP-360: a new epoch, in which the partition's sequences begin at 0."""
         assert self.identity is not None and not queue.in_flight
         self.identity.bump()
-        queue.needs_new_epoch = False
+        queue.needs_new_epoch = queue.is_unresolved = False
         queue.producer_id = -1
-        queue.acknowledged = -1.0
         for pending in queue.ready:
             pending.base_sequence = -1
 
@@ -391,9 +415,11 @@ class Sender:
             return
         stale = (queue.producer_id, queue.epoch) != (identity.producer_id, identity.epoch)
         if stale and not queue.in_flight:
-            queue.is_known = queue.is_known and queue.producer_id == identity.producer_id
+            if queue.producer_id != identity.producer_id:
+                queue.known_until_s = 0.0
             queue.producer_id, queue.epoch = identity.producer_id, identity.epoch
-            queue.next_sequence = 0
+            queue.next_sequence = queue.acknowledged_end = 0
+            queue.acknowledged = -1.0
         pending.base_sequence = queue.next_sequence
         queue.next_sequence = (queue.next_sequence + pending.count) & SEQUENCE_MASK
         pending.batch.stamp(queue.producer_id, queue.epoch, pending.base_sequence,

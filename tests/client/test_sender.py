@@ -1,6 +1,7 @@
 """The sender against a broker that the test plays: order, sequences, retries, limits."""
 
 import asyncio
+import math
 import types
 
 import pytest
@@ -69,7 +70,8 @@ class World:
         """One record; with 90 bytes it fills a batch."""
         queue = self.accumulator.queue("t", partition)
         if self.acquainted and queue.producer_id == -1:
-            queue.producer_id, queue.epoch, queue.is_known = 7, 0, True
+            queue.producer_id, queue.epoch = 7, 0
+            queue.known_until_s, queue.topic_id = math.inf, ZERO_UUID
         taken = self.accumulator.append(queue, None, value, 5, None, None, len(value))
         return None if taken is None else taken[0]
 
@@ -443,21 +445,133 @@ async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
 
 
 @played
-async def test_a_batch_whose_answer_was_lost_is_in_if_later_ones_are(world):
+async def test_out_of_order_batch_below_an_acknowledged_one_fails(world):
+    first, second = world.put(b"a" * 90), world.put(b"b" * 90)
+    await world.wait(2)
+    world.answer(1, offset=0)   # The broker has no state for the producer: it takes any sequence.
+    world.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    await world.wait(3)
+    assert world.sent(2) == (0, 0, b"a")
+    world.answer(2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    await until(lambda: first.done)
+    assert first.error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert second.error is None and second.base_offset == 0
+
+
+@played
+async def test_no_new_batch_is_sent_while_an_earlier_one_alone_has_no_answer(world):
     first = world.put(b"a" * 90)
     await world.wait(1)
     second = world.put(b"b" * 90)
     await world.wait(2)
-    world.answer(1, offset=1)
-    while not second.done:
-        await asyncio.sleep(0)
-    world.lose(0)
+    third = world.put(b"c" * 90)
     await world.wait(3)
-    assert world.sent(2)[1:] == (0, b"a")
+    world.answer(1, offset=1)
+    await until(lambda: second.done)
+    fourth = world.put(b"d" * 90)
+    await asyncio.sleep(0.02)
+    assert len(world.requests) == 3
+    world.lose(0)
+    world.answer(2, offset=2)
+    await world.wait(4)
+    assert world.sent(3) == (0, 0, b"a")
+    world.answer(3, offset=0)   # The broker remembers it.
+    await world.wait(5)
+    world.answer(4, offset=3)
+    await until(lambda: fourth.done)
+    assert [p.base_offset for p in (first, second, third, fourth)] == [0, 1, 2, 3]
+
+
+@played
+async def test_after_a_refusal_a_batch_is_alone_in_flight_until_it_is_acknowledged(world):
+    world.put(b"a" * 90)
+    await world.wait(1)
+    world.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    world.put(b"b" * 90)
+    await world.wait(2)
+    await asyncio.sleep(0.02)
+    assert len(world.requests) == 2
+    world.answer(1)
+    await world.wait(3)
+    world.put(b"c" * 90)
+    await world.wait(4)
+
+
+@pytest.mark.parametrize("topic_id", [ZERO_UUID, b"another topic id"])
+def test_a_batch_is_alone_in_flight_after_a_pause_and_in_a_recreated_topic(topic_id):
+    @played
+    async def play(world):
+        world.put(b"a" * 90)
+        await world.wait(1)
+        world.answer(0)
+        queue = world.accumulator.queue("t", 0)
+        await until(lambda: not queue.in_flight)
+        if topic_id == ZERO_UUID:
+            queue.known_until_s = 0.0
+        world.metadata.topic_id = lambda topic: topic_id
+        world.metadata.ids = {topic_id: "t"}
+        world.put(b"b" * 90)
+        world.put(b"c" * 90)
+        await world.wait(2)
+        await asyncio.sleep(0.02)
+        assert len(world.requests) == 2
+        world.answer(1)
+        await world.wait(3)
+
+    play()
+
+
+def expired(pending):
+    """Makes the delivery timeout of a batch end now."""
+    pending.created_s = -math.inf
+
+
+@played
+async def test_batches_behind_one_without_an_answer_keep_their_sequences(world):
+    first, second = world.put(b"a" * 90), world.put(b"b" * 90)
+    await world.wait(2)
+    world.lose(1)
+    expired(first)
+    world.lose(0)
+    await until(lambda: first.done)
+    await world.wait(3)
+    assert world.sent(2) == (0, 1, b"b")
+    third = world.put(b"c" * 90)
+    await asyncio.sleep(0.02)
+    assert len(world.requests) == 3
+    world.answer(2, offset=1)    # Both were appended when they were sent first.
+    await world.wait(4)
+    assert world.sent(3) == (0, 2, b"c")
+    world.answer(3, offset=2)
+    await until(lambda: third.done)
+    assert isinstance(first.error, KafkaConnectionError)
+    assert (second.base_offset, third.base_offset) == (1, 2)
+
+
+@played
+async def test_batches_behind_one_that_was_not_appended_begin_a_new_epoch(world):
+    first, second = world.put(b"a" * 90), world.put(b"b" * 90)
+    await world.wait(2)
+    world.lose(1)
+    expired(first)
+    world.lose(0)
+    await until(lambda: first.done)
+    await world.wait(3)
     world.answer(2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    for _ in range(1000):
-        if first.done:
-            break
-        await asyncio.sleep(0.001)
-    assert first.done and first.error is None
-    assert not first.queue.needs_new_epoch and len(world.requests) == 3
+    await world.wait(4)
+    assert world.sent(3) == (1, 0, b"b")
+    world.answer(3)
+    await until(lambda: second.done)
+    assert second.error is None
+
+
+@played
+async def test_a_new_epoch_begins_behind_a_last_batch_without_an_answer(world):
+    first = world.put(b"a" * 90)
+    await world.wait(1)
+    expired(first)
+    world.lose(0)
+    await until(lambda: first.done)
+    world.put(b"b" * 90)
+    await world.wait(2)
+    assert world.sent(1) == (1, 0, b"b")
