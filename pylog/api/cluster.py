@@ -2,7 +2,8 @@
 DescribeTopicPartitions (75): the paged view of topics.
 
 Owns: nothing.
-Invariants: (1) without advertised.listeners a client gets the address that it dialled;
+Invariants: (1) without advertised.listeners a client gets the listener's host, and on a listener
+  for every interface the address that it connected to;
   (2) a page holds at most max.request.partition.size.limit partitions; (3) names are sorted,
   and entries made, a few at a time.
 Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KIP-1073 (fenced
@@ -55,14 +56,20 @@ class Addresses:
         listener = self._listener_name(context.listener)
         for registered in self._metadata.image.brokers.values():
             if registered.id == self._node_id and not are_advertised:
-                # Keeps (1).
-                yield (registered.id, context.local_host, context.local_port, registered.rack,
-                       registered.fenced)
+                # Keeps (1). A client that verifies a TLS certificate needs the name in it.
+                yield (registered.id, self._host_of(listener) or context.local_host,
+                       context.local_port, registered.rack, registered.fenced)
                 continue
             for endpoint in registered.endpoints:
                 if endpoint.name == listener:
                     yield (registered.id, endpoint.host, endpoint.port, registered.rack,
                            registered.fenced)
+
+
+    def _host_of(self, name: str) -> str | None:
+        """Return the host that a listener is bound to, None for every interface."""
+        return next((listener.host for listener in self._settings.listeners
+                     if listener.name == name and not listener.is_wildcard), None)
 
 
 class ClusterApi:

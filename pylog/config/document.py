@@ -21,7 +21,8 @@ one; a known one without effect in pylog gives a warning.
 - `listeners=PLAINTEXT://localhost:9092`, the default, serves this machine only, without
   authentication. `PLAINTEXT://:9092`, Kafka's default, listens on every interface; port 0 takes a
   free one, which the ready line names.
-- `advertised.listeners` may be left out: each client then gets the address that it dialled.
+- You can leave out `advertised.listeners`. Clients then get the host of the listener, and on a
+  listener for every interface the address that they connected to.
 - `process.roles` is `broker,controller` or unset: both run in one process. `controller` alone
   serves brokers elsewhere, on the listeners named in `controller.listener.names`; `broker` alone
   joins the cluster of the controllers in `controller.quorum.voters`.

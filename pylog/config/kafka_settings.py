@@ -15,7 +15,7 @@ BROKER = (
     ("add.partitions.to.txn.retry.backoff.ms", "int", 20, "1..", "high", "", "inert",
      "Pause between server-side retries of adding partitions to a transaction."),
     ("advertised.listeners", "list", None, "+", "high", "", "live",
-     "Addresses advertised to clients; unset: each client gets the address it dialled."),
+     "Addresses advertised to clients. Default: the listener's host, or the dialled address."),
     ("alter.config.policy.class.name", "class", None, "", "low", "", "inert",
      "Java class that judges config changes."),
     ("alter.log.dirs.replication.quota.window.num", "int", 11, "1..", "low", "", "inert",

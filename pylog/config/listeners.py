@@ -25,6 +25,11 @@ class Listener:
     def is_loopback(self) -> bool:
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    @property
+    def is_wildcard(self) -> bool:
+        """Return True if the listener is bound to every interface, so `host` names no machine."""
+        return self.host in ("", "0.0.0.0", "::")
+
     def __repr__(self):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"

@@ -352,7 +352,7 @@ class Settings:
             if entry.name not in names:
                 raise ConfigError(
                     f"advertised.listeners: {entry!r}: no listener of that name; {there}")
-            if entry.host in ("", "0.0.0.0", "::") or not entry.port:
+            if entry.is_wildcard or not entry.port:
                 raise ConfigError(
                     f"advertised.listeners: {entry!r} is no address to connect to: give a host's "
                     "name or address, and a port above 0")

@@ -158,5 +158,9 @@ def _check(rule: Rule) -> None:
     elif identities.parse(rule.principal) is None:
         refused = f"Could not parse principal from `{rule.principal}` (no colon is present " \
                   "separating the principal type from the principal name)"
+    elif "/" in rule.host:
+        # The authorizer compares single addresses, so such a rule would never match.
+        refused = f"Host `{rule.host}` is a subnet. Only single addresses and `*` are supported; " \
+                  "create one ACL for each address"
     if refused is not None:
         raise Refusal(ErrorCode.INVALID_REQUEST, refused)

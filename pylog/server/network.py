@@ -63,7 +63,8 @@ class Network:
         return self._bound(self._settings.controller_listeners)
 
     def _bound(self, listeners) -> list[tuple[str, str, int]]:
-        return [(listener.name, listener.host or socket.gethostname(), port)
+        return [(listener.name,
+                 socket.gethostname() if listener.is_wildcard else listener.host, port)
                 for listener, port in self._open.values() if listener in listeners]
 
     def is_controllers(self, number: int) -> bool:

@@ -48,13 +48,18 @@ def test_a_named_topic_comes_with_its_partitions(version):
     with_broker(scenario)
 
 
-def test_a_client_is_told_the_address_that_it_dialled():
+@pytest.mark.parametrize(("listener", "host"), [
+    ("PLAINTEXT://:9092", "dialled.example"), ("PLAINTEXT://0.0.0.0:9092", "dialled.example"),
+    ("PLAINTEXT://[::]:9092", "dialled.example"), ("PLAINTEXT://broker.example:9092",
+                                                   "broker.example"),
+    ("PLAINTEXT://10.1.2.3:9092", "10.1.2.3"),
+])
+def test_without_advertised_listeners_clients_get_the_host_of_the_listener(listener, host):
     async def scenario(broker):
         answer = await metadata(broker, 9)
-        assert [(b.node_id, b.host, b.port) for b in answer.brokers] \
-            == [(1, "dialled.example", 1234)]
+        assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(1, host, 1234)]
         assert answer.controller_id == 1
-    with_broker(scenario)
+    with_broker(scenario, {"listeners": listener})
 
 
 def test_with_advertised_listeners_the_registered_address_is_told():
@@ -224,5 +229,5 @@ def test_a_fenced_broker_is_named_only_while_it_has_just_died():
         assert [b.node_id for b in (await metadata(broker, 9)).brokers] == [1]
         broker.departures = Departures(2)
         assert [(b.node_id, b.host) for b in (await metadata(broker, 9)).brokers] == [
-            (1, "dialled.example"), (2, "died.example")]
+            (1, "localhost"), (2, "died.example")]
     with_broker(scenario)

@@ -47,7 +47,8 @@ def test_a_rule_is_kept_once():
 @pytest.mark.parametrize("changed", [
     {"resource_type": 1}, {"resource_type": 9}, {"pattern_type": MATCH}, {"operation": 1},
     {"permission": ANY}, {"resource_name": ""}, {"principal": "nobody"},
-    {"resource_type": CLUSTER, "resource_name": "other"}])
+    {"resource_type": CLUSTER, "resource_name": "other"}, {"host": "127.0.0.0/8"},
+    {"host": "::/0", "permission": DENY}])
 def test_what_is_no_rule_is_refused_by_itself(changed):
     records, results = decided(acls.create(
         Image(), [RULE._replace(**changed), RULE], random.Random(1)))
