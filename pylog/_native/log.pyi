@@ -19,9 +19,9 @@ from pylog._native.log_errors import SequenceError as SequenceError
 from pylog._native.log_errors import Shortage as Shortage
 from pylog._native.log_errors import StorageError as StorageError
 
-END: int
-HIGH_WATERMARK: int
-LAST_STABLE: int
+BOUND_END: int
+BOUND_HIGH_WATERMARK: int
+BOUND_LAST_STABLE: int
 
 class Log:
     log_dir: LogDir

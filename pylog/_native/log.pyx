@@ -23,9 +23,10 @@ from pylog._native.log_errors import (
     Shortage, StorageError,
 )
 
-END = csrc.LOG_BOUND_END
-HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
-LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
+# The `bound` argument of read(), read_range() and bytes_from().
+BOUND_END = csrc.LOG_BOUND_END
+BOUND_HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
+BOUND_LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
 # Whoever opens logs finds here what belongs to them; a cimported name is none of the module's.
 globals()["LogDir"] = LogDir
 __all__ = [

@@ -98,13 +98,15 @@ class ShareCoordinator:
               clock: Clock) -> tuple[Callable[[], ShareStates], None]:
         settings = self._settings
         return lambda: ShareStates(
-            clock, self._has_partition,
+            clock, self._leader_epoch_of,
             settings["share.coordinator.snapshot.update.records.per.snapshot"],
             settings["share.coordinator.cold.partition.snapshot.interval.ms"]), None
 
-    def _has_partition(self, topic_id: bytes, partition: int) -> bool:
+    def _leader_epoch_of(self, topic_id: bytes, partition: int) -> int | None:
         topic = self._broker.image.topics_by_id.get(topic_id)
-        return topic is not None and partition < len(topic.partitions)
+        if topic is None or partition >= len(topic.partitions):
+            return None
+        return topic.partitions[partition].leader_epoch
 
     # ---- what is not needed any more ------------------------------------------------------------
 

@@ -24,11 +24,15 @@ FINE: Fault = ErrorCode.NONE, None
 
 
 class ShareStates:
-    """has_partition: (topic id, partition) -> whether there is one. updates_max, cold_ms: records
-    between two snapshots, and the age at which one is written again. For the rest see
-    shard.Machine."""
+    """The share states of one partition of the topic.
 
-    def __init__(self, clock: Time, has_partition: Callable[[bytes, int], bool],
+    leader_epoch_of: (topic id, partition) -> its leader epoch, or None if it does not exist.
+    updates_max: updates between two snapshots. cold_ms: the age at which a snapshot is rewritten.
+    See shard.Machine for the rest.
+    """
+
+    def __init__(self, clock: Time,
+                 leader_epoch_of: Callable[[bytes, int], int | None],
                  updates_max: int, cold_ms: int):
         self.records: list[Written] = []
         self.replies: list[tuple[Token, Any]] = []
@@ -39,7 +43,7 @@ class ShareStates:
         # Share partitions without a snapshot since mark().
         self.unsaved: set[ShareKey] = set()
         self._clock = clock
-        self._has_partition = has_partition
+        self._leader_epoch_of = leader_epoch_of
         self._updates_max = updates_max
         self._cold_ms = cold_ms
 
@@ -87,7 +91,12 @@ class ShareStates:
     # ---- requests -------------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Fault:
-        """Begins anew, from an offset or, NO_OFFSET, from where the group's settings say."""
+        """Replace the state by an empty one that starts at an offset.
+
+        start_offset: NO_OFFSET lets the leader choose it by the group's settings. The state gets
+        the partition's present leader epoch, because the start offset belongs to the log of that
+        epoch: a later leader compares the two to detect a truncated log.
+        """
         known = self.states.get(key)
         if known is not None and NO_EPOCH != state_epoch < known.state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH, None
@@ -95,6 +104,7 @@ class ShareStates:
         if fault != FINE:
             return fault
         state = ShareState(0 if known is None else known.snapshot_epoch + 1, state_epoch)
+        state.leader_epoch = self._leader_epoch_of(key.topic_id, key.partition) or 0
         state.start_offset = start_offset
         state.complete_count = share_state.NOT_COUNTED if start_offset == NO_OFFSET else 0
         state.create_ms = state.write_ms = self._clock.wall_ms()
@@ -169,7 +179,7 @@ class ShareStates:
     def _fault(self, key: ShareKey) -> Fault:
         if key.partition < 0:
             return ErrorCode.INVALID_REQUEST, "The partition is negative."
-        if not self._has_partition(key.topic_id, key.partition):
+        if self._leader_epoch_of(key.topic_id, key.partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
         return FINE
 
@@ -178,7 +188,7 @@ class ShareStates:
     def forget_gone(self) -> None:
         """Forgets share partitions of topics that are no more."""
         for key in [key for key in self.states
-                    if not self._has_partition(key.topic_id, key.partition)]:
+                    if self._leader_epoch_of(key.topic_id, key.partition) is None]:
             self._record_gone(key)
 
     def save_cold(self) -> Iterator[None]:

@@ -4,7 +4,10 @@ share coordinator.
 Owns: the in-flight records of the share partition; writes that are under way.
 Invariants: (1) an acknowledgement is answered after its state is durable; (2) a share partition
   that was fenced writes nothing more; (3) nothing is acquired before the state has been read;
-  (4) a record that is archiving is archived after its letter is written.
+  (4) a record that is archiving is archived after its letter is written; (5) committed records
+  only: nothing at or above the high watermark, or the last stable offset for a group that reads
+  committed transactions, is acquired; (6) no stale state: a state says nothing about offsets that
+  its log has lost since.
 Source: KIP-932, KIP-1191; Kafka's SharePartition.
 """
 
@@ -15,8 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pylog._native import batch
-from pylog._native.log import Log, LogError
-from pylog.coordinator.share_state import NO_OFFSET, Batch, ShareKey
+from pylog._native.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogError
+from pylog.coordinator.share_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
+from pylog.coordinator.share_states import FINE, Fault
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.sharing.dead_letters import (
     EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp,
@@ -25,13 +29,12 @@ from pylog.sharing.figures import GroupFigures
 from pylog.sharing.group_settings import EARLIEST, LATEST, GroupSettings
 from pylog.sharing.in_flight import InFlight, Wanted
 from pylog.sharing.persister import Persister
-from pylog.sharing.ranges import Range, StateBatch, states_of
+from pylog.sharing.ranges import DONE, Range, StateBatch, states_of
 
 ABORT_KEY = b"\0\0\0\0"
 READ_BYTES_MIN = 16 << 10
 LETTERS_MAX = 500             # Records that are archived together.
 READ_BYTES_MAX = 1 << 20      # Of one partition in one answer; a first batch is always whole.
-BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE = 0, 1
 Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
 Batches = list[tuple[int, int]]      # (base offset, last offset)
 # What a client is told of an error of the share coordinator.
@@ -95,7 +98,10 @@ class SharePartition:
     async def load(self) -> None:
         """Reads the state, or learns why that cannot be done: `error`."""
         try:
-            fault, state = await self._persister.read(self.key, self.leader_epoch)
+            state = None
+            fault, end = await self._reset_truncated()
+            if fault[0] == ErrorCode.NONE:
+                fault, state = await self._persister.read(self.key, self.leader_epoch)
             if state is None:
                 self.fence(_TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR))
                 return
@@ -103,9 +109,10 @@ class SharePartition:
             if start == NO_OFFSET:
                 start = await asyncio.get_running_loop().run_in_executor(None, self._begin)
             self._state_epoch = state.state_epoch
+            start, rows = _below(end, start, state.batches)
             in_flight = InFlight(
                 self._settings.limits(self.key.group_id), start,
-                [StateBatch(*row) for row in state.batches if row.last >= start])
+                [StateBatch(*row) for row in rows if row.last >= start])
             in_flight.move_start(self.log.start_offset)
         except (LogError, ValueError) as error:
             log.warning("a share partition could not be read", extra={
@@ -125,7 +132,47 @@ class SharePartition:
             return self.log.start_offset
         assert isinstance(begins, int), begins
         found = self.log.offset_for_time(self._wall_ms() - begins)
-        return self.log.high_watermark if found is None else found[0]
+        # The log finds records above the high watermark, too.
+        high_watermark = self.log.high_watermark
+        return high_watermark if found is None else min(found[0], high_watermark)
+
+    async def _reset_truncated(self) -> tuple[Fault, int | None]:
+        """Remove from the stored state what it says about records that the log has lost.
+
+        A leader that was elected without the newest records, or all replicas after a power loss,
+        give the offsets of lost records to other records. Returns (fault, end): the end of the
+        records that an earlier leader can have delivered, or None if this leader epoch has read
+        the state before.
+        """
+        if self.leader_epoch == 0:
+            return FINE, None
+        fault, summary = await self._persister.summary(self.key)
+        if summary is None or not 0 <= summary.leader_epoch < self.leader_epoch:
+            return fault, None
+        _, end = await asyncio.get_running_loop().run_in_executor(
+            None, self.log.end_for_epoch, summary.leader_epoch)
+        # NO_EPOCH keeps the old leader epoch in the state: if this fails, the next try compares
+        # the same epochs again.
+        fault, state = await self._persister.read(self.key, NO_EPOCH)
+        if end < 0 or state is None or state.start_offset == NO_OFFSET:
+            return fault, None
+        return await self._reset(state, end), end
+
+    async def _reset(self, state: ShareState, end: int) -> Fault:
+        start, rows = _below(end, state.start_offset, state.batches)
+        if start == state.start_offset and rows == state.batches:
+            return FINE
+        log.warning("records that a share group has acquired are no longer in the log; the share "
+                    "partition continues at the end of the remaining records", extra={
+                        "share_partition": self.key.text, "start_offset": state.start_offset,
+                        "end_offset": end, "leader_epoch": self.leader_epoch})
+        state_epoch = state.state_epoch
+        fault = await self._persister.initialize(self.key, state_epoch, start)
+        if fault[0] != ErrorCode.NONE or not rows:
+            return fault
+        done_count = sum(row.last - row.first + 1 for row in rows if row.state in DONE)
+        return await self._persister.write(
+            self.key, state_epoch, self.leader_epoch, start, done_count, rows)
 
     def fence(self, error: Error) -> None:
         """It serves no more (2): whoever asks gets another one, or an error."""
@@ -300,6 +347,14 @@ class SharePartition:
         self._figures.acquired += found.offset_count
         self._figures.out_bytes += len(found.records)
         return found
+
+
+def _below(end: int | None, start: int, rows: Sequence[Batch]) -> tuple[int, list[Batch]]:
+    """Return a state's start offset and batches without what lies at `end` or above."""
+    if end is None:
+        return start, list(rows)
+    return min(start, end), [row if row.last < end else row._replace(last=end - 1)
+                             for row in rows if row.first < end]
 
 
 def _aborted(data: bytes, aborted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -210,6 +210,7 @@ def test_a_machine_knows_the_partitions_of_each_moment(world, partition, known):
     machine, key = make(), ShareKey("g", ID, partition)
     assert snapshot is None and make() is not machine
     assert machine.initialize(key, 1, 0)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.node.image.topics_by_id = {ID: SimpleNamespace(partitions=[None, None])}
+    world.node.image.topics_by_id = {ID: SimpleNamespace(partitions=[
+        SimpleNamespace(leader_epoch=0)] * 2)}
     error = ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert machine.initialize(key, 1, 0)[0] == error

@@ -80,7 +80,7 @@ def test_partition_zero_is_one_and_a_negative_one_is_not():
 
 def test_a_topic_that_is_gone_is_not_read_or_written():
     made = started()
-    made._has_partition = lambda topic, index: False
+    made._leader_epoch_of = lambda topic, index: None
     rows_of(made)
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert write(made, (10, 10, 2, 1)) == gone and made.read(KEY, 9)[0][0] == gone
@@ -205,7 +205,7 @@ def test_what_has_a_partition_is_not_forgotten():
     other = KEY._replace(partition=1)
     made.initialize(other, 1, 0)
     made.mark()
-    made._has_partition = lambda topic, index: index == 1
+    made._leader_epoch_of = lambda topic, index: 0 if index == 1 else None
     rows_of(made)
     made.forget_gone()
     assert made.states.keys() == made.unsaved == {other}

@@ -11,8 +11,8 @@ KEY = ShareKey("g", bytes(range(16)), 3)
 
 
 def machine(updates_max=500, cold_ms=1000, clock=None, partitions=4):
-    made = ShareStates(clock or Clock(), lambda topic, index: index < partitions, updates_max,
-                       cold_ms)
+    made = ShareStates(clock or Clock(), lambda topic, index: 0 if index < partitions else None,
+                       updates_max, cold_ms)
     made.loaded()
     return made
 
@@ -106,7 +106,7 @@ def test_earlier_records_are_not_needed_when_each_share_partition_has_a_later_sn
 
 def test_share_partitions_of_a_topic_that_is_gone_are_forgotten():
     made = started()
-    made._has_partition = lambda topic, index: False
+    made._leader_epoch_of = lambda topic, index: None
     made.forget_gone()
     assert not made.states and made.records[-1][1] is None
 

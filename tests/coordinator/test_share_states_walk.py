@@ -16,6 +16,7 @@ FIELDS = ("snapshot_epoch", "state_epoch", "leader_epoch", "start_offset", "comp
           "create_ms", "write_ms", "updates", "batches")
 NONE = ErrorCode.NONE
 UPDATES_MAX, COLD_MS = 3, 1000
+EPOCH = 1      # Of every partition's leader.
 
 
 class Model:
@@ -72,7 +73,7 @@ class Model:
             return self.place(key), []
         self.rows[key] = {
             "snapshot_epoch": 0 if old is None else old["snapshot_epoch"] + 1,
-            "state_epoch": state_epoch, "leader_epoch": 0, "start_offset": start,
+            "state_epoch": state_epoch, "leader_epoch": EPOCH, "start_offset": start,
             "complete_count": -1 if start == -1 else 0, "batches": []}
         return NONE, [self.saved(key)]
 
@@ -168,10 +169,10 @@ def test_states_records_and_loads_are_the_models(random_source):
         clock = Clock()
         model = Model(clock)
 
-        def has_partition(topic, index, model=model):
-            return index < model.topics.get(topic, 0)
+        def leader_epoch_of(topic, index, model=model):
+            return EPOCH if index < model.topics.get(topic, 0) else None
 
-        machine = ShareStates(clock, has_partition, UPDATES_MAX, COLD_MS)
+        machine = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
         machine.loaded()
         for _ in range(80):
             before = len(machine.records)
@@ -183,7 +184,7 @@ def test_states_records_and_loads_are_the_models(random_source):
             if random_source.random() < 0.2:
                 machine.mark()
                 model.unsaved = set(model.rows)
-        other = ShareStates(clock, has_partition, UPDATES_MAX, COLD_MS)
+        other = ShareStates(clock, leader_epoch_of, UPDATES_MAX, COLD_MS)
         loaded(other, machine.records)
         assert _fields(other.states) == model.rows and other.unsaved == set(model.rows)
         assert (machine.replies, machine.cleanups, list(machine.open_tokens())) == ([], 0, [])

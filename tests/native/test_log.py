@@ -72,13 +72,13 @@ def test_offsets_outside_the_log_are_refused_and_the_unreplicated_tail_is_empty(
     one.become_leader(0, in_sync_count=2)
     one.append(make(5), NOW)
     assert one.high_watermark == 0
-    assert one.read(0, bound=log.HIGH_WATERMARK) == b""
-    assert one.read(3, bound=log.HIGH_WATERMARK) == b""
+    assert one.read(0, bound=log.BOUND_HIGH_WATERMARK) == b""
+    assert one.read(3, bound=log.BOUND_HIGH_WATERMARK) == b""
     for wrong in (-1, 6, 2**62):
         with pytest.raises(log.OffsetOutOfRange):
-            one.read(wrong, bound=log.HIGH_WATERMARK)
+            one.read(wrong, bound=log.BOUND_HIGH_WATERMARK)
     one.advance_high_watermark(5)
-    assert offsets(one.read(0, bound=log.HIGH_WATERMARK)) == [0]
+    assert offsets(one.read(0, bound=log.BOUND_HIGH_WATERMARK)) == [0]
 
 
 def test_a_bound_inside_the_log_ends_the_range_at_its_batch(directory):
@@ -88,7 +88,7 @@ def test_a_bound_inside_the_log_ends_the_range_at_its_batch(directory):
         one.append(make(2), NOW)
     one.advance_high_watermark(6)
     for start in (0, 2, 4):
-        assert offsets(one.read(start, bound=log.HIGH_WATERMARK)) == list(range(start, 6, 2))
+        assert offsets(one.read(start, bound=log.BOUND_HIGH_WATERMARK)) == list(range(start, 6, 2))
 
 
 def test_ranges_end_on_batch_borders_and_the_first_batch_comes_whole(directory):
@@ -503,7 +503,7 @@ def test_open_transactions_hold_back_the_last_stable_offset(directory):
     one.append(transactional, NOW)
     one.append(make(3), NOW)
     assert (one.high_watermark, one.last_stable_offset) == (10, 5)
-    assert offsets(one.read(0, bound=log.LAST_STABLE)) == [0]
+    assert offsets(one.read(0, bound=log.BOUND_LAST_STABLE)) == [0]
     one.release()
     again = opened(directory)
     assert (again.high_watermark, again.last_stable_offset) == (10, 5)

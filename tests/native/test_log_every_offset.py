@@ -119,7 +119,7 @@ def test_a_read_is_as_many_whole_batches_as_have_room(one, config):
         found.log.advance_high_watermark(watermark)
         assert found.log.high_watermark == watermark
         for offset in random.Random(watermark).sample(range(end), min(40, end)):
-            for bound, upper in ((log.END, end), (log.HIGH_WATERMARK, watermark)):
+            for bound, upper in ((log.BOUND_END, end), (log.BOUND_HIGH_WATERMARK, watermark)):
                 whole = found.expected(offset, 10**9, upper, True)
                 rooms = {0, 1, len(whole), len(whole) - 1, len(whole) + 1}
                 rooms |= {position + more for position, _ in batch.walk(whole)

@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 
+from tests.wire import raw
 from tests.wire.raw import Connection
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
@@ -19,6 +20,7 @@ FIND, LIST, DESCRIBE_CONFIGS, ALTER = 10, 16, 32, 44
 HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
 INITIALIZE, READ, WRITE, DELETE, SUMMARY = 83, 84, 85, 86, 87
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS = 90, 91, 92, 42
+INIT, ADD, END = 22, 24, 26
 BROKER_SETTINGS = {"share.coordinator.state.topic.num.partitions": 5}
 WAIT_S = 30.0
 GROUP_RESOURCE = 32
@@ -327,6 +329,81 @@ def often(side):
                 0, row["first_offset"], row["last_offset"], [RELEASE]))
 
 
+class Transactions:
+    """A transactional producer of one topic, on one side."""
+
+    def __init__(self, side: Side, topic: str):
+        self.side, self.topic, self.id = side, topic, side.name("id")
+        self.sequence = 0
+        coordinated(side, 1, self.id)
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            answer = ask(side.connection, INIT, 4, transactional_id=self.id,
+                         transaction_timeout=60_000, producer_id=-1, producer_epoch=-1)
+            if not answer["error_code"]:
+                break
+            assert time.monotonic() < end_s, answer
+            time.sleep(0.2)
+        self.producer = {"producer_id": answer["producer_id"],
+                         "producer_epoch": answer["producer_epoch"]}
+
+    def append(self, count: int) -> None:
+        """Begin a transaction, or continue the open one, with a batch of `count` records."""
+        self._settled(ADD, 3, v3_and_below_transactional_id=self.id,
+                      v3_and_below_producer_id=self.producer["producer_id"],
+                      v3_and_below_producer_epoch=self.producer["producer_epoch"],
+                      v3_and_below_topics=[{"name": self.topic, "partitions": [0]}])
+        data = raw.batch([raw.record(offset_delta=at) for at in range(count)], **self.producer,
+                         base_sequence=self.sequence, attributes=raw.TRANSACTIONAL)
+        self.sequence += count
+        self._settled(raw.PRODUCE, 9, transactional_id=self.id, acks=-1, timeout=5000,
+                      topic_data=[{"name": self.topic, "partition_data": [
+                          {"index": 0, "records": data}]}])
+
+    def end(self, committed: bool) -> None:
+        self._settled(END, 4, transactional_id=self.id, committed=committed, **self.producer)
+
+    def _settled(self, key, version, **fields) -> None:
+        """Asks until the transaction before has ended and the request succeeds."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            codes = _codes(ask(self.side.connection, key, version, **fields))
+            if codes <= {0}:
+                return
+            assert codes <= {0, 51} and time.monotonic() < end_s, codes
+            time.sleep(0.05)
+
+
+def transactions(side):
+    """Open, committed and aborted transactions for groups of both isolation levels."""
+    topic = side.topic("t")
+    committed = group_of(side, "committed", share_isolation_level="read_committed")
+    all_of_them = group_of(side, "all")
+    append_batches(side, topic, 1, 2)
+    one, two = Transactions(side, topic), Transactions(side, topic)
+    one.append(3)
+    append_batches(side, topic, 1, 2)
+    member, other = Member(side, committed, "m", topic), Member(side, all_of_them, "n", topic)
+    member.join(1)
+    other.join(1)
+    member.records("before the open transaction")
+    member.fetch("nothing of the open transaction", wait_ms=300)
+    other.records("uncommitted records")
+    one.end(True)
+    member.records("committed records", [(0, 0, 1, [ACCEPT])])
+    two.append(2)
+    one.append(1)
+    append_batches(side, topic, 1, 1)
+    member.fetch("nothing of two open transactions", wait_ms=300)
+    two.end(False)
+    member.fetch("nothing while one is open", wait_ms=300)
+    one.end(True)
+    member.records("without aborted records")
+    member.acknowledge("all of them", *((0, first, last, [ACCEPT]) for first, last in (
+        (2, 7), (10, 13))))
+    member.acknowledge("an aborted record", (0, 8, 8, [ACCEPT]))
+
+
 def states(side):
     topic, group = side.topic("t", 2), side.name("g")
     topic_id = uuid.UUID(side.id_of(topic))
@@ -423,7 +500,7 @@ def _codes(answer) -> set[int]:
         return set().union(*map(_codes, answer)) if answer else set()
     if not isinstance(answer, dict):
         return set()
-    own = {answer["error_code"]} if "error_code" in answer else set()
+    own = {value for name, value in answer.items() if name.endswith("error_code")}
     return own.union(*map(_codes, answer.values()))
 
 
@@ -479,6 +556,6 @@ def _text(topic_id: uuid.UUID) -> str:
 
 
 @pytest.mark.parametrize("scenario", [
-    heartbeats, members, deliveries, wrong, limits, often, states, offsets])
+    heartbeats, members, deliveries, wrong, limits, often, transactions, states, offsets])
 def test_share_groups_are_served_as_by_kafka(kafka, brokerd, scenario):
     compare(kafka, brokerd, scenario)
