@@ -15,6 +15,7 @@ import sys
 import click
 
 from pylog.tools.command import Tools, shared
+from pylog.tools.escapes import one_line
 from pylog.tools.session import Session, ToolError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
@@ -114,7 +115,10 @@ def _version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> No
 
 def main(argv: list[str]) -> int:
     """Runs one command. Returns the exit code. Keeps (1)."""
+    from pylog.tools.printer import with_buffer
+
     session = Session()
+    sys.stdout = with_buffer(sys.stdout)
     try:
         ended = root().main(args=argv, prog_name="pylog", standalone_mode=False, obj=session)
         sys.stdout.flush()
@@ -130,15 +134,22 @@ def main(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain of it at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return EXIT_FAILED      # The reader of the output has ended, as `head` does.
     except ToolError as error:
         return _fail(error, error.exit_code)
     except Exception as error:
         return _failed(error, session)
     finally:
         session.hush()
+        _discard_unwritten()
+
+
+def _discard_unwritten() -> None:
+    """Drop output that cannot be written. Python would print a traceback for it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(error: Exception, session: Session) -> int:
@@ -161,5 +172,5 @@ def _failed(error: Exception, session: Session) -> int:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"pylog: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"pylog: {one_line(error)}", file=sys.stderr)
     return code

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pylog.config.errors import nearest
+from pylog.tools.escapes import escaped, one_line
 from pylog.tools.session import Session, ToolError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -89,7 +90,7 @@ def watched(session: Session, seconds: float | None, look: Callable[[], Any]) ->
         try:
             look()
         except (KafkaError, ToolError, OSError) as error:
-            session.out.note(f"pylog: {' '.join(str(error).split())}")   # Keeps (3).
+            session.out.note(f"pylog: {one_line(error)}")   # Keeps (3).
         session.out.line()
         session.out.out.flush()
         time.sleep(seconds)
@@ -140,7 +141,9 @@ class _Named(click.ParamType):
             names = session.run(look)
         except (KafkaError, ToolError, OSError):
             return []  # In a half-typed line there is nowhere to complain.
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        # The shell would take a control character of a name as typed.
+        return [CompletionItem(name) for name in names
+                if name.startswith(incomplete) and name.isprintable()]
 
 
 TOPIC = _Named("topic")
@@ -180,4 +183,4 @@ def confirmed(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question.rstrip('?')}: --yes is needed where nobody can be asked")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(escaped(question), abort=True, err=True)

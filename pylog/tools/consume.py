@@ -47,9 +47,9 @@ class Kind(click.Choice[str]):
 @click.option("-f", "--follow", is_flag=True, help="Wait for more at the end.")
 @click.option("-g", "--group", type=GROUP, help="As a member of this group, with its offsets.")
 @click.option("-F", "--format", "kind", type=Kind(FORMATS), default="raw", metavar="FORMAT",
-              show_default=True, help="raw: values as they are; json: a document for each record, "
-              "with its value as JSON; avro: likewise, with a registry; table: columns; or a "
-              "template as kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
+              show_default=True, help="raw: values as they are, escaped on a terminal; json: a "
+              "document for each record, with its value as JSON; avro: likewise, with a registry; "
+              "table: columns; or a template as kcat's -f, such as '%t [%p] %o: %k %s\\n'.")
 @click.option("-k", "--keys", is_flag=True, help="With raw: the key and a tab before the value.")
 @click.option("-H", "--headers", is_flag=True, help="With raw and table: the headers.")
 @registry_option
@@ -76,7 +76,7 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
             else:
                 shape.print(found)
             if asked["group"]:
-                session.out.out.flush()  # Keeps (2): printed first.
+                session.out.flush()  # Keeps (2): commit only records that are written.
                 reader.consumer.commit()
 
 

@@ -3,20 +3,37 @@
 Owns: standard output, and the progress bar on standard error.
 Invariants: (1) colours and bars are for terminals only, and NO_COLOR is heeded; (2) with --json
   standard output is JSON only: one document, or one per line for what has no end; (3) the keys of a
-  row are the same in every row of a command.
+  row are the same in every row of a command; (4) text is escaped here, before it is printed.
 Source: no-color.org; rich for terminals. A pipe gets plain text: nothing is folded at 80 columns.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
+from pylog.tools.escapes import escaped
+
 GOOD, BAD, DULL, WARN = "green", "bold red", "dim", "yellow"
 _NUMBERS = (int, float)
+
+
+def with_buffer(stream: TextIO | None) -> TextIO:
+    """The stream, or with PYTHONUNBUFFERED a buffered one over the same descriptor.
+
+    A raw file may write only a part of its argument, and Python's text streams ignore that.
+    """
+    if stream is None:
+        return open(os.devnull, "w")
+    if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+        return stream
+    return open(stream.fileno(), "w", encoding=stream.encoding, errors=stream.errors,
+                closefd=False)
 
 
 class Printer:
@@ -31,22 +48,46 @@ class Printer:
         self.has_bars = self.err.isatty() and not plain
         self._console: Any = None
 
+    def flush(self) -> None:
+        """Write everything that was printed. A regular file is on disk afterwards.
+
+        Raises OSError: network file systems and quotas report a full disk only here.
+        """
+        self.out.flush()
+        try:
+            descriptor = self.out.fileno()
+        except (OSError, AttributeError):
+            return      # Not a file: a test reads the output.
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fsync(descriptor)
+
     def line(self, text: str = "") -> None:
         """One line for people; not there with --json."""
         if not self.as_json:
-            print(text, file=self.out)
+            print(escaped(text), file=self.out)
 
     def note(self, text: str) -> None:
         """One line beside the output proper."""
-        print(text, file=self.err)
+        print(escaped(text), file=self.err, flush=True)
+
+    def write_bytes(self, data: bytes | memoryview) -> None:
+        """Records as they are; on a terminal escaped, except for ends of lines and tabs."""
+        binary = getattr(self.out, "buffer", None)
+        if binary is None or self.out.isatty():
+            text = bytes(data).decode("utf-8", "replace")
+            self.out.write(escaped(text, "\n\t") if self.out.isatty() else text)
+        else:
+            self.out.flush()
+            binary.write(data)
 
     def document(self, value: Any) -> None:
         """One JSON document, indented for a terminal."""
         indent = 2 if self.out.isatty() else None
-        print(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain), file=self.out)
+        text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+        print(escaped(text, "\n"), file=self.out)
 
     def json_line(self, value: Any) -> None:
-        print(json.dumps(value, ensure_ascii=False, default=_plain), file=self.out)
+        print(escaped(json.dumps(value, ensure_ascii=False, default=_plain)), file=self.out)
 
     def result(self, value: Mapping[str, Any], text: str) -> None:
         """The outcome of a change: JSON, or one sentence."""
@@ -83,14 +124,15 @@ class Printer:
 
     def title(self, text: str) -> None:
         if self.is_rich:
-            self.console.print(text, style="bold", markup=False, highlight=False)
+            self.console.print(escaped(text), style="bold", markup=False, highlight=False)
         else:
             self.line(text)
 
     def styled(self, text: str, style: str) -> None:
         """A line in a colour, where there are colours."""
         if self.is_rich:
-            self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(escaped(text), style=style, markup=False, highlight=False,
+                               soft_wrap=True)
         else:
             self.line(text)
 
@@ -144,9 +186,10 @@ class Bar(NoBar):
         amount = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if unit == "bytes" \
             else (progress.MofNCompleteColumn(),)
         self.bar = progress.Progress(
-            progress.TextColumn("{task.description}"), progress.BarColumn(), *amount,
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(), *amount,
             progress.TimeRemainingColumn(), console=Console(file=err), transient=True)
-        self.task = self.bar.add_task(what, total=total)
+        self.task = self.bar.add_task(escaped(what), total=total)
 
     def __enter__(self) -> Bar:
         self.bar.start()
@@ -167,7 +210,7 @@ def _laid_out(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]
         head, text = column if isinstance(column, tuple) else (column, cell)
         values = [row.get(key) for row in rows]
         heads.append(head)
-        shown.append([text(value) for value in values])
+        shown.append([escaped(text(value)) for value in values])
         right.append(any(isinstance(value, _NUMBERS) and not isinstance(value, bool)
                          for value in values))
     return heads, [list(row) for row in zip(*shown)], right

@@ -72,11 +72,12 @@ class Session:
     def speak(self) -> None:
         """Has the client's warnings shown as lines of this command, from now to its end."""
         import logging
-        import sys
+
+        out = self.out
 
         class Speaker(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                print(f"pylog: {record.getMessage()}", file=sys.stderr, flush=True)
+                out.note(f"pylog: {record.getMessage()}")
 
         self._speaker = Speaker(logging.WARNING)
         logging.getLogger("pylog.client").addHandler(self._speaker)

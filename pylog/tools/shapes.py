@@ -1,8 +1,8 @@
 """Records as people and programs read them: bytes, JSON lines, columns.
 
 Owns: nothing.
-Invariants: (1) raw writes a value's own bytes, and a line's end after it; (2) a value that is not
-  what was said (JSON, Avro) is shown as text, with what is wrong beside it, and reading goes on.
+Invariants: (1) raw writes a value's own bytes, escaped on a terminal, and a newline after it; (2)
+  a value that does not parse (JSON, Avro) is shown as text with the error, and reading goes on.
 Source: none.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.tools import internals, template
+from pylog.tools.escapes import escaped
 from pylog.tools.files import text_of
 from pylog.tools.moments import shown
 from pylog.tools.printer import Printer
@@ -48,13 +49,13 @@ class Shape:
             for record in found:
                 self.out.json_line(self.row(record))
         elif self._template is not None:
-            self._write(b"".join([self._template(record) for record in found]))
+            self.out.write_bytes(b"".join([self._template(record) for record in found]))
         elif self.kind == "table":
             self._table(found)
         elif not self.keys and not self.headers:
-            self._write(b"".join([(record.value or b"") + b"\n" for record in found]))
+            self.out.write_bytes(b"".join([(record.value or b"") + b"\n" for record in found]))
         else:
-            self._write(b"".join([self._raw(record) for record in found]))
+            self.out.write_bytes(b"".join([self._raw(record) for record in found]))
         self.out.out.flush()
 
     def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
@@ -66,7 +67,7 @@ class Shape:
                                              for start, stop, part in stretches])
         else:
             text = lines.raw(columns, [(start, stop) for start, stop, _ in stretches], self.keys)
-        self._write(memoryview(text))
+        self.out.write_bytes(memoryview(text))
         self.out.out.flush()
 
     def _head(self, part: Any) -> bytes:
@@ -113,15 +114,6 @@ class Shape:
             parts.append(record.key or b"")
         return b"\t".join([*parts, record.value or b""]) + b"\n"
 
-    def _write(self, data: bytes | memoryview) -> None:
-        """Keeps (1)."""
-        binary = getattr(self.out.out, "buffer", None)
-        if binary is None:
-            self.out.out.write(bytes(data).decode("utf-8", "replace"))
-        else:
-            self.out.out.flush()
-            binary.write(data)
-
     def _table(self, found: list[Any]) -> None:
         # Columns of fixed widths: a table that has no end cannot be measured first.
         if not self._has_title:
@@ -141,7 +133,7 @@ class Shape:
 
 
 def _cut(text: str, columns: int) -> str:
-    text = text.replace("\n", " ").replace("\t", " ")
+    text = escaped(text.replace("\n", " ").replace("\t", " "))
     return text if len(text) <= columns else text[:columns - 3] + "..."
 
 

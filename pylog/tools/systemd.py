@@ -77,7 +77,10 @@ def systemd(session: Session, properties: str | None, name: str, user: str | Non
         session.out.note(f"pylog: {note}")
     path = f"{FOLDER}/{name}.service"
     if not is_installed:
-        session.out.result({"path": path, "unit": text}, text.rstrip("\n"))
+        if session.out.as_json:
+            session.out.document({"path": path, "unit": text})
+        for line in text.splitlines():
+            session.out.line(line)
         return
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)

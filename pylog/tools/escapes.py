@@ -1,0 +1,31 @@
+"""Text of a cluster made safe for a terminal: names, values and messages of other people.
+
+Owns: nothing.
+Invariants: (1) control characters, direction marks and lone surrogates become JSON's escapes, so
+  that text cannot move the cursor, change colours or reverse a line, and JSON keeps its meaning.
+Source: ECMA-48 (control sequences); Unicode's categories C, Zl and Zp; RFC 8259.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+SPACE = "Zs"    # A category that str.isprintable() rejects except for U+0020, and that is harmless.
+
+
+def escaped(text: str, allowed: str = "") -> str:
+    """Return text with every character that is not printable as a JSON escape, such as \\u001b.
+
+    allowed: characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join([
+        sign if sign.isprintable() or sign in allowed or unicodedata.category(sign) == SPACE
+        else json.dumps(sign)[1:-1] for sign in text])
+
+
+def one_line(message: object) -> str:
+    """Return an error message as one escaped line."""
+    return escaped(" ".join(str(message).split()))
