@@ -215,6 +215,9 @@ static void flusher_syncfs(struct log_dir *dir, struct log *first) {
     if (took_ns > FLUSHER_SYNCFS_MS_MAX * 1000000ll)
         atomic_store(&dir->flusher.syncfs_skips, FLUSHER_SYNCFS_SKIPS);
     for (struct log *log = first; log != NULL; log = log->queue.next)
+        if (log->queue.sync_target >= 0 && synced) log_check_linked(log);
+    synced = synced && !log_dir_offline(dir);
+    for (struct log *log = first; log != NULL; log = log->queue.next)
         if (log->queue.sync_target >= 0 && synced)
             log_flush_publish(log, log->queue.sync_target, log->queue.sync_truncations);
 }

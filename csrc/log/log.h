@@ -72,7 +72,8 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
  * unprivileged program may use. False: it cannot be told. */
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* The same, about once a second: also forgets what was read cold by those who did not come back. */
+/* The same, about once a second: also forgets what was read cold by those who did not come back,
+ * and takes the directory offline if another program deleted it or a file that is written. */
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 /* Why one syncfs does not serve for many logs here; NULL: it does. */
 const char *log_dir_syncfs_silent(const struct log_dir *dir);

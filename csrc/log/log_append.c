@@ -38,6 +38,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     assert(base_offset > old->base_offset); /* It holds offsets: log_may_roll. */
     assert(log->append.writable);
     assert(!atomic_load(&old->sealed));
+    if (!log_dir_check_present(log->home->dir)) return LOG_E_IO;
     /* The new file first: when there is no room for it, the old segment stays as it was. */
     struct segment *next;
     int result = log_create_last(log, base_offset, now_ms, &next);

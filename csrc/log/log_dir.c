@@ -97,6 +97,38 @@ void log_dir_remember(struct log_dir *dir, const char *where) {
 
 void log_dir_forget(struct log_dir *dir) { crash_state_forget(dir->crash_state); }
 
+static bool log_dir_is_present(const struct log_dir *dir) {
+    struct stat opened, named;
+    /* Other errors do not prove that the directory is gone. */
+    if (fstat(dir->fd, &opened) != 0) return true;
+    if (opened.st_nlink == 0) return false;
+    if (stat(dir->path, &named) != 0) return errno != ENOENT && errno != ENOTDIR;
+    return named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+bool log_dir_check_present(struct log_dir *dir) {
+    if (log_dir_offline(dir)) return false;
+    if (log_dir_is_present(dir)) return true;
+    log_dir_fail(dir, ENOENT, LOG_DIR_GONE);
+    return false;
+}
+
+/* Checks the open segments with unflushed bytes: without acks=all nobody flushes them soon, and an
+ * append to an unlinked file reports no error. */
+static void log_dir_check_segments(struct log_dir *dir) {
+    lock_acquire(&dir->files_lock);
+    struct segment *first = dir->clock, *s = first;
+    bool unlinked = false;
+    if (first != NULL) {
+        do {
+            unlinked = unlinked || (atomic_load(&s->dirty) && segment_is_unlinked_locked(s));
+            s = s->clock_next;
+        } while (s != first);
+    }
+    lock_release(&dir->files_lock);
+    if (unlinked) log_dir_fail(dir, ENOENT, LOG_DIR_FILE_DELETED);
+}
+
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
     atomic_store(&dir->disk, disk);
 }
@@ -157,6 +189,7 @@ void log_give_room(struct log *log, int64_t bytes) {
 
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
     cold_sweep(&dir->cold, false);
+    if (log_dir_check_present(dir)) log_dir_check_segments(dir);
     return log_dir_look_at_space(dir, free_bytes, total_bytes);
 }
 
@@ -203,6 +236,7 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
 }
 
 int log_dir_syncfs(struct log_dir *dir) {
+    log_dir_check_present(dir);
     lock_acquire(&dir->syncfs_lock);
     int result = log_dir_failure(dir, NULL) != 0 ? LOG_E_OFFLINE : 0;
     if (result == 0 && log_dir_disk(dir)->syncfs(dir->fd) != 0) {

@@ -107,6 +107,10 @@ static int log_flush_segment(struct log *log, struct segment *s) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");
     }
+    if (result == 0 && segment_is_unlinked(s)) {
+        result = -ENOENT;
+        log_dir_fail(s->home->dir, ENOENT, LOG_DIR_FILE_DELETED);
+    }
     meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
                         (uint64_t)(log_dir_now_ns() - began_ns));
     atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
@@ -142,6 +146,20 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
     if (moved && atomic_load(&log->role.flush_before_fetch)) log_replicas_look(log);
+}
+
+void log_check_linked(struct log *log) {
+    log_view_lock(log);
+    uint32_t count = log->view.segment_count;
+    struct segment *s = count > 0 ? log->view.segments[count - 1] : NULL;
+    if (s != NULL) segment_retain(s);
+    log_view_unlock(log);
+    if (s == NULL) return;
+    if (segment_pin(s, false) == 0) {
+        if (segment_is_unlinked(s)) log_dir_fail(log->home->dir, ENOENT, LOG_DIR_FILE_DELETED);
+        segment_unpin(s);
+    }
+    segment_release(s);
 }
 
 bool log_is_short(int result) {
@@ -191,6 +209,7 @@ int log_flush(struct log *log) {
     struct log_flush_set set;
     int result = 0;
     bool held = false, offline = log_dir_offline(dir);
+    log_dir_check_present(dir);
     lock_acquire(&log->flush.lock);
     if (!offline && !atomic_load(&log->deleted)) result = log_flush_due_indexes(log);
     do {

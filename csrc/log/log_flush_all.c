@@ -72,6 +72,9 @@ static void log_flushing_note(struct log_flushing *entry) {
 static int log_flushing_sync(struct log_dir *dir, struct log_flushing *list, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) log_flushing_note(&list[i]);
     int result = log_dir_syncfs(dir);
+    for (uint32_t i = 0; i < count && result == 0; i++)
+        if (list[i].noted) log_check_linked(list[i].log);
+    if (result == 0 && log_dir_offline(dir)) result = LOG_E_OFFLINE;
     if (result != 0) return result;
     for (uint32_t i = 0; i < count; i++) {
         if (!list[i].noted) continue;

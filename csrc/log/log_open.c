@@ -237,7 +237,9 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     if (result == 0 || result == -ENOENT) result = segment_pin(s, true);
     if (result != 0) {
         segment_release(s);
-        return log_storage_error(log, result, "open");
+        if (result != -ENOENT) return log_storage_error(log, result, "open");
+        log_dir_fail(log->home->dir, ENOENT, LOG_DIR_PARTITION_DELETED);
+        return LOG_E_IO;
     }
     segment_index_reset(s);
     assert(atomic_load(&s->bytes) == 0);

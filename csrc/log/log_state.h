@@ -326,6 +326,13 @@ static inline const struct disk *log_dir_disk(struct log_dir *dir) {
     return atomic_load_explicit(&dir->disk, memory_order_relaxed);
 }
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
+/* What log_dir_failure reports as the failing call when another program removed the files. */
+#define LOG_DIR_GONE "the directory was deleted, renamed or covered by another mount"
+#define LOG_DIR_PARTITION_DELETED "a partition's directory was deleted while in use"
+#define LOG_DIR_FILE_DELETED "a segment file was deleted while in use"
+/* Takes the directory offline if its path no longer leads to the directory that is open, because
+ * another program deleted or renamed it or mounted over it. False: it is offline. */
+bool log_dir_check_present(struct log_dir *dir);
 /* A shortage is noted and LOG_E_FULL or LOG_E_MEMORY; any other errno takes the directory offline:
  * LOG_E_IO. */
 int log_dir_error(struct log_dir *dir, int error, const char *call);
@@ -360,6 +367,8 @@ void log_dir_job_end(struct log_dir *dir);
 static inline bool log_is_error(int result) { /* a log_error, and no -errno */
     return result <= LOG_E_IO && result >= LOG_E_NOT_REPLICA;
 }
+/* Takes the directory offline if another program unlinked the log's last segment file. */
+void log_check_linked(struct log *log);
 bool log_is_short(int result); /* -errno, or a log_error: room, memory or descriptors are short */
 void log_hold_point(struct log *log, int64_t offset);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);

@@ -370,6 +370,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {
         lock_acquire(&dir->files_lock);
+        log->home->deleted = true;
         char *renamed =
             (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
         if (renamed != NULL && (result = log_dir_rename(dir, log->home->name, name)) == 0) {

@@ -319,6 +319,24 @@ bool segment_is_shared(const struct segment *s) {
     return fstat(s->fd, &st) == 0 && st.st_nlink > 1;
 }
 
+bool segment_is_unlinked_locked(const struct segment *s) {
+    struct stat st;
+    assert(s->fd >= 0);
+    if (s->removed || s->home->deleted) return false;
+    return fstat(s->fd, &st) == 0 && st.st_nlink == 0;
+}
+
+bool segment_is_unlinked(struct segment *s) {
+    struct stat st;
+    assert(atomic_load(&s->pins) > 0);
+    if (fstat(s->fd, &st) != 0 || st.st_nlink > 0) return false;
+    /* Retention and deletion mark the segment before they unlink its file. */
+    lock_acquire(&s->home->dir->files_lock);
+    bool unlinked = segment_is_unlinked_locked(s);
+    lock_release(&s->home->dir->files_lock);
+    return unlinked;
+}
+
 /* Copies the first `bytes` to another file. 0 or -errno. */
 static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes) {
     enum { PIECE = 1 << 20 };

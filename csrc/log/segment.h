@@ -29,6 +29,7 @@ struct segment_home {
     struct log_dir *dir;
     char *name; /* directory below the log directory; changes on deletion, under the dir's
                    files_lock */
+    bool deleted; /* the log was deleted: its files are unlinked later (files_lock) */
 };
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name);
 void segment_home_retain(struct segment_home *home);
@@ -130,6 +131,10 @@ void segment_unpin(struct segment *s);
 void segment_preallocate(struct segment *s, int64_t limit, bool whole);
 /* A file that has a second name belongs to a branch too: it is never written or cut in place. */
 bool segment_is_shared(const struct segment *s); /* pinned */
+/* Returns true if another program unlinked the segment's file. Appends to such a file are lost when
+ * the last descriptor closes. Pinned, or with files_lock (the _locked form). */
+bool segment_is_unlinked(struct segment *s);
+bool segment_is_unlinked_locked(const struct segment *s);
 /* Cuts the file to `bytes` and brings that to disk; a shared one is copied up to there first, and
  * its indexes lose their names. 0 or -errno. Pinned. */
 int segment_cut(struct segment *s, int64_t bytes);

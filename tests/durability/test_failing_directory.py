@@ -5,6 +5,7 @@ on, as KIP-112 has it. The first directory holds the metadata: without it the br
 import contextlib
 import errno
 import re
+import shutil
 import subprocess
 import time
 import urllib.request
@@ -217,6 +218,42 @@ def test_a_stop_and_starts_with_a_disk_that_stays_broken_serve_the_others(disks)
         assert disks.errors(topic, index) == (0, 0, 0)
     with Connection(disks.broker.port) as connection:
         assert fetch(connection, topic, 0, partition=places["bad"][0])["high_watermark"] >= 2
+
+
+def _remove_files(disks):
+    for folder in disks.bad.glob("spread*"):
+        shutil.rmtree(folder)
+
+
+def _remove_directory(disks):
+    shutil.rmtree(disks.bad)
+
+
+def _rename_directory(disks):
+    disks.bad.rename(disks.bad.with_name("moved"))
+
+
+@pytest.mark.parametrize("remove", [_remove_files, _remove_directory, _rename_directory])
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_directory_that_is_deleted_while_it_is_written_goes_offline(disks, remove, acks):
+    topic = unique("spread")
+    create_topic(disks.broker.port, topic, 4)
+    places = disks.places(topic, 4)
+    for index in range(4):
+        assert disks.produced(topic, index) == 0
+    remove(disks)
+    index = places["bad"][0]
+    if acks == -1:
+        assert disks.produced(topic, index) == STORAGE_ERROR
+    else:
+        with Connection(disks.broker.port) as connection:
+            produce(connection, topic, batch([record(value=b"lost")]), partition=index, acks=1)
+    disks.wait_offline(topic, places["bad"])
+    assert f'msg="a log directory is offline" directory={disks.bad} reason=' \
+        in disks.broker.tail(20_000)
+    for index in range(4):
+        assert disks.errors(topic, index) == (
+            (STORAGE_ERROR,) * 3 if index in places["bad"] else (0, 0, 0)), index
 
 
 @pytest.mark.parametrize("path", ["good", "both"])
