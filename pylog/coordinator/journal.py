@@ -40,6 +40,13 @@ class Token(Protocol):
     def refuse(self, error: Error) -> None: ...
 
 
+class MissingOffsets(Exception):
+    """The log has no record for some offset between `first` and `last`."""
+
+    def __init__(self, first: int, last: int):
+        super().__init__(f"some offset from {first} to {last} has no record")
+
+
 Record = tuple[bytes, bytes | None]
 # What a step may leave besides records: batches of a transaction, each by itself.
 Written = Record | TransactionalRecords | Marker
@@ -281,18 +288,30 @@ def _parts(records: list[Written]) -> Iterator[list[Record] | TransactionalRecor
         yield part
 
 
-def replay(partition_log: Log, offset: int) -> Iterator[Written]:
-    """Yields (key, value or None) of every record from `offset` to the end, and what belongs to a
-    transaction as batches. Raises LogError, BatchError.
+def replay(partition_log: Log, offset: int, contiguous: bool = False) -> Iterator[Written]:
+    """Yield (key, value or None) of every record from `offset` to the end, and batches of
+    transactions as such.
+
+    contiguous: the caller has the state before `offset` already. Then a missing offset means that
+    compaction may have removed a tombstone that this state has not seen.
+    Raises MissingOffsets when contiguous, LogError, BatchError.
     """
-    offset = max(offset, partition_log.start_offset)
+    if offset < partition_log.start_offset:
+        if contiguous:
+            raise MissingOffsets(offset, partition_log.start_offset)
+        offset = partition_log.start_offset
     while offset < partition_log.end_offset:
         data = memoryview(partition_log.read(offset, READ_BYTES_MAX))
         if not data:
+            if contiguous:
+                raise MissingOffsets(offset, partition_log.end_offset)
             return
         for position, header in batch.walk(data):
             last_offset = header.base_offset + header.last_offset_delta
             if last_offset >= offset:
+                if contiguous and (header.base_offset > offset
+                                   or header.record_count <= header.last_offset_delta):
+                    raise MissingOffsets(offset, last_offset)
                 rows = batch.records(data[position:])
                 if header.attributes & (batch.TRANSACTIONAL | batch.CONTROL):
                     found = batches.read(header, rows)

@@ -20,7 +20,7 @@ from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator.batches import UNKNOWN, Marker, TransactionalRecords
 from pylog.coordinator.internal_topic import InternalTopic, Node, TopicSpec, partition_of
-from pylog.coordinator.journal import Journal, Token, replay
+from pylog.coordinator.journal import Journal, MissingOffsets, Token, replay
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.saver import Saver
 from pylog.coordinator.shard import M, Shard, Snapshot
@@ -226,13 +226,9 @@ class CoordinatorRuntime(Generic[M]):
 
     async def _load(self, shard: Shard[M], epoch: int) -> None:
         image = self._node.image
-        machine = shard.empty_machine()
         try:
             async with shard.saving:
-                offset = _restore(shard, machine)
-                if shard.journal.log.start_offset < shard.journal.log.end_offset:
-                    await asyncio.get_running_loop().run_in_executor(
-                        None, self._replay, shard, machine, offset, epoch)
+                machine = await self._read(shard, epoch)
             if not shard.serves(epoch):
                 return   # Another term has begun: this one's machine is nobody's.
             if self._node.image is not image:
@@ -249,14 +245,40 @@ class CoordinatorRuntime(Generic[M]):
         shard.loaded(machine, epoch)
         self._write(shard)
 
-    def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int) -> None:
+    async def _read(self, shard: Shard[M], epoch: int) -> M:
+        """Return a machine with the state that the log describes."""
+        partition_log, snapshot = shard.journal.log, shard.snapshot
+        machine = shard.empty_machine()
+        if snapshot is not None and _is_of_log(snapshot, partition_log):
+            snapshot.restore(machine)
+            offset = snapshot.applied()[0] + 1
+            try:
+                await self._replay_on_thread(shard, machine, offset, epoch, contiguous=True)
+                return machine
+            except MissingOffsets as gap:
+                log.info("the log was compacted after the snapshot: reading the whole log", extra={
+                    "topic": self.topic.spec.name, "partition": shard.index, "reason": str(gap)})
+                machine = shard.empty_machine()
+        if snapshot is not None:
+            snapshot.clear()
+        await self._replay_on_thread(shard, machine, partition_log.start_offset, epoch)
+        return machine
+
+    async def _replay_on_thread(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+                                contiguous: bool = False) -> None:
+        if shard.journal.log.start_offset < shard.journal.log.end_offset:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._replay, shard, machine, offset, epoch, contiguous)
+
+    def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+                contiguous: bool) -> None:
         """Reads the rest of a log into a machine; on a worker thread, before it is ready."""
         partition_log = shard.journal.log
         if self._node.settings["log.flush.acks.all.enable"] and \
                 partition_log.flushed_offset < partition_log.end_offset:
             # What is answered from now on must outlive a loss of power.
             partition_log.flush()
-        for written in replay(partition_log, offset):
+        for written in replay(partition_log, offset, contiguous):
             if self._stopped or not shard.serves(epoch):
                 return
             if isinstance(written, TransactionalRecords | Marker):
@@ -499,19 +521,11 @@ class CoordinatorRuntime(Generic[M]):
         return self._saver.save(shard)
 
 
-def _restore(shard: Shard[M], machine: M) -> int:
-    """Takes from the snapshot what a machine must have in memory. Returns the first offset to be
-    replayed."""
-    partition_log, snapshot = shard.journal.log, shard.snapshot
-    if snapshot is None:
-        return partition_log.start_offset
+def _is_of_log(snapshot: Snapshot[Any], partition_log: Any) -> bool:
+    """Return True if the log has the last record that the snapshot reflects."""
     offset, epoch = snapshot.applied()
-    if (offset, epoch) == NOTHING or offset >= partition_log.end_offset \
-            or partition_log.epoch_of(offset) != epoch:
-        snapshot.clear()
-        return partition_log.start_offset
-    snapshot.restore(machine)
-    return offset + 1
+    return (offset, epoch) != NOTHING and offset < partition_log.end_offset \
+        and bool(partition_log.epoch_of(offset) == epoch)
 
 
 def _advance(steps: Iterator[object]) -> bool:

@@ -7,8 +7,12 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import LogError
-from pylog.coordinator.journal import Journal
+from pylog.coordinator.journal import Journal, MissingOffsets, replay
 from pylog.protocol.errors import ErrorCode
+from tests.native.test_cleaner import RETENTION_MS, append, cleaned, directory, fill, opened
+from tests.native.test_log import NOW
+
+__all__ = ["directory"]   # A fixture.
 
 
 class Log:
@@ -232,3 +236,19 @@ def test_a_reply_waits_also_for_what_was_written_during_a_flush_that_is_over():
         journal.woken()
         assert token.got == "done" and journal.is_idle
     with_journal(scenario)
+
+
+def test_a_replay_finds_that_tombstones_after_its_first_offset_were_compacted_away(directory):
+    log = opened(directory)
+    append(log, [(b"group", b"members")])
+    append(log, [(b"group", None), (b"other", b"1")])
+    fill(log)
+    assert list(replay(log, 1, contiguous=True))[:2] == [(b"group", None), (b"other", b"1")]
+    end = cleaned(log)["end_offset"]
+    fill(log)
+    cleaned(log, first_dirty=end, now_ms=NOW + RETENTION_MS)
+    with pytest.raises(MissingOffsets):
+        list(replay(log, 1, contiguous=True))
+    assert {key for key, _ in replay(log, 0)} == {b"other", b"filler"}
+    last = log.end_offset - 1
+    assert list(replay(log, last, contiguous=True)) == [(b"filler", b"x" * 100)]

@@ -275,6 +275,54 @@ def test_a_snapshot_that_is_ahead_of_the_log_is_not_used(on_node):
     on_node(scenario, snapshots={})
 
 
+def followed(log, records, base_offset, epoch):
+    """Appends a batch that a leader sent. records: [(key, value)]."""
+    copy = bytearray(batch.build([(key, value, 5_000, ()) for key, value in records]))
+    copy[:8] = base_offset.to_bytes(8, "big")
+    copy[12:16] = epoch.to_bytes(4, "big")
+    log.append_as_follower(bytes(copy), 5_000)
+
+
+@pytest.mark.parametrize("base_offset, is_kept", [(1, True), (2, False)])
+def test_a_snapshot_is_not_used_if_records_after_it_were_compacted_away(
+        on_node, base_offset, is_kept):
+    async def scenario(node, runtime):
+        log, other = node.parts["counts", 0], KEYS[0] + " "
+        await count(runtime, KEYS[0])
+        await runtime.save(runtime.shards()[0][0])
+        memory = node.snapshots[node.image.topics["counts"].id, 0]
+        node.elect(0, OTHERS, 1)
+        # Another leader's tombstone for this key would have had offset 1.
+        memory.stored["deleted"] = 7
+        followed(log, [(other.encode(), b"3")], base_offset, 1)
+        node.elect(0, US, 2)
+        await node.serves(0)
+        found = runtime.shards()[0][0].machine.counts
+        assert found == {KEYS[0]: 1, other: 3, **({"deleted": 7} if is_kept else {})}
+        assert ("deleted" in memory.stored) == is_kept
+        await count(runtime, KEYS[0])
+        await runtime.save(runtime.shards()[0][0])
+        assert memory.stored == {**found, KEYS[0]: 2}
+        assert memory.last == (log.end_offset - 1, 2)
+    on_node(scenario, snapshots={})
+
+
+def test_a_snapshot_is_not_used_if_the_log_starts_after_it(on_node):
+    async def scenario(node, runtime):
+        log = node.parts["counts", 0]
+        for _ in range(3):
+            await count(runtime, KEYS[0])
+        memory = node.snapshots[node.image.topics["counts"].id, 0]
+        memory.write([("deleted", 7)], (0, 0))
+        memory.rows = lambda machine, changed: ()
+        memory.write = lambda rows, applied: None
+        log.move_start(2)
+        node.elect(0, US, 1)
+        await node.serves(0)
+        assert runtime.shards()[0][0].machine.counts == {KEYS[0]: 3}
+    on_node(scenario, snapshots={})
+
+
 def test_a_partition_whose_log_is_opened_later_is_served_from_then_on(on_node):
     async def scenario(node, runtime):
         await runtime.stop()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.coordinator.pending import Pending
-from pylog.coordinator.runtime import _restore
+from pylog.coordinator.runtime import _is_of_log
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator.counter import Counter, Memory
 from tests.coordinator.test_runtime import (
@@ -328,20 +328,13 @@ def test_a_log_that_cannot_be_read_is_tried_again_and_told_once_a_try(on_node, c
     on_node(scenario)
 
 
-@pytest.mark.parametrize("applied, found, restored", [
-    ((-1, -1), 2, 0), ((4, 1), 5, 1), ((9, 1), 10, 1), ((10, 1), 2, 0), ((4, 0), 2, 0)])
-def test_a_snapshot_counts_up_to_its_offset_where_that_is_of_the_same_term(
-        applied, found, restored):
+@pytest.mark.parametrize("applied, is_of_log", [
+    ((-1, -1), False), ((4, 1), True), ((9, 1), True), ((10, 1), False), ((4, 0), False)])
+def test_a_snapshot_is_of_a_log_that_has_its_last_record(applied, is_of_log):
     memory = Memory()
-    memory.stored, memory.last = {"a": 1}, applied
-    shard = SimpleNamespace(snapshot=memory, journal=SimpleNamespace(log=SimpleNamespace(
-        start_offset=2, end_offset=10, epoch_of=lambda offset: 1)))
-    machine = SimpleNamespace(counts={})
-    assert _restore(shard, machine) == found
-    assert (memory.restored, machine.counts) == (restored, {"a": 1} if restored else {})
-    assert bool(memory.stored) == bool(restored)
-    shard.snapshot = None
-    assert _restore(shard, machine) == 2
+    memory.last = applied
+    partition_log = SimpleNamespace(end_offset=10, epoch_of=lambda offset: 1)
+    assert _is_of_log(memory, partition_log) == is_of_log
 
 
 def test_a_step_that_fails_is_answered_as_an_unknown_error(on_node):
