@@ -39,6 +39,9 @@ class Cluster:
                 "quorum.etcd.client.port": clients, "quorum.etcd.peer.port": peers,
                 "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500,
                 "default.replication.factor": min(count, 3),
+                "offsets.topic.replication.factor": min(count, 3),
+                "transaction.state.log.replication.factor": min(count, 3),
+                "share.coordinator.state.topic.replication.factor": min(count, 3),
                 "min.insync.replicas": min(count, 2), "num.network.threads": 1,
                 "offsets.topic.num.partitions": 4, **(settings or {})})
             broker.port = port

@@ -49,6 +49,9 @@ def derived(text: str, given: dict, is_here) -> dict[str, str]:
         "listeners": listeners,
         "advertised.listeners": f"{protocol}://{_shown(own)}:{CLIENT_PORT}",
         "default.replication.factor": str(replicas),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
         "min.insync.replicas": str(min(replicas, 2)),
         "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500",
     }

@@ -124,6 +124,11 @@ class Settings:
         return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
+    def is_single_broker(self) -> bool:
+        """Whether no other broker can join: no other controller, and no listener of this one."""
+        return not self.is_member and not self.controller_listeners
+
+    @property
     def all_listeners(self) -> tuple[listeners.Listener, ...]:
         """Those of clients and those of the controller."""
         return (*self.listeners, *self.controller_listeners)

@@ -2,9 +2,10 @@
 
 Owns: the creation under way.
 Invariants: (1) a key's partition depends on the key and the count of partitions alone, and is the
-  one that Kafka computes; (2) the topic is created once, however many ask for it at a time.
-Source: Kafka's Utils.abs(key.hashCode()) % partitions. The replication factor is at most the number
-  of live brokers: one broker alone can serve groups.
+  one that Kafka computes; (2) the topic is created once, however many ask for it at a time; (3) the
+  topic is created with the configured replication factor or not at all, because nothing raises it
+  later. Only a broker that no other can join creates it with one replica instead.
+Source: Kafka's Utils.abs(key.hashCode()) % partitions, DefaultAutoTopicCreationManager, KIP-115.
 """
 
 import asyncio
@@ -54,8 +55,8 @@ class Node(Protocol):
 
 
 class TopicSpec(NamedTuple):
-    """What an internal topic is made with. replication_factor: at most; see the module's head.
-    min_insync: at most as many as the replicas; None: the broker's own."""
+    """What an internal topic is made with. min_insync: at most as many as the replicas; None: the
+    broker's own."""
 
     name: str
     partitions: int
@@ -87,6 +88,7 @@ class InternalTopic:
         self.spec = spec
         self._node = node
         self._creating: asyncio.Future[bool] | None = None
+        self._logged_reason: str | None = None     # Why the last creation failed.
 
     @property
     def current(self) -> Topic | None:
@@ -94,7 +96,10 @@ class InternalTopic:
         return self._node.image.topics.get(self.spec.name)
 
     async def ensure(self) -> Error:
-        """Creates the topic unless it is there. Returns an error code. Keeps (2)."""
+        """Create the topic unless it exists. Keeps (2).
+
+        Returns COORDINATOR_NOT_AVAILABLE while it cannot be created: clients retry.
+        """
         if self.current is None or self._creating is not None:
             if self._creating is None:
                 self._creating = asyncio.ensure_future(self._create())
@@ -108,8 +113,13 @@ class InternalTopic:
 
     async def _create(self) -> bool:
         spec, image = self.spec, self._node.image
-        live = sum(1 for id_ in image.brokers if image.broker_is_active(id_))
-        factor = min(spec.replication_factor, live)
+        factor = 1 if self._node.settings.is_single_broker else spec.replication_factor
+        if factor > len(image.brokers):
+            # Keeps (3).
+            self._log_failure(logging.WARNING, (
+                f"the replication factor is {factor}, registered brokers: {len(image.brokers)}; "
+                "start more brokers, or lower the setting"))
+            return False
         configs = dict(spec.configs)
         if spec.min_insync is not None:
             configs["min.insync.replicas"] = str(min(spec.min_insync, factor))
@@ -121,7 +131,16 @@ class InternalTopic:
                 configs=[new.CreatableTopicConfig(name=name, value=value)
                          for name, value in configs.items()])]))
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            log.error("an internal topic could not be created", extra={
-                "topic": spec.name, "reason": result.message})
+            self._log_failure(
+                logging.WARNING if result.error == ErrorCode.INVALID_REPLICATION_FACTOR
+                else logging.ERROR, result.message)
             return False
+        self._logged_reason = None
         return True
+
+    def _log_failure(self, level: int, reason: str) -> None:
+        """Log each reason once: clients retry several times a second."""
+        if reason != self._logged_reason:
+            self._logged_reason = reason
+            log.log(level, "cannot create an internal topic: its coordinators are not available "
+                    "until it exists", extra={"topic": self.spec.name, "reason": reason})

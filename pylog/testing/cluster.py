@@ -47,7 +47,8 @@ class Cluster:
         replicas = min(count, 3)
         common = {**SETTINGS, "default.replication.factor": replicas,
                   "offsets.topic.replication.factor": replicas,
-                  "transaction.state.log.replication.factor": replicas, **given}
+                  "transaction.state.log.replication.factor": replicas,
+                  "share.coordinator.state.topic.replication.factor": replicas, **given}
         self._controller = Broker(process=processes, host=self._host(CONTROLLER), settings={
             **common, **self._place(CONTROLLER)})
         self.brokers = {number: Broker(

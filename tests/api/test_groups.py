@@ -76,7 +76,7 @@ def test_unknown_kinds_have_no_coordinator(version):
     assert (row.error_code, row.node_id, row.port) == (INVALID_REQUEST, -1, -1)
 
 
-def test_the_replication_factor_is_at_most_the_number_of_live_brokers():
+def test_a_single_broker_creates_the_offsets_topic_with_one_replica():
     async def scenario(broker):
         broker.now_ms = lambda: 0
         coordinator = broker.groups = GroupCoordinator(broker)

@@ -52,6 +52,23 @@ def test_what_is_set_by_name_takes_precedence(tmp_path):
     assert clusters.has_quorum(settings) and not clusters.has_quorum(Settings())
 
 
+def test_internal_topics_have_a_replica_on_each_of_the_first_three_hosts():
+    for hosts, replicas in (("a", "1"), ("a,b,c", "3"), ("a,b,c,d", "3")):
+        texts = derived(hosts, "a")
+        assert {texts[f"{prefix}.replication.factor"] for prefix in (
+            "default", "offsets.topic", "transaction.state.log",
+            "share.coordinator.state.topic")} == {replicas}
+
+
+def test_a_broker_is_single_when_no_other_can_join():
+    assert Settings().is_single_broker
+    assert not Settings(SEVERAL).is_single_broker
+    assert not Settings({
+        "listeners": "PLAINTEXT://:0,CONTROLLER://:0", "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }).is_single_broker
+
+
 SEVERAL = {"process.roles": "broker", "node.id": "2", "controller.listener.names": "CONTROLLER",
            "controller.quorum.voters": "1@h:9093", "listeners": "PLAINTEXT://:0"}
 

@@ -48,13 +48,13 @@ EXISTS, LATER = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.COORDINATOR_NOT_AVAILA
 
 
 class Cluster:
-    """A broker's view of three brokers, of which `active` are there. results: of creations."""
+    """A broker's view of `registered` brokers. results: of creations."""
 
-    def __init__(self, results=(NONE,), active=3, **spec):
+    def __init__(self, results=(NONE,), registered=3, is_single_broker=False, **spec):
         self.asked, self.results = [], list(results)
         self.image = SimpleNamespace(
-            topics={}, brokers={1: None, 2: None, 3: None},
-            broker_is_active=lambda id_: id_ <= active)
+            topics={}, brokers=dict.fromkeys(range(1, registered + 1)))
+        self.settings = SimpleNamespace(is_single_broker=is_single_broker)
         self.controller = SimpleNamespace(create_topics=self._create)
         self.topic = InternalTopic(TopicSpec(
             "__t", 7, spec.get("factor", 3), {"a": "1"}, spec.get("min_insync")), self)
@@ -71,18 +71,34 @@ class Cluster:
         return asyncio.run(work())
 
 
-@pytest.mark.parametrize(("active", "factor", "min_insync", "made"), [
-    (3, 3, None, (3, [])), (2, 3, None, (2, [])), (3, 2, 1, (2, ["1"])), (3, 3, 2, (3, ["2"])),
-    (1, 3, 2, (1, ["1"]))])
-def test_the_topic_has_as_many_replicas_as_there_are_brokers_and_no_more_in_sync(
-        active, factor, min_insync, made):
-    cluster = Cluster(active=active, factor=factor, min_insync=min_insync)
+@pytest.mark.parametrize(("factor", "min_insync", "made"), [
+    (3, None, (3, [])), (2, 1, (2, ["1"])), (3, 2, (3, ["2"])), (1, 2, (1, ["1"]))])
+def test_the_topic_has_the_configured_replicas_and_no_more_in_sync(factor, min_insync, made):
+    cluster = Cluster(factor=factor, min_insync=min_insync)
     assert cluster.ensure() == [NONE]
     (row,) = cluster.asked[0].topics
     configs = {config.name: config.value for config in row.configs}
     assert (row.name, row.num_partitions, row.replication_factor) == ("__t", 7, made[0])
     assert configs.pop("a") == "1" and list(configs.values()) == made[1]
     assert cluster.asked[0].timeout_ms == CREATE_TIMEOUT_MS
+
+
+def test_the_topic_is_not_created_before_enough_brokers_are_registered(caplog):
+    cluster = Cluster(registered=2)
+    assert cluster.ensure(2) == cluster.ensure() + [LATER] == [LATER] * 2
+    assert cluster.asked == []
+    line, = caplog.records     # However often clients retry.
+    assert line.topic == "__t" and "factor is 3, registered brokers: 2" in line.reason
+    cluster.image.brokers[3] = None
+    assert cluster.ensure() == [NONE]
+    assert cluster.asked[0].topics[0].replication_factor == 3
+
+
+def test_a_broker_that_no_other_can_join_creates_the_topic_with_one_replica():
+    cluster = Cluster(registered=1, is_single_broker=True, min_insync=2)
+    assert cluster.ensure() == [NONE]
+    (row,) = cluster.asked[0].topics
+    assert row.replication_factor == 1 and row.configs[-1].value == "1"
 
 
 def test_the_topic_is_made_once_however_many_ask_at_a_time():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native import batch
-from pylog.config import ConfigError
+from pylog.config import ConfigError, Settings
 from pylog.peer.errors import PeerError
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import BYTES_MAX
@@ -24,9 +24,9 @@ class World:
     def __init__(self, name="audit"):
         self.written, self.errors, self.batch_lines_max = [], [], 1_000_000
         self.created, self.node_id = [], NODE_ID
-        self.settings = {"num.partitions": PARTITIONS, "default.replication.factor": 2}
-        self.image = SimpleNamespace(topics={}, brokers={1: None},
-                                     broker_is_active=lambda broker_id: True)
+        self.settings = Settings({
+            "num.partitions": str(PARTITIONS), "default.replication.factor": "2"})
+        self.image = SimpleNamespace(topics={}, brokers={1: None})
         self.controller = self
         self.topic = AuditTopic(name, self, self)
 

@@ -287,7 +287,7 @@ EXPECTED = frozenset((
     "the metadata log cannot be written: tried again", "a snapshot could not be written",
     "what a leader sent cannot be appended", "a replica cannot follow",
     "a replica cannot be truncated", "the coordinator could not write",
-    "an internal topic could not be created"))
+    "cannot create an internal topic: its coordinators are not available until it exists"))
 # Of a coordinator that could not be loaded: what is wrong in its records is told alike.
 OF_DISKS = frozenset(("its directory failed", "no room"))
 
