@@ -1,7 +1,8 @@
 """The consumer of a program with asyncio: the same calls as consumer.Consumer, awaited.
 
 Owns: the waiting of polls; the work is consuming.Consuming's, on the running loop.
-Invariants: (1) one task at a time, but for `wakeup`; (2) callbacks may be coroutine functions.
+Invariants: (1) one task at a time, but for `wakeup`; (2) callbacks may be coroutine functions; (3)
+  positions move only past what a poll returns: when it raises or is cancelled, they stay.
 Source: aiokafka for how it feels; Kafka's consumer for what it means.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from pylog._native.columns import Columns, Record
 from pylog.client.consumer import (
-    ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, empty_batch,
+    ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, Make, empty_batch,
 )
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
@@ -78,18 +79,24 @@ class Consumer:
         """Up to max_records (default max.poll.records) records; empty after `timeout` seconds."""
         most = self._records_max if max_records is None else max_records
         collector = self._core.collector
-        found: list[Record] = await self._poll(timeout, lambda: collector.records(most)) or []
+        found: list[Record] = await self._poll(
+            timeout, lambda: collector.records(most), self._intercepted) or []
+        return found
+
+    def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
-        return found
+        return found, None
 
     async def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                            headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
                            ) -> tuple[Columns, list[TopicPartition]] | None:
         """Native columns, without pyarrow and NumPy, and whose their sources are; None after
         `timeout` seconds without a record. Raises KafkaError."""
-        found = await self._columns(timeout, max_records, headers, max_bytes)
-        return None if found is None else (found, self._core.subscription.known)
+        known = self._core.subscription.known
+        found: tuple[Columns, list[TopicPartition]] | None = await self._columns(
+            timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
+        return found
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                          columns: Iterable[str] = ALL_COLUMNS,
@@ -97,33 +104,33 @@ class Consumer:
         """A pyarrow.RecordBatch, without a row after `timeout` seconds."""
         from pylog.client import arrow
 
-        names = arrow.ordered(columns)
-        found = await self._columns(timeout, max_records, "headers" in names, max_bytes)
-        if found is None:
-            return empty_batch(names)
-        return arrow.record_batch(found, self._core.subscription.known, names)
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found = await self._columns(timeout, max_records, "headers" in names, max_bytes,
+                                    lambda native: (arrow.record_batch(native, known, names), None))
+        return empty_batch(names) if found is None else found
 
     async def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                          columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
                          key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
                          ) -> dict[str, Any]:
-        """NumPy arrays by column name; {} after `timeout` seconds without a record."""
+        """NumPy arrays by column name; {} after `timeout` seconds without a record. Raises
+        RecordDeserializationError at a record whose length is not the dtype's."""
         from pylog.client import arrow
 
-        found = await self._columns(timeout, max_records, False, max_bytes)
-        if found is None:
-            return {}
-        return arrow.numpy_batch(found, self._core.subscription.known, columns, value_dtype,
-                                 key_dtype)
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found: dict[str, Any] | None = await self._columns(
+            timeout, max_records, False, max_bytes,
+            lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype))
+        return found or {}
 
-    async def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
-                       ) -> Columns | None:
+    async def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int,
+                       make: Make) -> Any:
         collector = self._core.collector
-        found: Columns | None = await self._poll(
-            timeout, lambda: collector.columns(max_records, headers, max_bytes))
-        return found
+        return await self._poll(
+            timeout, lambda: collector.columns(max_records, headers, max_bytes), make)
 
-    async def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:
+    async def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
+        """What `make` makes of what `take` took; None after `timeout` seconds."""
         core, event = self._core, self._event
         if core.closed:
             raise ClosedError("the consumer is closed")
@@ -142,10 +149,10 @@ class Consumer:
                 # A loop that polls without pause must not keep what fetches from running. Before it
                 # takes: who is cancelled afterwards would have lost what was taken.
                 await asyncio.sleep(0)
-                found = take()
+                found = await self._handed_out(take, make)
                 if core.fetcher.starved:
                     core.fetcher.poke()
-                if found:
+                if found is not None:
                     return found
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
@@ -157,6 +164,20 @@ class Consumer:
                     pass
         finally:
             core.polling = False
+
+    async def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
+        """Keeps (3). Nothing in it waits, so it cannot be cancelled."""
+        try:
+            found = take()
+            if not found:
+                return None
+            made, unread = make(found)
+        except BaseException:
+            await self._core.take_back()
+            raise
+        if unread:
+            await self._core.take_back(unread)
+        return made
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Record by record, without end: a commit holds what came so far, the last one included.

@@ -69,16 +69,12 @@ class ShareConsumer:
     async def poll(self, timeout: float = 0.0) -> list[Record]:
         """As share_consumer's."""
         self._records.give_back()
-        found = self._records.records(await self._records.core.poll(timeout))
-        self._records.tell()
-        return found
+        return self._records.records(await self._records.core.poll(timeout))
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As share_consumer's."""
         self._records.give_back()
-        found = self._records.arrow(await self._records.core.poll(timeout), columns)
-        self._records.tell()
-        return found
+        return self._records.arrow(await self._records.core.poll(timeout), columns)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """As share_consumer's."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from pylog._native.builder import Column
 from pylog._native.columns import ColumnBuffer, Columns
+from pylog.client.errors import RecordDeserializationError
+from pylog.client.offsets import TopicPartition
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SOURCES_MAX = 1 << 20
@@ -133,8 +135,9 @@ def _times(columns: Columns, kind: Any) -> Any:
 def numpy_batch(
     columns: Columns, sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]],
     wanted: Iterable[str] = COLUMNS, value_dtype: Any = None, key_dtype: Any = None,
+    count: int | None = None,
 ) -> dict[str, Any]:
-    """The columns as NumPy arrays by name.
+    """The columns as NumPy arrays by name; with a count, only so many rows.
 
     offset, timestamp (ms), partition and, as indices into "topics", topic are views. Keys and
     values: with a dtype of 1, 2, 4 or 8 bytes ("<i8", ">f4") a plain array, nulls as zero and
@@ -148,16 +151,70 @@ def numpy_batch(
     for name in ordered(wanted):
         if name == "topic":
             out["topics"] = topics
-            out["topic"] = _view(columns.spread(codes), np.int32)
+            out["topic"] = _view(columns.spread(codes), np.int32)[:count]
         elif name == "partition":
-            out["partition"] = _view(columns.spread(partitions), np.int32)
+            out["partition"] = _view(columns.spread(partitions), np.int32)[:count]
         elif name in ("offset", "timestamp"):
             native = columns.offsets if name == "offset" else columns.timestamps
-            out[name] = _view(native, np.int64)
+            out[name] = _view(native, np.int64)[:count]
         elif name in ("key", "value"):
             dtype = value_dtype if name == "value" else key_dtype
-            _numpy_binary(out, name, columns, None if dtype is None else np.dtype(dtype))
+            _numpy_binary(out, name, columns, None if dtype is None else np.dtype(dtype),
+                          columns.count if count is None else count)
     return out
+
+
+def numpy_rows(
+    columns: Columns, sources: Sequence[TopicPartition], wanted: Iterable[str] = COLUMNS,
+    value_dtype: Any = None, key_dtype: Any = None,
+) -> tuple[dict[str, Any], dict[TopicPartition, int] | None]:
+    """numpy_batch of the rows before the first whose length is not its dtype's.
+
+    Returns the first offset of each partition that is not among them, too; None: all are. Raises
+    RecordDeserializationError when the first row is such a one, ValueError.
+    """
+    try:
+        return numpy_batch(columns, sources, wanted, value_dtype, key_dtype), None
+    except ValueError as failure:
+        row = min(_first_misfit(columns, "value", value_dtype),
+                  _first_misfit(columns, "key", key_dtype))
+        if row == columns.count:
+            raise
+        of_row = _view(columns.spread(list(range(len(sources)))), "i4")
+        offsets = _view(columns.offsets, "i8")
+        if not row:
+            raise RecordDeserializationError.at(
+                sources[of_row[0]], int(offsets[0]), failure) from failure
+    left, firsts = _unique(of_row[row:])
+    unread = {sources[source]: int(offsets[row + first]) for source, first in zip(left, firsts)}
+    return numpy_batch(columns, sources, wanted, value_dtype, key_dtype, row), unread
+
+
+def _unique(numbers: Any) -> tuple[list[int], list[int]]:
+    """(the numbers, where each is first)."""
+    import numpy as np
+
+    found, firsts = np.unique(numbers, return_index=True)
+    return found.tolist(), firsts.tolist()
+
+
+def _first_misfit(columns: Columns, name: str, dtype: Any) -> int:
+    """The first row whose key or value is not null and not as long as the dtype; else the count."""
+    import numpy as np
+
+    if dtype is None:
+        return columns.count
+    misfits = np.diff(_view(getattr(columns, f"{name}_offsets"), "i4")) != np.dtype(dtype).itemsize
+    validity = getattr(columns, f"{name}_validity")
+    if validity is not None:
+        misfits &= _bits(validity, columns.count) == 1
+    return int(misfits.argmax()) if misfits.any() else columns.count
+
+
+def _bits(validity: Any, count: int) -> Any:
+    import numpy as np
+
+    return np.unpackbits(np.frombuffer(validity, dtype=np.uint8), bitorder="little", count=count)
 
 
 def _view(native: Any, dtype: Any) -> Any:
@@ -166,7 +223,8 @@ def _view(native: Any, dtype: Any) -> Any:
     return np.frombuffer(native, dtype=dtype)
 
 
-def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any) -> None:
+def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any,
+                  count: int) -> None:
     import numpy as np
 
     from pylog.client.serialization.fixed import array_of
@@ -175,14 +233,12 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any) 
     data = getattr(columns, f"{name}_data")
     validity = getattr(columns, f"{name}_validity")
     if validity is not None:
-        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), bitorder="little",
-                             count=columns.count)
-        out[f"{name}_null"] = bits == 0
+        out[f"{name}_null"] = _bits(validity, count) == 0
     if dtype is None:
-        out[f"{name}_offsets"] = np.frombuffer(offsets, dtype=np.int32)
-        out[f"{name}_data"] = np.frombuffer(data, dtype=np.uint8)
+        found = out[f"{name}_offsets"] = _view(offsets, np.int32)[:count + 1]
+        out[f"{name}_data"] = _view(data, np.uint8)[:found[-1]]
         return
-    out[name] = array_of(offsets, data, validity, columns.count, dtype)
+    out[name] = array_of(offsets, data, validity, count, dtype)
 
 
 # ---- the other way: what pyarrow has, for native code

@@ -2,7 +2,8 @@
 
 Owns: the thread's side of polling; the work is consuming.Consuming's, on the shared event loop.
 Invariants: (1) one thread at a time, but for `wakeup`; (2) a poll that finds records waiting does
-  not go through the event loop; (3) callbacks run on the thread that polls.
+  not go through the event loop; (3) callbacks run on the thread that polls; (4) positions move only
+  past what a poll returns: when it raises, they stay.
 Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in Python.
 """
 
@@ -34,6 +35,8 @@ CLOSE_S = 30.0
 COLUMN_RECORDS_MAX = 100_000
 COLUMN_BYTES_MAX = 8 << 20
 ALL_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+# What a poll returns, and the first offset of each partition that is not in it, if any.
+Make = Callable[[Any], tuple[Any, Mapping[TopicPartition, int] | None]]
 
 
 class Consumer:
@@ -72,10 +75,14 @@ class Consumer:
         """
         most = self._records_max if max_records is None else max_records
         collector = self._core.collector
-        found: list[Record] = self._poll(timeout, lambda: collector.records(most)) or []
+        found: list[Record] = self._poll(
+            timeout, lambda: collector.records(most), self._intercepted) or []
+        return found
+
+    def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
-        return found
+        return found, None
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS,
@@ -87,11 +94,10 @@ class Consumer:
         """
         from pylog.client import arrow
 
-        names = arrow.ordered(columns)
-        found = self._columns(timeout, max_records, "headers" in names, max_bytes)
-        if found is None:
-            return empty_batch(names)
-        return arrow.record_batch(found, self._core.subscription.known, names)
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found = self._columns(timeout, max_records, "headers" in names, max_bytes,
+                              lambda native: (arrow.record_batch(native, known, names), None))
+        return empty_batch(names) if found is None else found
 
     def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
@@ -100,32 +106,35 @@ class Consumer:
         """NumPy arrays by column name; {} after `timeout` seconds without a record.
 
         With a dtype of 1 to 8 bytes ("<i8", ">f4") keys or values become one plain array. Otherwise
-        `value_offsets` and `value_data` as in Arrow. Raises KafkaError, ValueError.
+        `value_offsets` and `value_data` as in Arrow. Raises KafkaError, ValueError, and
+        RecordDeserializationError at a record whose length is not the dtype's.
         """
         from pylog.client import arrow
 
-        found = self._columns(timeout, max_records, False, max_bytes)
-        if found is None:
-            return {}
-        return arrow.numpy_batch(found, self._core.subscription.known, columns, value_dtype,
-                                 key_dtype)
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found: dict[str, Any] | None = self._columns(
+            timeout, max_records, False, max_bytes,
+            lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype))
+        return found or {}
 
     def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                      headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
                      ) -> tuple[Columns, list[TopicPartition]] | None:
         """Native columns, without pyarrow and NumPy, and whose their sources are; None after
         `timeout` seconds without a record. Raises KafkaError."""
-        found = self._columns(timeout, max_records, headers, max_bytes)
-        return None if found is None else (found, self._core.subscription.known)
-
-    def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
-                 ) -> Columns | None:
-        collector = self._core.collector
-        found: Columns | None = self._poll(
-            timeout, lambda: collector.columns(max_records, headers, max_bytes))
+        known = self._core.subscription.known
+        found: tuple[Columns, list[TopicPartition]] | None = self._columns(
+            timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
         return found
 
-    def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:
+    def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int,
+                 make: Make) -> Any:
+        collector = self._core.collector
+        return self._poll(
+            timeout, lambda: collector.columns(max_records, headers, max_bytes), make)
+
+    def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
+        """What `make` makes of what `take` took; None after `timeout` seconds."""
         core, event = self._core, self._event
         if core.closed:
             raise ClosedError("the consumer is closed")
@@ -143,10 +152,10 @@ class Consumer:
                     left_s = timeout if end_s is None else max(0.0, end_s - time.monotonic())
                     end_s = time.monotonic() + left_s if end_s is None else end_s
                     self._desk.run(core.attend(left_s))
-                found = take()
+                found = self._handed_out(take, make)
                 if core.fetcher.starved:
                     self._driver.post(core.fetcher.poke)
-                if found:
+                if found is not None:
                     return found
                 now_s = time.monotonic()
                 if end_s is None:
@@ -156,6 +165,20 @@ class Consumer:
                 event.wait(end_s - now_s)
         finally:
             core.polling = False
+
+    def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
+        """Keeps (4)."""
+        try:
+            found = take()
+            if not found:
+                return None
+            made, unread = make(found)
+        except BaseException:
+            self._desk.run(self._core.take_back())
+            raise
+        if unread:
+            self._desk.run(self._core.take_back(unread))
+        return made
 
     def __iter__(self) -> Iterator[Record]:
         """Record by record, without end: a commit holds what came so far, the last one included.

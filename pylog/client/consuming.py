@@ -375,6 +375,20 @@ class Consuming(Committing):
             iteration.put_back()
             self.fetcher.poke()
 
+    async def take_back(self, unread: Mapping[TopicPartition, int] | None = None) -> None:
+        """The application did not get what this poll took: has it fetched again.
+
+        unread: the first offset of each partition that it did not get; None: it got nothing.
+        """
+        for tp, state in self.subscription.states.items():
+            if state.poll != self.collector.poll or unread is not None and tp not in unread:
+                continue
+            state.position = state.before if unread is None else unread[tp]
+            state.record_epoch = state.before_epoch
+            state.go_back()
+        self.collector.forget_read()
+        self.fetcher.poke()
+
     async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
         """Waits until it is known."""
         state = self.subscription.state(tp)

@@ -147,6 +147,21 @@ class SerializationError(KafkaError):
     offset: int | None = None
 
 
+class RecordDeserializationError(SerializationError, ValueError):
+    """A record could not be deserialized. The position stays at it: seek past it to go on.
+
+    partition: its TopicPartition; offset: its offset.
+    """
+
+    @classmethod
+    def at(cls, partition: Any, offset: int, reason: object,
+           remedy: str = "seek past it to go on") -> RecordDeserializationError:
+        """Of the record at this offset of a TopicPartition."""
+        made = cls(f"{partition}, offset {offset}: {reason}; {remedy}")
+        made.partition, made.offset = partition, offset
+        return made
+
+
 class BufferFullError(RetriableError):
     """The producer's buffer stayed full for longer than max.block.ms."""
 

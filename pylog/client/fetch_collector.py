@@ -1,9 +1,10 @@
 """Makes records or columns of what was fetched, and moves the positions on.
 
 Owns: the column readers.
-Invariants: (1) a position moves past exactly what was handed out; (2) an error comes after all good
-  records before it, in a call of its own; (3) what a deserializer refuses stays where it is until
-  the application seeks past it.
+Invariants: (1) a position moves past exactly what was handed out: Consuming.take_back() moves it
+  back when the application did not get what was taken; (2) an error comes after all good records
+  before it, in a call of its own; (3) what a deserializer refuses stays where it is until the
+  application seeks past it.
 Source: pylog._native.columns.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog._native.columns import ColumnReader, Columns, Fetched, Record, RecordsError, records
-from pylog.client.errors import KafkaError, SerializationError, error
+from pylog.client.errors import KafkaError, RecordDeserializationError, error
 from pylog.client.measures import Records
 from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 
@@ -60,12 +61,13 @@ class FetchCollector:
             if self.key is not None or self.value is not None:
                 good, failure = self._deserialize(found)
                 if failure is not None:
-                    self._go_back(item, found[good].offset)
+                    offset = found[good].offset
+                    self._stop_at(item, offset)
                     self.counts.batch(state.topic, good, 0)
                     if not (out or good):
                         # An exception keeps the locals; the buffer must not live as long.
                         fetched = None
-                        raise _refused(item, failure) from failure
+                        raise RecordDeserializationError.at(state.tp, offset, failure) from failure
                     return out + found[:good]
             self._advance(item, fetched, len(found))
             out = out + found if out else found
@@ -84,11 +86,19 @@ class FetchCollector:
                 return place, failure
         return len(found), None
 
-    def _go_back(self, item: CompletedFetch, offset: int) -> None:
-        """The record at `offset` is the next one again. Keeps (1), (3)."""
+    def _stop_at(self, item: CompletedFetch, offset: int) -> None:
+        """Hands out the records before `offset`, which is read again next. Keeps (1), (3)."""
         if item.epoch == item.state.epoch:
+            item.state.handed_on(self.poll)
             item.state.position = offset
         item.fetched, item.start = None, offset
+
+    def forget_read(self) -> None:
+        """Has what was read and not handed out read again. Keeps (1)."""
+        self._readers.clear()
+        item = self.queue.head()
+        if item is not None and item.state.position is not None:
+            item.fetched, item.start = None, item.state.position
 
     def columns(self, records_max: int, headers: bool, bytes_max: int) -> Columns | None:
         """Up to records_max records as columns; None: nothing is there. Raises KafkaError.
@@ -153,11 +163,3 @@ class FetchCollector:
 def _corrupt(item: CompletedFetch, broken: RecordsError) -> KafkaError:
     return error(broken.code, f"{broken}; seek past offset {broken.offset} to go on",
                  str(item.state.tp))
-
-
-def _refused(item: CompletedFetch, failure: Exception) -> SerializationError:
-    state = item.state
-    made = SerializationError(
-        f"{state.tp}, offset {state.position}: {failure}; seek past it to go on")
-    made.partition, made.offset = state.tp, state.position
-    return made

@@ -78,16 +78,12 @@ class ShareConsumer:
         acknowledged in mode explicit.
         """
         self._records.give_back()
-        found = self._records.records(self._desk.run(self._core.poll(timeout)))
-        self._records.tell()
-        return found
+        return self._records.records(self._desk.run(self._core.poll(timeout)))
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As poll, as a pyarrow.RecordBatch: Consumer.poll_arrow's columns and delivery_count."""
         self._records.give_back()
-        found = self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
-        self._records.tell()
-        return found
+        return self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
 
     def __iter__(self) -> Iterator[Record]:
         """Record by record, without end. An iteration that was left is gone on with by the next

@@ -3,12 +3,14 @@
 Owns: how often the records of the last poll were delivered.
 Invariants: (1) only what was acquired is handed out: a batch may hold records of other members;
   (2) every acquired offset is in hand, as a gap where there is no record; (3) what cannot be read
-  is rejected, what a deserializer refuses is released, and that is raised after all good records.
+  is rejected, what a deserializer refuses is released, and that is raised after all good records;
+  (4) when a poll raises, the records that it acquired are released.
 Source: KIP-932; Kafka's ShareCompletedFetch, for (3).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from pylog.protocol.counts import counted
 from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client import arrow
 from pylog.client.acknowledgements import Acknowledge
-from pylog.client.errors import IllegalStateError, SerializationError, error
+from pylog.client.errors import IllegalStateError, RecordDeserializationError, error
 from pylog.client.offsets import TopicPartition
 from pylog.client.share_session import Acquired
 from pylog.client.sharing import Sharing
@@ -37,26 +39,43 @@ class ShareRecords:
         self._interceptors = [found for found in settings["interceptor.classes"] or ()
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        self._in_hand: set[TopicPartition] = set()  # Of the poll that is being handed out.
         # Of the iteration that is under way: what it has yet to hand out.
         self.rest: Iterator[Record] | None = None
 
     def records(self, acquired: Iterable[Acquired]) -> list[Record]:
         """Raises KafkaError when there is nothing else."""
         out: list[Record] = []
-        for item in self._begun(acquired):
-            found, broken = self._read(item)
-            mine = list(_mine(found, item.ranges))
-            offsets = {record.offset for record in mine}
-            self._took(item, offsets, broken)
-            out += self._deserialized(item.tp, mine)
-        for interceptor in self._interceptors:
-            out = interceptor.on_consume(out)
-        return self._good(out)
+        with self._handing_out(acquired) as items:
+            for item in items:
+                found, broken = self._read(item)
+                mine = list(_mine(found, item.ranges))
+                offsets = {record.offset for record in mine}
+                self._took(item, offsets, broken)
+                out += self._deserialized(item.tp, mine)
+            for interceptor in self._interceptors if out else ():
+                out = interceptor.on_consume(out)
+            self.tell()
+            return self._good(out)
 
-    def _begun(self, acquired: Iterable[Acquired]) -> list[Acquired]:
+    @contextlib.contextmanager
+    def _handing_out(self, acquired: Iterable[Acquired]) -> Iterator[list[Acquired]]:
+        """Keeps (4)."""
         items = list(acquired)
         self._counts = {item.tp: item.ranges for item in items}
-        return items
+        self._in_hand.clear()
+        try:
+            yield items
+        except BaseException:
+            for item in items:
+                if item.tp not in self._in_hand:
+                    self.core.took(item, ())
+                hand = self.core.in_hand[item.tp]
+                for first, last, _ in item.ranges:
+                    for offset in range(first, last + 1):
+                        if hand.has(offset):
+                            hand.kinds.setdefault(offset, int(Acknowledge.RELEASE))
+            raise
 
     def _good(self, out: Any) -> Any:
         """Keeps (3)."""
@@ -91,6 +110,7 @@ class ShareRecords:
         elif released:
             unread = [offset for offset in gaps if offset > max(offsets, default=-1)]
         self.core.took(item, gaps)
+        self._in_hand.add(item.tp)
         kind = Acknowledge.RELEASE if released else Acknowledge.REJECT
         for offset in unread:
             self.core.in_hand[item.tp].acknowledge(offset, kind)
@@ -107,9 +127,7 @@ class ShareRecords:
                 if value is not None and record.value is not None:
                     record.value = value(record.value)
             except Exception as refused:  # Whatever an application's deserializer raises.
-                made = SerializationError(
-                    f"{tp}, offset {record.offset}: {refused}; it is released")
-                made.partition, made.offset = tp, record.offset
+                made = RecordDeserializationError.at(tp, record.offset, refused, "it is released")
                 made.__cause__ = refused
                 self.core.in_hand[tp].acknowledge(record.offset, Acknowledge.RELEASE)
                 self.core.fail(made)
@@ -119,11 +137,15 @@ class ShareRecords:
 
     def arrow(self, acquired: Iterable[Acquired], columns: Iterable[str]) -> Any:
         """A pyarrow.RecordBatch; without a row when nothing was acquired. Raises KafkaError."""
+        with self._handing_out(acquired) as items:
+            batch = self._batch(items, _ordered(columns))
+            self.tell()
+            return self._good(batch)
+
+    def _batch(self, items: list[Acquired], wanted: list[str]) -> Any:
         import numpy as np
         import pyarrow as pa
 
-        wanted = _ordered(columns)
-        items = self._begun(acquired)
         reader = ColumnReader(headers="headers" in wanted)
         read, counts = [], []
         for source, item in enumerate(items):
@@ -154,7 +176,7 @@ class ShareRecords:
                 schema=batch.schema.append(pa.field("delivery_count", pa.int16(), False)))
         if not of_each.all():
             batch = batch.filter(pa.array(of_each > 0))      # Keeps (1).
-        return self._good(batch)
+        return batch
 
     def iterate(self, found: Iterable[Record]) -> None:
         """A poll gave these, for next_record(): only what that handed out is accepted without a
