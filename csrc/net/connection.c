@@ -66,11 +66,13 @@ void connection_run_ready(struct reactor *r) {
     r->ready.first = now.first;
 }
 
-static void left(struct reactor *r, const uint8_t ip[16]) REQUIRES(r->role) {
+static void left(struct reactor *r, const uint8_t ip[16], struct listener_limit *limit)
+    REQUIRES(r->role) {
     peers_leave(r->all->peers, ip);
     unsigned before = atomic_fetch_sub(&r->all->connections, 1);
+    unsigned of_listener = atomic_fetch_sub(&limit->connections, 1);
     unsigned load = atomic_fetch_sub(&r->load, 1);
-    assert(load > 0 && before > 0);
+    assert(load > 0 && before > 0 && of_listener > 0);
 }
 
 static void learn_local_address(struct connection *c) {
@@ -122,11 +124,12 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     if (a->maker != NULL) a->maker->release(a->maker);
     if (c == NULL) {
         close(a->fd);
-        left(r, a->peer.ip);
+        left(r, a->peer.ip, a->limit);
         return;
     }
     c->timer.kind = TIMER_CONNECTION;
     c->listener = a->listener;
+    c->limit = a->limit;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
     c->mark_bytes = 1;
@@ -155,7 +158,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     receive_trim(r, c, false);
     end_transport(c);
     close(c->transport.fd);
-    left(r, c->peer.ip);
+    left(r, c->peer.ip, c->limit);
     if (c->quota != NULL) quota_client_release(c->quota);
     if (c->watched) {
         struct event *e = events_make(EVENT_CLOSED, 0);

@@ -127,6 +127,11 @@ void reactors_free(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++) free_reactor(&rs->reactors[i]);
     if (rs->events != NULL) events_free(rs->events);
     if (rs->peers != NULL) peers_free(rs->peers);
+    while (rs->listener_limits != NULL) {
+        struct listener_limit *next = rs->listener_limits->next;
+        free(rs->listener_limits);
+        rs->listener_limits = next;
+    }
     free(rs->control);
     free(rs);
 }

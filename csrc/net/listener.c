@@ -164,7 +164,8 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         return true;
     }
     struct listener_accepted a = {
-        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker};
+        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker,
+        .limit = l->limit};
     listener_address(&from, &a.peer);
     if (r->all->config.quotas != NULL)
         a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
@@ -174,14 +175,20 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         return true;
     }
     atomic_fetch_add(&r->all->connections, 1);
+    atomic_fetch_add(&l->limit->connections, 1);
     if (a.maker != NULL) a.maker->retain(a.maker);
     place(r, &a);
     return true;
 }
 
+static bool is_full(struct reactor *r, const struct listener_socket *l) REQUIRES(r->role) {
+    return atomic_load(&r->all->connections) >= atomic_load(&r->all->connections_max) ||
+           atomic_load(&l->limit->connections) >= atomic_load(&l->limit->connections_max);
+}
+
 void listener_accept(struct reactor *r, struct listener_socket *l) {
     for (int i = 0; i < ACCEPT_TURN; i++) {
-        if (atomic_load(&r->all->connections) >= atomic_load(&r->all->connections_max)) {
+        if (is_full(r, l)) {
             pause_accepting(r, l);
             return;
         }
@@ -300,9 +307,30 @@ static struct listener_socket *rooms(uint32_t count) {
     return first;
 }
 
+/* The limit of a listener, without one at first. NULL: out of memory. */
+static struct listener_limit *limit_of(struct reactors *rs, int listener) ON_CONTROL_PLANE {
+    struct listener_limit *limit = rs->listener_limits;
+    while (limit != NULL && limit->listener != listener) limit = limit->next;
+    if (limit != NULL) return limit;
+    limit = calloc(1, sizeof *limit);
+    if (limit == NULL) return NULL;
+    limit->listener = listener;
+    atomic_store(&limit->connections_max, UINT32_MAX);
+    limit->next = rs->listener_limits;
+    rs->listener_limits = limit;
+    return limit;
+}
+
+bool reactors_set_listener_limit(struct reactors *rs, int listener, uint32_t connections_max) {
+    struct listener_limit *limit = limit_of(rs, listener);
+    if (limit == NULL) return false;
+    atomic_store(&limit->connections_max, connections_max);
+    return true;
+}
+
 /* All of them or, with a negative errno, none: what a reactor has cannot be taken back. */
 static int hand_out(struct reactors *rs, const struct reactors_listener *wanted, int first,
-                    struct sockets *s) ON_CONTROL_PLANE {
+                    struct listener_limit *limit, struct sockets *s) ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
         if (listen(s->fds[i], wanted->backlog) != 0) return -errno;
@@ -315,6 +343,7 @@ static int hand_out(struct reactors *rs, const struct reactors_listener *wanted,
         l->fd = s->fds[i];
         l->listener = wanted->listener;
         l->flags = wanted->flags;
+        l->limit = limit;
         l->maker = wanted->maker;
         if (l->maker != NULL) l->maker->retain(l->maker);
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
@@ -339,6 +368,11 @@ int reactors_join(struct reactors *rs, const struct reactors_listener *l, int fi
     int failed = getaddrinfo(host[0] == 0 ? NULL : host, "0", &wanted, &found);
     if (failed == EAI_SYSTEM) return -errno;
     if (failed != 0) return failed == EAI_MEMORY ? -ENOMEM : -EADDRNOTAVAIL;
+    struct listener_limit *limit = limit_of(rs, l->listener);
+    if (limit == NULL) {
+        freeaddrinfo(found);
+        return -ENOMEM;
+    }
     uint32_t count = 0;
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) count++;
     struct sockets s = {.fds = malloc(count * (size_t)atomic_load(&rs->active) * sizeof(int))};
@@ -348,7 +382,7 @@ int reactors_join(struct reactors *rs, const struct reactors_listener *l, int fi
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
         bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);
-        int error = bound < 0 ? bound : hand_out(rs, l, first, &s);
+        int error = bound < 0 ? bound : hand_out(rs, l, first, limit, &s);
         if (error < 0) {
             bound = error;
             close_sockets(&s);

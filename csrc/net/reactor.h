@@ -85,6 +85,10 @@ void reactors_unlisten(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Connections beyond a lowered limit stay. */
 void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits)
     ON_CONTROL_PLANE;
+/* The connections of one listener; those beyond a lowered limit stay. May come before
+ * reactors_listen. False: out of memory, nothing has changed. */
+bool reactors_set_listener_limit(struct reactors *rs, int listener, uint32_t connections_max)
+    ON_CONTROL_PLANE;
 /* max.connections.per.ip.overrides, in place of those before: `addresses` are 16 bytes each. False:
  * out of memory, nothing has changed. */
 bool reactors_set_overrides(struct reactors *rs, const uint8_t *addresses,

@@ -167,14 +167,23 @@ struct connection {
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
     int32_t listener;
+    struct listener_limit *limit;
     uint32_t principal;
     struct event_address local, peer;
     uint8_t client_id_len; /* of its last request */
     uint8_t client_id[CLIENT_ID_BYTES_MAX];
 };
 
+/* listener.name.<listener>.max.connections. Lives until reactors_free, so that the last connection
+ * of a closed listener still finds it. */
+struct listener_limit {
+    struct listener_limit *next;
+    int listener;
+    atomic_uint connections, connections_max;
+};
 struct listener_socket {
     struct listener_socket *next;
+    struct listener_limit *limit;
     struct timer timer;
     int fd, listener;
     uint32_t index;
@@ -186,6 +195,7 @@ struct listener_accepted {
     unsigned flags;
     int32_t refused_ms; /* its address begins too many: closed after so long, unread */
     struct transport_maker *maker; /* one reference; NULL: the bytes are as they are */
+    struct listener_limit *limit;
     struct event_address peer;
 };
 
@@ -242,6 +252,7 @@ struct reactors {
     const atomic_uint *quota_generation;
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
     atomic_uint connections, connections_max, connections_per_ip_max;
+    struct listener_limit *listener_limits; /* only the control plane walks and extends the list */
     atomic_uint descriptors_max, descriptor_end;
     atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;

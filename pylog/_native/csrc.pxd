@@ -739,6 +739,7 @@ cdef extern from "net/reactor.h" nogil:
     int reactors_join(reactors *rs, const reactors_listener *l, int first)
     void reactors_unlisten(reactors *rs, int listener)
     void reactors_set_limits(reactors *rs, const reactors_limits *limits)
+    bint reactors_set_listener_limit(reactors *rs, int listener, uint32_t connections_max)
     bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
                                 const uint32_t *counts_max, uint32_t count)
     int reactors_resize(reactors *rs, int threads)

@@ -321,6 +321,15 @@ cdef class Reactors:
             free(counts_max)
         csrc.reactors_set_limits(self.ptr, &limits)
 
+    def set_listener_limit(self, int listener, connections_max):
+        """Limits the open connections of one listener; those beyond a lowered limit stay.
+
+        listener: its number as in listen(), which may come later. Raises MemoryError.
+        """
+        if not csrc.reactors_set_listener_limit(self.ptr, listener,
+                                                _at_most(connections_max, UINT32_MAX)):
+            raise MemoryError("limits")
+
     @property
     def threads(self):
         """The number of reactors that take connections."""

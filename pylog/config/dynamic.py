@@ -41,6 +41,14 @@ LISTENER_ONLY = frozenset((
     "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password",
     "ssl.truststore.type"))
 
+# What a listener's prefix has an effect on; pylog reads anything else for all listeners together.
+OF_LISTENER = frozenset((*AT_LEAST_ONE[1:], "connections.max.reauth.ms"))
+OF_LISTENER_PREFIXES = ("sasl.", "ssl.")
+# Java classes that decide who a client is. A broker that ignored one would grant rights by another
+# name or another password.
+IDENTITY_CLASSES = frozenset(("principal.builder.class", "sasl.server.callback.handler.class"))
+KAFKAS_CLASSES = "org.apache.kafka.common.security."
+
 _PREFIX = re.compile(r"listener\.name\.([^.]*)\.(.+)")
 _OF_MECHANISM = ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.login.class",
                  "sasl.server.callback.handler.class", "connections.max.reauth.ms")
@@ -69,6 +77,20 @@ def listener_of(name: str) -> str | None:
     """The listener whose prefix `name` has, or None."""
     found = _PREFIX.fullmatch(name)
     return None if found is None else found[1]
+
+
+def has_listener_effect(name: str) -> bool:
+    """Return True if `name` has no listener prefix, or one that changes what pylog does."""
+    base = base_name(name)
+    return base == name or base in OF_LISTENER or base.startswith(OF_LISTENER_PREFIXES)
+
+
+def check_identity_class(name: str, text: object) -> None:
+    """Raise ConfigError for a Java class that would decide who a client is."""
+    if base_name(name) in IDENTITY_CLASSES and text \
+            and not str(text).startswith(KAFKAS_CLASSES):
+        raise ConfigError(f"{name}={text}: brokerd cannot load Java classes, and without this one "
+                          "clients would be identified differently. Remove the setting")
 
 
 def setting(name: str):
@@ -137,6 +159,8 @@ def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Val
     if own:
         raise ConfigError("Cannot update these configs at default cluster level, broker id must "
                           f"be specified: [{', '.join(own)}]")
+    for name, text in texts.items():
+        check_identity_class(name, text)
     typed = {name: values.parse(setting(name), text) for name, text in texts.items()
              if setting(name) is not None}
     for name in typed.keys() & LEAST:

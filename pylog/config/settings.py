@@ -9,6 +9,7 @@ Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's ch
   start, as observed.
 """
 
+import codecs
 import copy
 import os
 import re
@@ -271,6 +272,7 @@ class Settings:
         where = self._origins.get(name)
         try:
             value = self._typed(name, text)
+            dynamic.check_identity_class(name, value)
         except ConfigError as error:
             raise ConfigError(f"{error} ({where})" if where else str(error)) from None
         if catalogue.is_broker(name):
@@ -278,10 +280,12 @@ class Settings:
             if catalogue.broker(name).effect == "live":
                 return
         known = dynamic.setting(name)
-        if name in catalogue.PLUGIN or known is not None and known.effect == "live":
-            return
         place = f" ({where})" if where else ""
-        self.warnings.append(f"{name} has no effect in pylog yet{place}")
+        if not dynamic.has_listener_effect(name):
+            self.warnings.append(f"{name} has no effect: set {dynamic.base_name(name)}, which "
+                                 f"applies to all listeners{place}")
+        elif name not in catalogue.PLUGIN and (known is None or known.effect != "live"):
+            self.warnings.append(f"{name} has no effect in pylog yet{place}")
 
     def _typed(self, name: str, text) -> values.Value:
         if catalogue.is_broker(name):
@@ -387,6 +391,8 @@ class Settings:
 def _read(path: str) -> str:
     with open(path, "rb") as file:
         data = file.read()
+    # Windows editors begin a file with a byte order mark.
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

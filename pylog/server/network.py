@@ -154,6 +154,7 @@ class Network:
 
             dumps.keep_out()
         tls = self._tls_of(listener)
+        self._limit_listener(number, listener.name)
         port = self.reactors.listen(
             number, listener.host, listener.port, self._backlog, self._flags(listener),
             None if tls is None else tls.maker)
@@ -220,10 +221,17 @@ class Network:
             self._limits_by_address = {
                 address: count for host, count in self._limits_by_host.items()
                 for address in _addresses(host)}
+        for number, (listener, _) in self._open.items():
+            self._limit_listener(number, listener.name)
         self.reactors.set_limits(
             self._settings["max.connections"], self._settings["max.connections.per.ip"],
             self._limits_by_address,
             *limits.connections(len(self._settings.log_dirs)))
+
+    def _limit_listener(self, number: int, name: str) -> None:
+        """Apply listener.name.<listener>.max.connections, or max.connections without one."""
+        self.reactors.set_listener_limit(
+            number, self._settings.of_listener(name, "max.connections"))
 
     def report_shortages(self, now_ms: int) -> None:
         """Logs, now and then, that descriptors or input buffers are short. Once a second or so."""

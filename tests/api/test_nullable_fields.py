@@ -5,7 +5,7 @@ The requests come from the message tables, so a new API or version is covered by
 
 import pytest
 
-from pylog.protocol import api, codec, messages, tables
+from pylog.protocol import api, messages, tables
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.security.caller import Caller

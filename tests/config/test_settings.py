@@ -78,6 +78,33 @@ def test_a_setting_without_effect_is_taken_with_a_warning():
         "num.replica.alter.log.dirs.threads", "listener.name.inside.ssl.protocol"]
 
 
+def test_setting_for_one_listener_that_applies_to_all_gives_a_warning():
+    settings = Settings({"listener.name.inside.socket.send.buffer.bytes": "1000",
+                         "listener.name.inside.max.connections": "5",
+                         "listener.name.inside.plain.sasl.jaas.config": "x required;"})
+    assert [warning.split()[0] for warning in settings.warnings] == [
+        "listener.name.inside.socket.send.buffer.bytes"]
+    assert "socket.send.buffer.bytes" in settings.warnings[0]
+
+
+@pytest.mark.parametrize("name", [
+    "principal.builder.class", "listener.name.plaintext.principal.builder.class",
+    "sasl.server.callback.handler.class",
+    "listener.name.sasl_ssl.plain.sasl.server.callback.handler.class"])
+def test_java_class_that_identifies_clients_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}=com.example.Own.*cannot load Java classes"):
+        Settings({name: "com.example.Own"})
+    with pytest.raises(ConfigError):
+        Settings({}).check_dynamic({name: "com.example.Own"}, True)
+    Settings({name: "org.apache.kafka.common.security.Kafkas"})
+
+
+def test_byte_order_mark_at_the_start_of_a_file_is_ignored(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_bytes(b"\xef\xbb\xbfnode.id=7\n")
+    assert Settings.load(str(path))["node.id"] == 7
+
+
 def test_a_password_is_not_repeated_in_a_message():
     text = Settings({"ssl.key.password": "s3cret"}).explain("ssl.key.password")
     assert "s3cret" not in text

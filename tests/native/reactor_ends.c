@@ -300,7 +300,10 @@ static int hand_on(struct reactor *to) {
     int fd = arrive_from(1);
     struct listener_accepted *late = calloc(1, sizeof *late);
     *late = (struct listener_accepted){.fd = incoming[--incoming_count].result,
-                                       .listener = LISTENER};
+                                       .listener = LISTENER,
+                                       .limit = all->listener_limits};
+    CHECK(late->limit != NULL && late->limit->listener == LISTENER);
+    late->limit->connections++;
     CHECK(peers_enter(all->peers, late->peer.ip, 1));
     all->connections++;
     to->load++;

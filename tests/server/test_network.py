@@ -13,6 +13,9 @@ class _Reactors:
     def set_limits(self, most, most_of_one, addresses, *_):
         self.limits = most, addresses
 
+    def set_listener_limit(self, number, most):
+        self.listener_limit = number, most
+
 
 def test_a_change_of_another_setting_asks_no_resolver(monkeypatch):
     asked, reactors = [], _Reactors()

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from pylog.testing import Broker
+from pylog.testing.ports import free_port
 from tests.brokers import Brokerd, Kafka, answers
 from tests.wire import raw
 from tests.wire.messages import ask
@@ -73,6 +75,33 @@ def test_connections_beyond_max_connections_wait_or_are_closed(start):
     while not answers(broker.port) and time.monotonic() < end_s:
         time.sleep(0.05)
     assert answers(broker.port)
+
+
+def test_max_connections_of_one_listener_limits_only_that_listener():
+    ports = free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{ports[0]},OTHER://127.0.0.1:{ports[1]}"
+    with Broker(settings={
+            "listeners": listeners,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+            "listener.name.other.max.connections": "2"}):
+        held = [Connection(ports[1]) for _ in range(2)]
+        assert all(_served(connection) for connection in held)
+        with Connection(ports[1], wait_s=1) as extra:
+            assert not _served(extra)
+        unlimited = [Connection(ports[0]) for _ in range(5)]
+        assert all(_served(connection) for connection in unlimited)
+        _set(unlimited[0], "listener.name.other.max.connections", "3")
+        with Connection(ports[1], wait_s=20) as third:
+            assert _served(third)
+        for connection in (*held, *unlimited):
+            connection.close()
+
+
+def _set(connection, name, value):
+    answer = ask(connection, 44, 1, validate_only=False, resources=[
+        {"resource_type": 4, "resource_name": "1", "configs": [
+            {"name": name, "config_operation": 0, "value": value}]}])
+    assert answer["responses"][0]["error_code"] == 0, answer
 
 
 def test_message_max_bytes_of_the_broker_holds_for_new_topics(start):
