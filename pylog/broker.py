@@ -424,10 +424,16 @@ class Broker:
 
     def _task_ended(self, task: asyncio.Task) -> None:
         """Without it nothing that was decided would come into force, and requests would wait."""
-        if not task.cancelled():
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if isinstance(failure, StartError):
+            # Its message says what to do: a traceback would hide that.
+            log.critical("brokerd stops: %s", failure)
+        else:
             log.critical("brokerd stops: the metadata cannot be followed any more",
-                         exc_info=task.exception())
-            self.broken.set()
+                         exc_info=failure)
+        self.broken.set()
 
     async def _follow_recovery(self) -> None:
         """Lets the data plane have partitions as they become ready."""

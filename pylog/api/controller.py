@@ -164,6 +164,7 @@ _REFUSALS: dict[int, Callable[[Message], Message]] = {
     api.LIST_PARTITION_REASSIGNMENTS: _whole("ListPartitionReassignmentsResponse"),
     api.UPDATE_FEATURES: _whole("UpdateFeaturesResponse"),
     api.DESCRIBE_QUORUM: _whole("DescribeQuorumResponse"),
+    api.REMOVE_RAFT_VOTER: _whole("RemoveRaftVoterResponse"),
     api.BROKER_REGISTRATION: _whole("BrokerRegistrationResponse"),
     api.BROKER_HEARTBEAT: _whole("BrokerHeartbeatResponse"),
     api.UNREGISTER_BROKER: _whole("UnregisterBrokerResponse"),

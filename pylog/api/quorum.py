@@ -1,4 +1,4 @@
-"""The metadata quorum: DescribeQuorum (55), UpdateFeatures (57).
+"""The metadata quorum: DescribeQuorum (55), UpdateFeatures (57), RemoveRaftVoter (81).
 
 Owns: nothing.
 Invariants: (1) this node is the leader and never behind; the other voters are as their etcds are.
@@ -7,8 +7,11 @@ Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers
 
 from __future__ import annotations
 
+import logging
+
 from pylog.metadata.local import TOPIC
 from pylog.metadata.refusal import Refusal
+from pylog.metadata.threads import in_thread
 from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.metadata.voters import Voter
+
+log = logging.getLogger("pylog.metadata")
 
 CONTROLLER = "CONTROLLER"
 RESULTS_UNTIL = 1       # Later versions have one error for all features.
@@ -45,6 +50,7 @@ class QuorumApi:
         return {
             api.DESCRIBE_QUORUM: self.describe_quorum,
             api.UPDATE_FEATURES: self.update_features,
+            api.REMOVE_RAFT_VOTER: self.remove_raft_voter,
         }
 
     async def describe_quorum(self, context: RequestContext, request: Message) -> Message:
@@ -117,6 +123,32 @@ class QuorumApi:
         return [response.Node(node_id=node_id, listeners=[response.Listener(
             name=names[0] if names else CONTROLLER, host=host, port=port)])
             for node_id, (host, port) in places.items()]
+
+    async def remove_raft_voter(self, context: RequestContext, request: Message) -> Message:
+        """Removes the etcd member of a controller that is lost (KIP-853).
+
+        NOT_CONTROLLER; INCONSISTENT_CLUSTER_ID; VOTER_NOT_FOUND; UNSUPPORTED_VERSION where brokerd
+        runs no etcd; INVALID_REQUEST while too few members answer.
+        """
+        response = messages.RemoveRaftVoterResponse
+        seats = self._metadata.seats
+        if not self._controller.is_active:
+            return response(error_code=ErrorCode.NOT_CONTROLLER, error_message=None)
+        if request.cluster_id not in (None, self._metadata.cluster_id):
+            return response(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=None)
+        if seats is None:
+            return response(error_code=ErrorCode.UNSUPPORTED_VERSION,
+                            error_message="the controllers of this cluster run no etcd")
+        if request.voter_directory_id != bytes(16):
+            # Voters have no directory ids here: DescribeQuorum reports zeros.
+            return response(error_code=ErrorCode.VOTER_NOT_FOUND, error_message=None)
+        try:
+            member = await in_thread(seats.remove, request.voter_id)
+        except Refusal as refusal:
+            return response(error_code=refusal.error, error_message=refusal.message)
+        log.warning("an etcd member was removed on request", extra={
+            "controller": request.voter_id, "member": member})
+        return response(error_code=ErrorCode.NONE, error_message=f"member {member} was removed")
 
     async def update_features(self, context: RequestContext, request: Message) -> Message:
         """Changes finalized feature levels, all or none (KIP-584).

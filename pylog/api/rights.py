@@ -91,6 +91,7 @@ RULES: dict[int, Whole | Each] = {
     api.DESCRIBE_QUORUM: Whole(DESCRIBE),
     api.UPDATE_FEATURES: Whole(ALTER),
     api.UNREGISTER_BROKER: Whole(ALTER),
+    api.REMOVE_RAFT_VOTER: Whole(ALTER),
     api.END_TXN: Whole(WRITE, TRANSACTIONAL_ID, "transactional_id"),
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),
     api.LIST_CONFIG_RESOURCES: Whole(DESCRIBE_CONFIGS),

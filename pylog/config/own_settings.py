@@ -54,6 +54,8 @@ OWN = (
      "Encrypts sensitive settings that are altered at run time; alike on all nodes."),
     ("password.encoder.secret.file", "string", "", "", "medium", "", "live",
      "File that password.encoder.secret stands in."),
+    ("quorum.cluster.id", "string", "", "", "medium", "", "live",
+     "Id of the only cluster that a controller with empty directories may join; empty: any."),
     ("quorum.etcd.client.port", "int", 2379, "1..65535", "medium", "", "live",
      "Port on each controller's host where its etcd serves the controllers."),
     ("quorum.etcd.command", "string", "etcd", "non-empty", "medium", "", "live",
@@ -66,6 +68,9 @@ OWN = (
      "Port on each controller's host where its etcd serves the other members."),
     ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
      "What the names of this cluster's keys in etcd begin with."),
+    ("quorum.etcd.replace.after.ms", "int", 10000, "0..", "medium", "", "live",
+     "How long an etcd member must be unreachable before an empty node at its address replaces "
+     "it."),
     ("quorum.etcd.security.protocol", "string", None, "~PLAINTEXT|SSL", "medium", "", "live",
      "How etcd is reached; unset: where brokerd runs it as the controllers, else PLAINTEXT."),
     ("quorum.etcd.username", "string", None, "", "medium", "", "live",

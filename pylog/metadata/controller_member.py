@@ -20,7 +20,9 @@ from pylog.metadata import etcd_security, identity, snapshots
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.controller import id_text, random_id
 from pylog.metadata.etcd import Etcd
+from pylog.metadata.etcd_joining import CALL_S, PORT_WAIT_S, Policy
 from pylog.metadata.etcd_member import DIRECTORY, Host, Member
+from pylog.metadata.etcd_seats import Seats
 from pylog.metadata.image import Image, MetadataError
 from pylog.metadata.keys import Keys
 from pylog.metadata.local import limits_of
@@ -48,6 +50,7 @@ class ControllerMember(MemberMetadata):
     that a new cluster begins with."""
 
     _log: QuorumLog
+    _give_up_s = float("inf")        # When a start that finds no quorum ends, by the loop's clock.
 
     def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
         super().__init__(settings, logs, node_id, now_ms)
@@ -65,6 +68,9 @@ class ControllerMember(MemberMetadata):
             self.voters = Voters(
                 {host.node_id: _client_address(host) for host in self._hosts()},
                 lambda address: Etcd([address], ssl_context=keys.ssl_context), prefix + END, now_ms)
+            self.seats = Seats(
+                lambda addresses: Etcd(addresses, timeout_s=CALL_S, ssl_context=keys.ssl_context),
+                [_client_address(host) for host in self._hosts()], prefix)
         self.office: Office | None = None
         self._standing: asyncio.Task | None = None
 
@@ -83,7 +89,20 @@ class ControllerMember(MemberMetadata):
             return None
         return Member(settings["quorum.etcd.command"],
                       os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
-                      TOKEN, etcd_security.write_files(settings), self._etcd_context)
+                      TOKEN, etcd_security.write_files(settings), self._etcd_context,
+                      self._joining_policy())
+
+    def _joining_policy(self) -> Policy:
+        settings = self._settings
+        return Policy(
+            lambda: identity.stored_cluster(settings.log_dirs)
+            or settings["quorum.cluster.id"] or None,
+            settings["quorum.etcd.prefix"],
+            settings["quorum.etcd.replace.after.ms"] / 1000, self._start_wait_s)
+
+    @property
+    def _start_wait_s(self) -> float:
+        return self._settings["initial.broker.registration.timeout.ms"] / 1000
 
     def refresh_certificates(self) -> None:
         self._renewal.look()
@@ -104,8 +123,12 @@ class ControllerMember(MemberMetadata):
 
     async def join(self) -> None:
         """As MemberMetadata.join(), from the quorum. Raises StartError."""
+        # The member's own wait is shorter, and its error says more.
+        self._give_up_s = asyncio.get_running_loop().time() + self._start_wait_s + PORT_WAIT_S
         if self._member is not None:
             self._member.start()
+            # The other members answer too, but a node without a seat must not act for its id.
+            await self._member.settled.wait()
         paths = [path for _, path in self._logs.disks.usable()]
         known_id = identity.cluster_of(paths)
         named = await self._patiently(self._quorum.known_cluster_id)
@@ -161,9 +184,10 @@ class ControllerMember(MemberMetadata):
             self.credentials)
 
     async def _patiently(self, call, *arguments):
-        """What a call of the quorum returns, as soon as there is one."""
+        """Returns what a call of the quorum returns, once there is one. Raises StartError."""
         is_told = False
         while True:
+            self._check_member()
             try:
                 return await in_thread(call, *arguments)
             except QuorumLost as error:
@@ -173,7 +197,22 @@ class ControllerMember(MemberMetadata):
                                 has_outer_quorum(self._settings) else "the controllers' etcds",
                                 extra={"members": ",".join(keys.addresses), "reason": str(error)})
                 is_told = True
-                await asyncio.sleep(ASK_AGAIN_S)
+                await self._pause(error)
+
+    def _check_member(self) -> None:
+        """Raises StartError if this node's etcd cannot start."""
+        if self._member is not None and self._member.failure is not None:
+            raise self._member.failure
+
+    async def _pause(self, error: QuorumLost) -> None:
+        """Waits before the next attempt. Raises StartError when the start has taken too long."""
+        if asyncio.get_running_loop().time() >= self._give_up_s:
+            raise StartError(
+                f"no quorum of {self._quorum.keys.name} was formed within "
+                f"{self._start_wait_s:.0f} s at {', '.join(self._quorum.keys.addresses)}: {error}. "
+                "Start a majority of the controllers, and let them reach each other on these "
+                "ports and on the peers' ports") from None
+        await asyncio.sleep(ASK_AGAIN_S)
 
     async def _reach_the_end(self) -> None:
         """Everything that is committed by now is in the tail."""
@@ -197,8 +236,9 @@ class ControllerMember(MemberMetadata):
         while True:
             try:
                 return await self.office.catch_up(view.end)
-            except QuorumLost:
-                await asyncio.sleep(ASK_AGAIN_S)
+            except QuorumLost as error:
+                self._check_member()
+                await self._pause(error)
 
     def _has_begun(self) -> bool:
         """Whether the quorum's log has. Blocks."""
@@ -214,8 +254,24 @@ class ControllerMember(MemberMetadata):
 
     def stand(self) -> asyncio.Task:
         assert self.office is not None
-        self._standing = asyncio.get_running_loop().create_task(self.office.run())
+        self._standing = asyncio.get_running_loop().create_task(self._stand())
         return self._standing
+
+    async def _stand(self) -> None:
+        """Runs the office until it ends or this node's etcd cannot start. Raises StartError."""
+        assert self.office is not None
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task] = [loop.create_task(self.office.run())]
+        if self._member is not None:
+            tasks.append(loop.create_task(self._member.failed.wait()))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._check_member()
+            await tasks[0]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def stir(self) -> None:
         if self.office is not None:

@@ -67,6 +67,10 @@ class Etcd(Keys):
         with self._lock:
             self._hang_up()
 
+    def connection(self) -> http.client.HTTPConnection:
+        """Returns a new connection to the first address, not connected yet."""
+        return self._connection_to(self.addresses[0])
+
     def state_of(self, address: str) -> MemberState:
         return etcd_health.state_of(
             address, lambda: self._connection_to(address), self._token)

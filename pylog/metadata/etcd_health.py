@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 
 from pylog.metadata.keys import MemberState
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+ACTIVE_PEERS = re.compile(
+    r'^etcd_network_active_peers\{.*Remote="([0-9a-f]+)".*\} (\d+)', re.MULTILINE)
 
 NO_LEADER = "it knows no leader: it is cut off from the others"
 
@@ -36,6 +40,22 @@ def state_of(address: str, connect: Callable[[], http.client.HTTPConnection],
     finally:
         connection.close()
     return understood(address, response.status, answer)
+
+
+def active_peers(connect: Callable[[], http.client.HTTPConnection]) -> dict[str, bool] | None:
+    """Returns {member id in hexadecimal: whether the asked member is connected to it}, None if the
+    asked member does not answer or has no such metric."""
+    connection = connect()
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        text = response.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    found = {match[1]: match[2] != "0" for match in ACTIVE_PEERS.finditer(text)}
+    return found or None
 
 
 def understood(address: str, status: int, answer: object) -> MemberState:

@@ -3,7 +3,7 @@
 Owns: the etcd process and its directory, `etcd` below the first log directory.
 Invariants: (1) the process does not outlive brokerd; (2) one that ended is started again, ever
   more slowly while it ends soon; (3) what it prints is in brokerd's log, and
-  cannot fill that; (4) a member that lost its data votes only after the others let it in anew.
+  cannot fill that; (4) a member without data starts only as etcd_joining permits.
 Source: etcd's flags; etcd's tuning guide (heartbeats of a LAN).
 """
 
@@ -16,11 +16,9 @@ import shutil
 import signal
 from collections import namedtuple
 
-from pylog.config.clusters import is_address
 from pylog.log.errors import StartError
-from pylog.metadata.etcd import Etcd
-from pylog.metadata.keys import KeysError, Unknown, Unreachable
-from pylog.metadata.threads import in_thread
+from pylog.metadata.etcd_joining import NEW, Joining, Policy
+from pylog.metadata.etcd_probe import bind_address
 
 DIRECTORY = "etcd"
 # What an idle member takes is its heartbeats; an election takes one to two times its timeout.
@@ -33,8 +31,9 @@ STOP_S = 5.0
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 LONG_S = 10.0           # A run that ended after this long was a good one.
 LINES_PER_RUN = 100     # of the least importance
-MEMBERS_S = 2.0
-ASK_AGAIN_S = 1.0
+# etcd prints this when the other members removed it.
+REMOVED = "permanently removed from the cluster"
+UNCONFIGURED = Policy(lambda: None, "/pylog/", 10.0, 60.0)
 PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("pylog.etcd")
@@ -43,17 +42,17 @@ Host = namedtuple("Host", ("node_id", "host", "client_port", "peer_port"))
 Host.__doc__ = "One of the machines that run a member."
 
 
-class NotYet(Exception):
-    """The other members cannot change who is one of them at the moment."""
-
-
 class Member:
     """command: of etcd, a path or a name. directory: for its data. node_id: which of `hosts` this
     one is. token: what all members of one cluster agree on. files: an etcd_security.Files, None
-    for plain text. ssl_context: for what is asked of the others, with files."""
+    for plain text. ssl_context: of connections to the other members, with files. policy: how a
+    member without data joins.
+
+    settled: set once the member may start, or cannot start until an operator acts; then `failure`
+    has the reason and `failed` is set too."""
 
     def __init__(self, command: str, directory: str, node_id: int, hosts: list, token: str,
-                 files=None, ssl_context=None):
+                 files=None, ssl_context=None, policy: Policy = UNCONFIGURED):
         found = shutil.which(command)
         if found is None:
             raise StartError(
@@ -65,7 +64,11 @@ class Member:
         self._node_id = node_id
         self._hosts = hosts
         self._token = token
-        self._files, self._context = files, ssl_context
+        self._files = files
+        self._joining = Joining(node_id, hosts, policy, files, ssl_context)
+        self._is_removed = False
+        self.settled, self.failed = asyncio.Event(), asyncio.Event()
+        self.failure: StartError | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task | None = None
 
@@ -103,11 +106,14 @@ class Member:
         while True:
             began_s = loop.time()
             try:
-                code, last = await self._run(await in_thread(self._arguments))
-            except NotYet as error:
-                log.info("the others do not take this etcd in yet", extra={"reason": str(error)})
-                await asyncio.sleep(ASK_AGAIN_S)
-                continue
+                code, last = await self._run(await self._arguments())
+                self._check_membership()
+            except StartError as error:
+                log.critical("etcd of this node cannot start", extra={"reason": str(error)})
+                self.failure = error
+                self.failed.set()
+                self.settled.set()
+                return
             except Exception as error:
                 # Whatever it is, a cluster that loses one etcd after another ends.
                 code, last = getattr(error, "errno", None), str(error) or type(error).__name__
@@ -115,14 +121,25 @@ class Member:
             pause_s = PAUSE_S if loop.time() - began_s > LONG_S else min(2 * pause_s, PAUSE_MAX_S)
             await asyncio.sleep(pause_s)
 
-    def _arguments(self) -> list[str]:
-        """etcd's command line, once the others would let it in. Blocks."""
-        is_known = os.path.isdir(os.path.join(self._directory, "member"))
-        is_let_in = not is_known and is_to_come_back(
-            self._node_id, self._hosts, self._context)
-        state = "existing" if is_let_in else "new"
+    async def _arguments(self) -> list[str]:
+        """Returns etcd's command line, once it may start. Keeps (4). Raises StartError."""
+        state = NEW
+        if os.path.isdir(os.path.join(self._directory, "member")):
+            await self._joining.check_address()
+        else:
+            state = await self._joining.state()
+        self.settled.set()
         return arguments(self._directory, self._node_id, self._hosts, self._token, state,
                          self._files)
+
+    def _check_membership(self) -> None:
+        """Raises StartError if the other members removed this one."""
+        if self._is_removed:
+            raise StartError(
+                f"the etcd member of node {self._node_id} in {self._directory} was removed from "
+                "its cluster, by pylog cluster replace or because another process joined in its "
+                f"place. If this node must rejoin, move {self._directory} away and start brokerd "
+                "again")
 
     async def _run(self, flags: list) -> tuple:
         """(exit code, the last that it said)."""
@@ -135,44 +152,12 @@ class Member:
         last, left = "", LINES_PER_RUN
         async for line in process.stdout:
             level, last = told(line)
+            self._is_removed |= REMOVED in last
             # Keeps (3).
             if level >= logging.ERROR or left > 0:
                 left -= 1
                 log.log(level, "etcd: %s", last)
         return await process.wait(), last
-
-
-def is_to_come_back(node_id: int, hosts: list, ssl_context=None) -> bool:
-    """Whether the others run without this node, whose data is gone; then they take it in anew.
-
-    etcd itself would refuse it: with its memory, it lost what it had promised. Blocks. Raises
-    NotYet: they are to be asked again.
-    """
-    others = [f"{host.host}:{host.client_port}" for host in hosts if host.node_id != node_id]
-    if not others:
-        return False
-    own = next(host for host in hosts if host.node_id == node_id)
-    url = f"{'https' if ssl_context else 'http'}://{_shown(own.host)}:{own.peer_port}"
-    client = Etcd(others, timeout_s=MEMBERS_S, ssl_context=ssl_context)
-    try:
-        members = client.read("cluster/member/list", {}).get("members", ())
-        found = next((row for row in members if url in row.get("peerURLs", ())), None)
-        if found is not None and found.get("name") and not found.get("clientURLs"):
-            return False         # It never ran: the cluster begins.
-        if found is not None and found.get("name"):
-            log.warning("etcd's data is gone: it joins the others anew", extra={
-                "member": found["name"]})
-            client.change("cluster/member/remove", {"ID": found["ID"]})
-            found = None
-        if found is None:
-            client.change("cluster/member/add", {"peerURLs": [url]})
-        return True
-    except Unreachable:
-        return False             # The first one to start, or all alone.
-    except (KeysError, Unknown) as error:
-        raise NotYet(str(error)) from None
-    finally:
-        client.close()
 
 
 def arguments(directory: str, node_id: int, hosts: list, token: str, state: str = "new",
@@ -183,7 +168,7 @@ def arguments(directory: str, node_id: int, hosts: list, token: str, state: str 
     own = next(host for host in hosts if host.node_id == node_id)
     peers = ",".join(f"node-{host.node_id}={scheme}://{_shown(host.host)}:{host.peer_port}"
                      for host in hosts)
-    bind = _shown(own.host) if is_address(own.host) else "0.0.0.0"
+    bind = _shown(bind_address(own.host))
     flags = {
         "name": f"node-{node_id}", "data-dir": directory,
         "listen-client-urls": f"{scheme}://{bind}:{own.client_port}",

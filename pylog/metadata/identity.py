@@ -28,6 +28,19 @@ def cluster_of(paths) -> str | None:
     return clusters.pop() if clusters else None
 
 
+def stored_cluster(paths) -> str | None:
+    """The cluster of the first of the directories that has one; some may not exist or be readable.
+    """
+    for path in paths:
+        try:
+            entry = properties_of(path)
+        except (OSError, StartError):
+            continue
+        if entry:
+            return entry["cluster.id"]
+    return None
+
+
 def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = None) -> Identity:
     """The identity that the directories hold; new directories are formatted. Raises StartError.
 

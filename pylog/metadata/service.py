@@ -27,6 +27,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from typing import Any
 
+    from pylog.metadata.etcd_seats import Seats
     from pylog.metadata.voters import Voters
 
 # How much log a start after a crash reads at most.
@@ -45,6 +46,7 @@ class MetadataService:
     replicates = False           # Whether other brokers can have replicas, and fetch.
     departures = None            # Of other brokers, where there are some (pylog.replication).
     voters: "Voters | None" = None   # Where each controller has an etcd of its own.
+    seats: "Seats | None" = None     # In the same case: to remove a lost controller's etcd.
     previous_epoch = -1
     _log: LocalLog
     _identity: identity.Identity

@@ -29,7 +29,8 @@ FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
-    api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.CREATE_ACLS, api.DELETE_ACLS,
+    api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.REMOVE_RAFT_VOTER, api.CREATE_ACLS,
+    api.DELETE_ACLS,
     api.ALTER_USER_SCRAM_CREDENTIALS))
 # Resources of settings of which this broker knows more than a controller elsewhere.
 OWN_RESOURCES = frozenset((4, 8))      # A broker, its loggers.

@@ -26,6 +26,7 @@ from pylog.tools.elections import elect
 from pylog.tools.printer import size, span
 from pylog.tools.reassignments import cancel, moves, reassign
 from pylog.tools.registrations import forget
+from pylog.tools.replacement import replace
 from pylog.tools.session import Session, ToolError
 
 BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
@@ -183,7 +184,8 @@ def members_of(row: Any) -> list[dict[str, Any]]:
     return found
 
 
-for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget):
+for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget,
+                replace):
     cluster.add_command(command)
 
 

@@ -332,7 +332,7 @@ def test_a_node_that_leaves_stands_by_no_more_before_its_quorum_and_its_etcd_go(
         await world.member.leave()
         assert task.cancelled()
 
-    world.member._member = SimpleNamespace(stop=stop)
+    world.member._member = SimpleNamespace(stop=stop, failed=asyncio.Event(), failure=None)
     world.run(work())
     assert world.heard == [("stir",), ("office", 0), ("stopped", 1)]
 
@@ -374,6 +374,41 @@ def test_this_host_runs_an_etcd_unless_the_quorum_is_kept_by_others(world, monke
     if outer:
         assert made is None
         return
-    _, path, node_id, hosts, token, written, context = made
+    _, path, node_id, hosts, token, written, context, policy = made
     assert (path, node_id, token) == ("/data/etcd", US, TOKEN) and len(hosts) == 3
     assert (written, context) == ("files", "context")
+    assert (policy.cluster_id(), policy.prefix, policy.absent_s) == (None, "/pylog/", 10)
+
+
+def test_a_member_that_cannot_start_ends_the_start(world):
+    failure = StartError("the port is in use")
+    world.member._member = SimpleNamespace(failure=failure)
+    with pytest.raises(StartError, match="the port is in use"):
+        world.run(world.member._patiently(world.quorum.look))
+    assert world.quorum.asked == []
+
+
+def test_a_start_without_a_quorum_ends_after_the_configured_time(world):
+    world.quorum.losses = 1000
+    world.member._give_up_s = world.time.now_s + 60
+    with pytest.raises(StartError, match="no quorum of etcd was formed within 60 s at a:1, b:2"):
+        world.run(world.member._patiently(world.quorum.look))
+
+
+def test_a_member_that_cannot_start_again_ends_the_node(world):
+    failed = asyncio.Event()
+    world.member._member = SimpleNamespace(failed=failed, failure=None)
+
+    async def office():
+        await asyncio.sleep(1000)
+
+    async def work():
+        world.member.office.run = office
+        task = world.member.stand()
+        await asyncio.sleep(1)
+        world.member._member.failure = StartError("it was removed")
+        failed.set()
+        with pytest.raises(StartError, match="it was removed"):
+            await task
+
+    world.run(work())

@@ -1,7 +1,6 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import time
 
@@ -9,10 +8,9 @@ import pytest
 
 from pylog.log.errors import StartError
 from pylog.metadata.etcd import Etcd
-from pylog.metadata.etcd_member import Host, Member, NotYet, arguments, is_to_come_back, told
+from pylog.metadata.etcd_member import Host, Member, arguments, told
 from pylog.metadata.keys import KeysError, Unknown, Unreachable
 from pylog.testing.ports import free_port
-from tests.etcds import Etcds
 
 WAIT_S = 30
 
@@ -58,46 +56,6 @@ def test_a_member_that_was_killed_comes_back_with_its_data_and_ends_with_its_bro
         assert not os.path.exists(f"/proc/{pid}")
 
     asyncio.run(run())
-
-
-def comes_back(node_id, hosts):
-    """etcd changes its members only when all others have been connected for five seconds."""
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return is_to_come_back(node_id, hosts)
-        except NotYet:
-            assert time.monotonic() < until
-            time.sleep(0.2)
-
-
-@pytest.mark.slow
-def test_a_member_whose_data_is_gone_is_let_in_anew_and_has_everything(tmp_path):
-    etcds = Etcds(tmp_path)
-    try:
-        etcds.start()
-        assert not is_to_come_back(2, [etcds.hosts[1]])
-        Etcd(etcds.addresses).change("kv/put", {"key": "a2V5", "value": "dmFsdWU="})
-        etcds.kill(2)
-        shutil.rmtree(tmp_path / "etcd-2")
-        assert comes_back(2, etcds.hosts)
-        etcds.start_member(2, "existing")
-        etcds.kill(1)                # With the third alone there would be no majority.
-        row = asyncio.run(answered(Etcd([etcds.addresses[1]], timeout_s=2)))
-        assert row.value == b"value"
-    finally:
-        etcds.close()
-
-
-def test_a_cluster_that_begins_takes_nobody_for_lost(tmp_path):
-    etcds = Etcds(tmp_path)
-    try:
-        etcds.start_member(1)
-        etcds.start_member(3)
-        asyncio.run(answered(Etcd([etcds.addresses[0]])))
-        assert not is_to_come_back(2, etcds.hosts)
-    finally:
-        etcds.close()
 
 
 def test_without_etcd_one_line_says_how_to_get_it(tmp_path):

@@ -1,5 +1,4 @@
-"""When this host's etcd is started again, and whether the others have to take it in anew: the
-process and the others are the test's, time is virtual."""
+"""When this host's etcd is started again: the process is played, time is virtual."""
 
 import asyncio
 import logging
@@ -8,15 +7,34 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.metadata import etcd_member
-from pylog.metadata.etcd_member import Host, Member, NotYet, is_to_come_back
-from pylog.metadata.keys import KeysError, Unknown, Unreachable
+from pylog.log.errors import StartError
+from pylog.metadata.etcd_joining import EXISTING, NEW
+from pylog.metadata.etcd_member import Host, Member
 from tests.metadata.virtual import run
 
 HOSTS = [Host(1, "h1", 11, 12), Host(2, "h2", 21, 22), Host(3, "::3", 31, 32)]
 
 
-def member(tmp_path):
-    return Member("true", str(tmp_path / "etcd"), 1, HOSTS[:1], "token")
+class Joining:
+    """Plays etcd_joining.Joining. outcome: what state() returns, or raises."""
+
+    def __init__(self, outcome=NEW):
+        self.outcome, self.calls = outcome, []
+
+    async def check_address(self):
+        self.calls.append("check_address")
+
+    async def state(self):
+        self.calls.append("state")
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def member(tmp_path, joining=None):
+    made = Member("true", str(tmp_path / "etcd"), 1, HOSTS[:1], "token")
+    made._joining = joining or Joining()
+    return made
 
 
 def started(monkeypatch, tmp_path, *runs, seconds=100.0):
@@ -63,15 +81,39 @@ def test_one_that_cannot_be_started_is_tried_again(monkeypatch, tmp_path, caplog
     assert row.exit == getattr(failure, "errno", None) and "no memory" in row.reason
 
 
-def test_one_that_the_others_do_not_take_in_yet_is_not_started_before(monkeypatch, tmp_path):
-    waits = [NotYet("unhealthy")] * 3
+def test_a_member_that_cannot_start_reports_why_and_is_not_started_again(tmp_path, caplog):
+    failure = StartError("the port is in use")
+    made = member(tmp_path, Joining(failure))
 
-    def is_let_in(*_):
-        if waits:
-            raise waits.pop()
-        return False
-    monkeypatch.setattr(etcd_member, "is_to_come_back", is_let_in)
-    assert started(monkeypatch, tmp_path) == [3]
+    async def go(loop):
+        made.start()
+        await made.settled.wait()
+        assert made.failed.is_set() and made.failure is failure
+        await asyncio.sleep(100)
+        assert made._joining.calls == ["state"]
+        await made.stop()
+
+    run(go)
+    assert [row.reason for row in caplog.records] == ["the port is in use"]
+
+
+def test_a_member_that_was_removed_is_not_started_again(monkeypatch, tmp_path):
+    made = member(tmp_path)
+
+    async def go(loop):
+        process = Process([b'{"level":"warn","msg":"server error","error":"the member has been '
+                           b'permanently removed from the cluster"}\n', b"later"])
+
+        async def create(*_, **__):
+            process.end()
+            return process
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+        made.start()
+        await made.failed.wait()
+        assert "was removed from its cluster" in str(made.failure)
+        await made.stop()
+
+    run(go)
 
 
 class Process:
@@ -166,72 +208,17 @@ def test_what_it_prints_cannot_fill_the_log_but_its_end_is_told(monkeypatch, tmp
     assert said == ["etcd: a"] * 100 + ["etcd: the end"]
 
 
-def listed(name="node-1", clients=("http://h1:11",), url="http://h1:12"):
-    return {"members": [{"ID": "5", "name": "node-2", "peerURLs": ["http://h2:22"]},
-                        {"ID": "7", "name": name, "clientURLs": list(clients), "peerURLs": [url]}]}
-
-
-class Others:
-    """Stands in for Etcd: `told` is what was asked of the others."""
-
-    def __init__(self, monkeypatch, members, failure=None):
-        self.members, self.failure, self.told, self.is_closed = members, failure, [], False
-        monkeypatch.setattr(etcd_member, "Etcd", self.made)
-
-    def made(self, addresses, timeout_s, ssl_context):
-        self.addresses = addresses
-        return self
-
-    def read(self, method, body):
-        assert method == "cluster/member/list"
-        if isinstance(self.members, Exception):
-            raise self.members
-        return self.members
-
-    def change(self, method, body):
-        self.told.append((method.rpartition("/")[2], body))
-        if self.failure is not None:
-            raise self.failure
-
-    def close(self):
-        self.is_closed = True
-
-
-ADD, REMOVE = ("add", {"peerURLs": ["http://h1:12"]}), ("remove", {"ID": "7"})
-
-
-@pytest.mark.parametrize(("members", "comes_back", "told"), [
-    (listed(), True, [REMOVE, ADD]), (listed(clients=()), False, []),
-    (listed(name="", clients=()), True, []), (listed(url="http://h9:12"), True, [ADD]),
-    ({}, True, [ADD]), (Unreachable("nobody"), False, [])])
-def test_the_others_take_in_anew_whoever_had_run_among_them(monkeypatch, members, comes_back, told):
-    others = Others(monkeypatch, members)
-    assert is_to_come_back(1, HOSTS) == comes_back
-    assert others.told == told and others.is_closed and others.addresses == ["h2:21", "::3:31"]
-
-
-@pytest.mark.parametrize("error", [KeysError("unhealthy"), Unknown("cut")])
-def test_a_change_of_members_that_cannot_be_is_asked_for_again(monkeypatch, error):
-    others = Others(monkeypatch, listed(), error)
-    with pytest.raises(NotYet, match=str(error)):
-        is_to_come_back(1, HOSTS)
-    assert others.is_closed
-
-
-def test_a_member_without_others_comes_back_to_nobody():
-    assert not is_to_come_back(1, HOSTS[:1])
-
-
-@pytest.mark.parametrize(("has_data", "is_let_in", "state"), [
-    (True, True, "new"), (False, True, "existing"), (False, False, "new")])
-def test_only_who_has_no_data_asks_the_others(monkeypatch, tmp_path, has_data, is_let_in, state):
-    made = member(tmp_path)
+@pytest.mark.parametrize(("has_data", "outcome", "state", "call"), [
+    (True, EXISTING, NEW, "check_address"), (False, EXISTING, EXISTING, "state"),
+    (False, NEW, NEW, "state")])
+def test_only_a_member_without_data_asks_how_to_join(tmp_path, has_data, outcome, state, call):
+    made = member(tmp_path, Joining(outcome))
     if has_data:
         (tmp_path / "etcd" / "member").mkdir(parents=True)
-    monkeypatch.setattr(etcd_member, "is_to_come_back", lambda *_: is_let_in)
-    flags = made._arguments()
+    flags = asyncio.run(made._arguments())
     assert f"--initial-cluster-state={state}" in flags and "--pre-vote" in flags
     assert f"--data-dir={tmp_path / 'etcd'}" in flags
+    assert made._joining.calls == [call] and made.settled.is_set()
 
 
 def test_a_secured_member_asks_everybody_for_a_certificate():

@@ -1,0 +1,209 @@
+"""When an etcd without data may join: the members are real processes, the node is the test's."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from pylog.log.errors import StartError
+from pylog.metadata import etcd_joining
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, Policy
+from pylog.metadata.etcd_probe import ABSENT, MEMBERS, OTHER, WAITING, Listener, probe
+from pylog.testing.ports import free_port
+from tests.etcds import Etcds
+
+CLUSTER = "c" * 22
+
+
+@pytest.fixture
+def etcds(tmp_path):
+    found = Etcds(tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def named(etcds) -> None:
+    """Gives the cluster its id."""
+    client = Etcd(etcds.addresses, timeout_s=5)
+    client.change("kv/put", {"key": "L3B5bG9nL2NsdXN0ZXIuaWQ=", "value": "Y2Nj" * 7 + "Yw=="})
+    assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    client.close()
+
+
+def joining(etcds, node_id, cluster_id=None, absent_s=1.0, wait_s=30.0, bind=None) -> Joining:
+    return Joining(node_id, etcds.hosts, Policy(lambda: cluster_id, "/pylog/", absent_s, wait_s),
+                   bind=bind)
+
+
+def lose(etcds, node_id) -> None:
+    etcds.kill(node_id)
+    shutil.rmtree(etcds.root / f"etcd-{node_id}")
+
+
+def ids(etcds) -> set:
+    client = Etcd(etcds.addresses, timeout_s=5)
+    try:
+        return {row["ID"] for row in client.read("cluster/member/list", {})["members"]}
+    finally:
+        client.close()
+
+
+def test_a_probe_tells_members_waiting_nodes_and_strangers_apart(etcds):
+    etcds.start_member(1)
+    etcds.start_member(2)
+    etcds.await_leader()
+    host, port = "127.0.0.1", free_port()
+    assert probe(host, etcds.hosts[0].peer_port).kind == MEMBERS
+    assert probe(host, port).kind == ABSENT
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        async with Listener(host, port) as listener:
+            seen = await loop.run_in_executor(None, probe, host, port)
+            assert (seen.kind, seen.nonce) == (WAITING, listener.nonce)
+        silent = await asyncio.start_server(lambda *_: None, host, port)
+        assert (await loop.run_in_executor(None, probe, host, port)).kind == OTHER
+        silent.close()
+    asyncio.run(work())
+
+
+def test_a_member_that_hangs_counts_as_alive(etcds):
+    etcds.start()
+    etcds.pause(3)
+    assert probe("127.0.0.1", etcds.hosts[2].peer_port).kind == OTHER
+    etcds.resume(3)
+
+
+def test_two_empty_nodes_of_three_begin_a_cluster_and_one_does_not(etcds):
+    async def work():
+        first = asyncio.ensure_future(joining(etcds, 1).state())
+        await asyncio.sleep(2)
+        assert not first.done()
+        second = asyncio.ensure_future(joining(etcds, 2).state())
+        # The other one sees the etcd that this one starts.
+        done, left = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [NEW] * len(done)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+    asyncio.run(work())
+
+
+def test_a_node_without_data_does_not_begin_a_cluster_while_the_others_are_away(etcds):
+    with pytest.raises(StartError, match="no majority of the controllers runs: 127.0.0.1:"):
+        asyncio.run(joining(etcds, 1, wait_s=1).state())
+
+
+def test_a_node_joins_a_cluster_that_begins(etcds):
+    etcds.start_member(1)
+    assert asyncio.run(joining(etcds, 2).state()) == NEW
+    etcds.start_member(2)
+    etcds.await_leader()
+    assert asyncio.run(joining(etcds, 3).state()) == NEW
+
+
+@pytest.mark.slow
+def test_a_member_that_lost_its_data_is_replaced_once_it_is_proven_gone(etcds):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    lose(etcds, 2)
+    assert asyncio.run(joining(etcds, 2, CLUSTER).state()) == EXISTING
+    assert len(ids(etcds) & before) == 2 and len(ids(etcds)) == 3
+    etcds.start_member(2, "existing")
+    etcds.kill(1)                # With the third alone there would be no majority.
+    client = Etcd([etcds.addresses[1]], timeout_s=20)
+    assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    client.close()
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_living_member_is_not_replaced_from_another_machine(etcds, hangs):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    if hangs:
+        etcds.pause(2)
+    # The port is free on this machine, and its name leads to the other one.
+    with pytest.raises(StartError, match=f"of cluster {CLUSTER} at http://127.0.0.1:.* is not "
+                                         "proven gone.*pylog cluster replace 2 --force"):
+        asyncio.run(joining(etcds, 2, bind="127.0.0.9").state())
+    if hangs:
+        etcds.resume(2)
+    assert ids(etcds) == before
+
+
+def test_a_member_is_not_replaced_by_a_node_that_its_address_does_not_lead_to(etcds):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    lose(etcds, 2)
+    with pytest.raises(StartError, match="does not lead to this process"):
+        asyncio.run(joining(etcds, 2, bind="127.0.0.9", wait_s=3).state())
+    assert ids(etcds) == before
+
+
+def test_a_node_of_another_cluster_is_refused(etcds):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    lose(etcds, 2)
+    with pytest.raises(StartError, match=f"belongs to cluster other, and cluster {CLUSTER} runs"):
+        asyncio.run(joining(etcds, 2, "other").state())
+    assert ids(etcds) == before
+
+
+def test_a_node_with_other_voters_is_refused(etcds):
+    etcds.start()
+    named(etcds)
+    lose(etcds, 2)
+    own = joining(etcds, 2)
+    own._others[0] = own._others[0]._replace(peer_port=free_port())
+    own._hosts = [own._own, *own._others]
+    with pytest.raises(StartError, match="that controller.quorum.voters does not name"):
+        asyncio.run(own.state())
+
+
+def test_a_member_is_not_replaced_while_no_majority_would_be_left(etcds):
+    etcds.start()
+    named(etcds)
+    lose(etcds, 2)
+    etcds.kill(3)
+    with pytest.raises(StartError, match="did not join within 6 s: the running members cannot"):
+        asyncio.run(joining(etcds, 2, wait_s=6).state())
+
+
+def test_a_member_waits_while_another_is_being_replaced(etcds):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    lose(etcds, 2)
+    etcds.await_leader()
+    client = Etcd([etcds.addresses[0], etcds.addresses[2]], timeout_s=10)
+    with etcd_joining.member_lock(client, "/pylog/", [], "node-9"):
+        with pytest.raises(StartError, match="another member is being replaced"):
+            asyncio.run(joining(etcds, 2, wait_s=12).state())
+    client.close()
+    assert ids(etcds) == before
+
+
+def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
+    monkeypatch.setattr(etcd_joining, "PORT_WAIT_S", 0.5)
+    port = etcds.hosts[0].client_port
+
+    async def work():
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
+        try:
+            await joining(etcds, 1).check_address()
+        finally:
+            server.close()
+    with pytest.raises(StartError, match=f"on 127.0.0.1:{port}: address already in use. Stop the "):
+        asyncio.run(work())
+
+
+def test_an_address_of_another_machine_ends_the_start(etcds):
+    with pytest.raises(StartError, match="must name an address of this machine"):
+        asyncio.run(joining(etcds, 1, bind="192.0.2.1").check_address())
