@@ -146,8 +146,8 @@ class ShareFetchApi:
         if epoch == INITIAL:
             if acknowledges:
                 return None, ErrorCode.INVALID_REQUEST
-            self._partitions.end_session(group_id, member_id)
-            session = sessions.begin(group_id, member_id, places, context.connection)
+            session = self._partitions.begin_session(
+                group_id, member_id, places, context.connection)
             if session is None:
                 return None, ErrorCode.SHARE_SESSION_LIMIT_REACHED
             self._watch(context.connection)
@@ -220,7 +220,7 @@ class ShareFetchApi:
             self._settings["control.response.bytes.max"] // 2)))
         turn = request.share_session_epoch % len(places)
         found.update(await self._partitions.fetch(Fetch(
-            request.group_id, Wanted(
+            session, Wanted(
                 request.member_id, request.max_records, max(1, request.batch_size),
                 context.api_version >= RENEWS_SINCE and request.share_acquire_mode == EXACT),
             request.max_wait_ms, min(request.min_bytes, bytes_max), bytes_max),

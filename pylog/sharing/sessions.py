@@ -19,9 +19,10 @@ Place = tuple[bytes, int]      # (topic id, partition)
 
 class Session:
     """places: each with whether its next row is told in any case. Those that had records come last.
+    has_ended: nothing is acquired for this session any more.
     """
 
-    __slots__ = ("connection", "epoch", "group_id", "member_id", "places")
+    __slots__ = ("connection", "epoch", "group_id", "has_ended", "member_id", "places")
 
     def __init__(self, group_id: str, member_id: str, places: Iterable[Place], connection: int):
         self.group_id = group_id
@@ -29,6 +30,7 @@ class Session:
         self.epoch = 1
         self.places: dict[Place, bool] = dict.fromkeys(places, True)
         self.connection = connection
+        self.has_ended = False
 
     def is_told(self, place: Place, has_records: bool, error: int) -> bool:
         """Whether a partition's row is in the answer, which it then has been."""
@@ -96,6 +98,7 @@ class Sessions:
         """Forgets a session; what there was."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
+            session.has_ended = True
             self.place_count -= len(session.places)
             assert self.place_count >= 0, self.place_count
             keys = self._of[session.connection]

@@ -14,7 +14,7 @@ Source: KIP-932, KIP-1191; Kafka's SharePartition.
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from pylog._native import batch
@@ -198,11 +198,14 @@ class SharePartition:
             self._figures.acknowledged(rows)
         return found
 
-    async def release(self, member: str) -> None:
-        """Gives back what a member holds."""
+    def release(self, member: str) -> Coroutine[Any, Any, tuple[Error, str | None]] | None:
+        """Release the records that a member holds now, not those that it acquires later.
+
+        Returns what remains to be awaited until the new state is durable; None: it holds none.
+        """
         in_flight = self.in_flight
-        if in_flight is not None:
-            await self._settle(in_flight, in_flight.release(member))
+        moved = [] if in_flight is None else in_flight.release(member)
+        return self._settle(in_flight, moved) if in_flight is not None and moved else None
 
     async def _settle(self, in_flight: InFlight, moved: list[Range]) -> tuple[Error, str | None]:
         if not moved:
@@ -292,8 +295,10 @@ class SharePartition:
     def _bound(self) -> int:
         return BOUND_LAST_STABLE if self._is_committed else BOUND_HIGH_WATERMARK
 
-    async def acquire(self, wanted: Wanted, bytes_max: int) -> Acquired:
-        """What a member gets now. Raises LogError."""
+    async def acquire(self, wanted: Wanted, bytes_max: int,
+                      has_ended: Callable[[], bool] = lambda: False) -> Acquired:
+        """Acquire what there is for a member, unless its session has ended by the time that the
+        records are read. Raises LogError."""
         in_flight = self.in_flight
         if in_flight is None or not self.bytes_to_read():
             return NOTHING
@@ -301,7 +306,7 @@ class SharePartition:
         in_flight.move_start(self.log.start_offset)
         offset = in_flight.next_offset()
         data = await self._read(offset, self._bytes_of(wanted, bytes_max))
-        if in_flight is not self.in_flight or not data:
+        if in_flight is not self.in_flight or not data or has_ended():
             return NOTHING
         return self._acquired(in_flight, wanted, offset, data)
 

@@ -5,12 +5,13 @@ Owns: the share partitions by group, topic and index; sessions; timers; who wait
 Invariants: (1) there is one share partition for a group and a partition, of the newest leader
   epoch and of the log that is there; (2) whoever waits looks again when there is something new,
   and at the latest when its time is over; (3) a group without sessions here holds nothing here but
-  what is archiving.
+  what is archiving; (4) no orphaned records: a member without an open session here acquires
+  nothing, and what it holds is released at the moment when its session ends.
 Source: KIP-932; Kafka's SharePartitionManager and DelayedShareFetch.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from pylog._native.flushes import FlushWaits
@@ -35,9 +36,9 @@ WAIT_MS_MAX = 600_000
 
 
 class Fetch(NamedTuple):
-    """What a member asks for."""
+    """What a member asks for in a session."""
 
-    group_id: str
+    session: Session
     wanted: Wanted
     wait_ms_max: int
     bytes_min: int
@@ -182,28 +183,43 @@ class SharePartitions:
 
     # ---- sessions -------------------------------------------------------------------------------
 
+    def begin_session(self, group_id: str, member_id: str, places: Iterable[Place],
+                      connection: int) -> Session | None:
+        """Start a session of a member. None: there are too many, and the member has none now.
+
+        If the member has a session, the new one replaces it and the member keeps its records.
+        """
+        session = self.sessions.begin(group_id, member_id, places, connection)
+        if session is None:
+            self._release(group_id, member_id)
+        return session
+
     def end_session(self, group_id: str, member_id: str) -> None:
-        """A member closes its session: what it holds is given back."""
-        session = self.sessions.end(group_id, member_id)
-        if session is not None:
-            self._spawn(self._end(session))
+        """A member closes its session: the records that it holds are released."""
+        if self.sessions.end(group_id, member_id) is not None:
+            self._release(group_id, member_id)
 
     def closed(self, connection: int) -> None:
         """A connection has ended, and its sessions with it."""
         for session in self.sessions.closed(connection):
-            self._spawn(self._end(session))
+            self._release(session.group_id, session.member_id)
 
-    async def _end(self, session: Session) -> None:
+    def _release(self, group_id: str, member_id: str) -> None:
+        """Keeps (4): later, the records would be those of the member's next session, too."""
+        # Also in partitions that the session has forgotten.
+        writes = [write for partition in self._partitions.values()
+                  if partition.key.group_id == group_id
+                  and (write := partition.release(member_id)) is not None]
+        self._spawn(self._leave_group(group_id, writes))
+
+    async def _leave_group(self, group_id: str, writes: list[Coroutine[Any, Any, Any]]) -> None:
         """Keeps (3)."""
-        for place in session.places:
-            partition = self.find(session.group_id, place)
-            if partition is not None:
-                await partition.release(session.member_id)
-        # What is altered or deleted of a group that nobody is in counts for whoever comes next.
-        if not self.sessions.has_group(session.group_id):
+        await asyncio.gather(*writes)
+        # Offsets that are altered while the group has no members count for its next session. Only
+        # fetches of sessions that have ended can still wait here.
+        if not self.sessions.has_group(group_id):
             for partition in list(self._partitions.values()):
-                if partition.key.group_id == session.group_id and not self._waiting.get(
-                        partition.key):
+                if partition.key.group_id == group_id:
                     self._leave_partition(partition)
 
     def _leave_partition(self, partition: SharePartition) -> None:
@@ -237,7 +253,7 @@ class SharePartitions:
         rows: dict[Place, Row] = {}
         partitions: dict[Place, SharePartition] = {}
         for place in places:
-            partition, error = self._get(asked.group_id, place)
+            partition, error = self._get(asked.session.group_id, place)
             if partition is None:
                 rows[place] = Row(error)
             else:
@@ -253,7 +269,7 @@ class SharePartitions:
                 event.clear()
                 is_late = loop.time() >= until
                 found = await self._acquire(asked, partitions, rows, is_late)
-                if found or is_late or not partitions:
+                if found or is_late or not partitions or asked.session.has_ended:
                     return rows
                 watched = all([self._watch(partition) for partition in partitions.values()])
                 await _wait(event, until if watched else min(until, loop.time() + POLL_SECONDS))
@@ -282,12 +298,13 @@ class SharePartitions:
         left = asked.wanted.records_max
         found = False
         for place in ready:
-            if left <= 0:
+            if left <= 0 or asked.session.has_ended:
                 break
             partition = partitions[place]
             try:
                 got = await partition.acquire(
-                    asked.wanted._replace(records_max=left), bytes_max)
+                    asked.wanted._replace(records_max=left), bytes_max,
+                    lambda: asked.session.has_ended)
             except LogError as error:
                 rows[place] = Row(ErrorCode.of(error.code))
                 continue

@@ -19,7 +19,8 @@ class Side:
         self.sessions = Sessions(10, places_max=2)
         self.ended = []
         self.api = ShareFetchApi(
-            SimpleNamespace(sessions=self.sessions, end_session=self.end,
+            SimpleNamespace(sessions=self.sessions, begin_session=self.sessions.begin,
+                            end_session=self.end,
                             settings=SimpleNamespace(lock_ms=lambda group_id: 30_000)),
             SimpleNamespace(is_enabled=True), None,
             SimpleNamespace(image=SimpleNamespace(topics_by_id={})), {}, lambda connection: None,

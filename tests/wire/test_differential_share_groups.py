@@ -404,6 +404,33 @@ def transactions(side):
     member.acknowledge("an aborted record", (0, 8, 8, [ACCEPT]))
 
 
+def renewed_sessions(side):
+    """A member that begins a session while it has one, on the same and on another connection."""
+    topic, group = side.topic("t"), group_of(side, "g")
+    append_batches(side, topic, 1, 10)
+    member, other = Member(side, group, "m", topic), Member(side, group, "n", topic)
+    member.join(1)
+    other.join(1)
+    member.records("of the first session")
+    append_batches(side, topic, 1, 10)
+    member.session = 0
+    member.records("of the second session")
+    other.fetch("nothing is free", wait_ms=300)
+    member.acknowledge("acquired in the second session", (0, 10, 14, [ACCEPT]))
+    member.acknowledge("acquired in the first session", (0, 0, 4, [ACCEPT]))
+    former, member.connection = member.connection, Connection(side.port, wait_s=20)
+    append_batches(side, topic, 1, 10)
+    member.session = 0
+    member.records("of a third session on a new connection")
+    former.close()
+    other.fetch("nothing is free yet", wait_ms=300)
+    member.acknowledge("acquired in the third session", (0, 20, 24, [ACCEPT]))
+    member.acknowledge("acquired in an earlier session", (0, 5, 6, [ACCEPT]),
+                       (0, 15, 16, [ACCEPT]))
+    member.connection.close()
+    other.records("released with the last connection")
+
+
 def states(side):
     topic, group = side.topic("t", 2), side.name("g")
     topic_id = uuid.UUID(side.id_of(topic))
@@ -556,6 +583,7 @@ def _text(topic_id: uuid.UUID) -> str:
 
 
 @pytest.mark.parametrize("scenario", [
-    heartbeats, members, deliveries, wrong, limits, often, transactions, states, offsets])
+    heartbeats, members, deliveries, wrong, limits, often, transactions, renewed_sessions,
+    states, offsets])
 def test_share_groups_are_served_as_by_kafka(kafka, brokerd, scenario):
     compare(kafka, brokerd, scenario)

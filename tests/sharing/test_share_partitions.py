@@ -1,0 +1,187 @@
+"""The share partitions of a broker: sessions that end, begin again and overlap."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native import batch
+from pylog._native.log import Log, LogDir
+from pylog.coordinator.share_state import ShareState
+from pylog.protocol.errors import ErrorCode
+from pylog.sharing.figures import Figures
+from pylog.sharing.in_flight import Limits, Wanted
+from pylog.sharing.runs import ACCEPT
+from pylog.sharing.share_partitions import Fetch, SharePartitions
+
+NOW = 1_700_000_000_000
+TOPIC_ID = b"t" * 16
+GROUP = "g"
+NODE = 1
+LIMITS = Limits(lock_ms=60_000, deliveries_max=5, records_max=2000, renews=True)
+WAIT_S = 20
+
+
+class Persister:
+    """Keeps nothing. While `gate` is cleared, writes wait."""
+
+    def __init__(self):
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def read(self, key, leader_epoch):
+        state = ShareState()
+        state.start_offset = 0
+        return (ErrorCode.NONE, None), state
+
+    async def write(self, *arguments):
+        await self.gate.wait()
+        return ErrorCode.NONE, None
+
+
+class World:
+    """A broker that leads all partitions of a topic, and a group's share partitions on it."""
+
+    def __init__(self, path, partitions=1):
+        topic = SimpleNamespace(id=TOPIC_ID, name="t", partitions=[
+            SimpleNamespace(leader=NODE, leader_epoch=0)] * partitions)
+        directory = LogDir(path, 2)
+        self.logs = []
+        for index in range(partitions):
+            self.logs.append(Log.open(directory, "t", index, TOPIC_ID, now_ms=NOW))
+            self.logs[index].become_leader(0)
+        node = SimpleNamespace(
+            settings={"group.share.max.share.sessions": 10}, node_id=NODE, now_ms=lambda: NOW,
+            image=SimpleNamespace(topics_by_id={TOPIC_ID: topic}, topics={"t": topic}),
+            logs=SimpleNamespace(get=lambda name, index: self.logs[index]))
+        settings = SimpleNamespace(
+            limits=lambda group: LIMITS, is_committed=lambda group: False,
+            begins=lambda group: "earliest", lock_ms=lambda group: LIMITS.lock_ms)
+        self.persister = Persister()
+        self.served = SharePartitions(node, None, self.persister, settings, Figures())
+
+    def append(self, index, count):
+        self.logs[index].append(
+            batch.build([(None, b"v", NOW, ()) for _ in range(count)]), NOW)
+
+    def begin(self, member="m", connection=1):
+        return self.served.begin_session(
+            GROUP, member, [(TOPIC_ID, index) for index in range(len(self.logs))], connection)
+
+    async def fetch(self, session, wait_ms=0):
+        """What the session gets: {partition: [(first, last, delivery count)]}."""
+        rows = await self.served.fetch(Fetch(
+            session, Wanted(session.member_id, 500, 500, False), wait_ms, 1, 1 << 20),
+            list(session.places))
+        return {place[1]: [(row.first, row.last, row.deliveries) for row in found.acquired.rows]
+                for place, found in rows.items() if found.acquired.rows}
+
+    async def until(self, session, wanted):
+        """Fetch until the session has got exactly `wanted`."""
+        found = {}
+        async with asyncio.timeout(WAIT_S):
+            while found != wanted:
+                for index, rows in (await self.fetch(session, 50)).items():
+                    found.setdefault(index, []).extend(rows)
+
+    async def until_watched(self):
+        """Returns when a fetch waits for partition 0's log."""
+        while (found := self.served.find(GROUP, (TOPIC_ID, 0))) is None or not found.is_watched:
+            await asyncio.sleep(0.01)
+
+    async def accept(self, index, first, last, member="m"):
+        return (await self.served.acknowledge(
+            GROUP, member, (TOPIC_ID, index), [(first, last, [ACCEPT])]))[0]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a test's coroutine in a world with so many partitions."""
+    def runs(steps, partitions=1):
+        async def all_of_it():
+            world = World(tmp_path, partitions)
+            try:
+                async with asyncio.timeout(4 * WAIT_S):
+                    await steps(world)
+            finally:
+                world.persister.gate.set()
+                await world.served.stop()
+        asyncio.run(all_of_it())
+    return runs
+
+
+def test_a_member_keeps_its_records_when_it_begins_another_session(run):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.append(0, 5)
+        await world.until(world.begin(connection=2), {0: [(5, 9, 1)]})
+        world.served.closed(1)
+        assert await world.accept(0, 0, 4) == await world.accept(0, 5, 9) == ErrorCode.NONE
+    run(steps)
+
+
+@pytest.mark.parametrize("end", ["end_session", "closed"])
+def test_a_session_that_ends_releases_nothing_that_a_later_session_acquires(run, end):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.persister.gate.clear()
+        if end == "closed":
+            world.served.closed(1)
+        else:
+            world.served.end_session(GROUP, "m")
+        world.append(1, 5)
+        again = world.begin(connection=2)
+        await world.until(again, {1: [(0, 4, 1)]})
+        world.persister.gate.set()
+        await world.until(again, {0: [(0, 4, 2)]})
+        assert await world.accept(1, 0, 4) == await world.accept(0, 0, 4) == ErrorCode.NONE
+    run(steps, partitions=2)
+
+
+def test_a_fetch_whose_session_has_ended_acquires_nothing(run):
+    async def steps(world):
+        gone = world.begin("gone", connection=1)
+        other = world.begin("other", connection=2)
+        waiting = asyncio.create_task(world.fetch(gone, wait_ms=WAIT_S * 1000))
+        await world.until_watched()
+        world.served.closed(1)
+        world.append(0, 5)
+        assert await waiting == {}
+        await world.until(other, {0: [(0, 4, 1)]})
+    run(steps)
+
+
+def test_records_of_forgotten_partitions_are_released_with_the_session(run):
+    async def steps(world):
+        world.append(0, 5)
+        session = world.begin()
+        await world.until(session, {0: [(0, 4, 1)]})
+        world.served.sessions.forget(session, [(TOPIC_ID, 0)])
+        world.served.closed(1)
+        await world.until(world.begin("n", connection=2), {0: [(0, 4, 2)]})
+    run(steps)
+
+
+def test_a_group_without_sessions_reads_its_state_again_although_a_fetch_was_waiting(run):
+    async def steps(world):
+        waiting = asyncio.create_task(world.fetch(world.begin(), wait_ms=WAIT_S * 1000))
+        await world.until_watched()
+        world.served.closed(1)
+        await waiting
+        assert world.served.find(GROUP, (TOPIC_ID, 0)) is None
+    run(steps)
+
+
+def test_a_member_without_room_for_its_new_session_releases_its_records(run):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.served.sessions.begin("other", "m", [(TOPIC_ID, at) for at in range(199_999)], 3)
+        assert world.begin(connection=2) is not None
+        assert world.served.begin_session(
+            GROUP, "m", [(TOPIC_ID, at) for at in range(2)], 2) is None
+        world.served.sessions.end("other", "m")
+        await world.until(world.begin("n", connection=4), {0: [(0, 4, 2)]})
+    run(steps)
