@@ -58,6 +58,29 @@ def test_append_small(benchmark, opened):
     note_rate(benchmark, "batches/s", 20_000)
 
 
+@pytest.mark.parametrize("known", [0, 50_000, 200_000])
+def test_append_transactional(benchmark, opened, known):
+    """Transactions of one record and its marker, beside so many other producers with one open."""
+    records = [(None, bytes(100), NOW, [])]
+    for producer in range(1, known + 1):
+        opened.append(batch.build(records, producer_id=producer, producer_epoch=0,
+                                  base_sequence=0, attributes=batch.TRANSACTIONAL),
+                      NOW, trusted=True)
+    data = bytes(batch.build(records, producer_id=0, producer_epoch=0, base_sequence=-1,
+                             attributes=batch.TRANSACTIONAL))
+    marker = bytes(batch.build([(b"\0\0\0\1", bytes(6), NOW, [])], producer_id=0,
+                               producer_epoch=0, base_sequence=-1,
+                               attributes=batch.TRANSACTIONAL | batch.CONTROL))
+
+    def work():
+        for _ in range(1000):
+            opened.append(data, NOW, trusted=True)
+            opened.append(marker, NOW, trusted=True)
+
+    benchmark.pedantic(work, rounds=5, warmup_rounds=1)
+    note_rate(benchmark, "transactions/s", 1000)
+
+
 @pytest.mark.parametrize("ahead", [False, True], ids=["growing", "allocated"])
 @pytest.mark.parametrize("size", SIZES)
 def test_bare_pwrite(benchmark, tmp_path, size, ahead):

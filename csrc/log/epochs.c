@@ -7,14 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EPOCHS_LINE_BYTES = 34 };
-
 void epochs_free(struct epochs *e) {
     free(e->entries);
     memset(e, 0, sizeof *e);
 }
 
 static bool epochs_push(struct epochs *e, int32_t epoch, int64_t start_offset) {
+    if (e->count == EPOCHS_COUNT_MAX) {
+        /* Half of them, so that the next ones cost nothing. */
+        e->count -= EPOCHS_COUNT_MAX / 2;
+        memmove(e->entries, e->entries + EPOCHS_COUNT_MAX / 2, e->count * sizeof *e->entries);
+    }
     if (e->count == e->capacity) {
         uint32_t capacity = e->capacity == 0 ? 2 : e->capacity * 2;
         struct epochs_entry *entries = realloc(e->entries, capacity * sizeof *entries);

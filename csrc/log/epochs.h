@@ -8,6 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A text that is longer was not written by epochs_encode(). At the limit the oldest epochs go, of
+ * which the answer stays right: they ended before the oldest that is known. */
+enum {
+    EPOCHS_LINE_BYTES = 34,
+    EPOCHS_COUNT_MAX = 1 << 20,
+    EPOCHS_TEXT_BYTES_MAX = (EPOCHS_COUNT_MAX + 2) * EPOCHS_LINE_BYTES
+};
+
 struct epochs_entry {
     int64_t start_offset;
     int32_t epoch;

@@ -399,13 +399,25 @@ int log_range_cached(const struct log_range *range);
 bool log_range_is_cold(const struct log_range *range);
 bool log_range_warm(const struct log_range *range);
 
-/* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset);
- * returns how many there are, UINT32_MAX when that cannot be told just now. */
+/* An aborted transaction; and those that overlap [offset, upper), by first offset. */
 struct log_aborted {
     int64_t producer_id, first_offset;
 };
-uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
-                             struct log_aborted *out, uint32_t max);
+struct log_aborted_list {
+    struct log_aborted *at; /* malloc'd; NULL when count is 0 */
+    uint32_t count;
+    int64_t upper;
+};
+/* All aborted transactions that overlap [offset, upper). Of more than `count_max` those that began
+ * last are left out, and out->upper is the first offset of the first of them: the list is whole for
+ * [offset, out->upper). Those that began below `keep_below` are never left out, and when they are
+ * many, as many others are not either.
+ * 0; or LOG_E_CORRUPT (a damaged file), LOG_E_MEMORY, LOG_E_IO, and the list is empty. */
+int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t keep_below,
+                        uint32_t count_max, struct log_aborted_list *out);
+/* Ends the range before the batch that holds `offset`. 0; LOG_E_CORRUPT: that is its first batch,
+ * or none; or another error. May block. */
+int log_range_cut(struct log_range *range, int64_t offset);
 
 /* ---- look-ups ---- */
 /* First record with timestamp >= target (target >= 0), exact to the record. 1 found, 0 none,

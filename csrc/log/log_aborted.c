@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "format/bytes.h"
@@ -18,8 +19,13 @@
 enum {
     LOG_ABORTED_BYTES = 34,
     LOG_ABORTED_FIRST = 8,
-    LOG_ABORTED_FILE_BYTES_MAX = 64 << 20,
-    LOG_MARKER_BYTES_MAX = 4096,
+    /* More than a segment can need: it has at most INT32_MAX bytes, and a marker is longer than its
+     * entry. What is written is bounded by the same number, so a longer file is not a log's. */
+    LOG_ABORTED_COUNT_MAX = INT32_MAX / LOG_ABORTED_BYTES,
+    LOG_ABORTED_FILE_BYTES_MAX = LOG_ABORTED_COUNT_MAX * LOG_ABORTED_BYTES,
+    LOG_ABORTED_CHUNK_BYTES = 256 * LOG_ABORTED_BYTES,
+    LOG_ABORTED_ATTEMPTS = 16,
+    LOG_MARKER_BYTES = 256, /* enough for every marker that a coordinator writes */
     LOG_MARKER_ABORT = 0
 };
 
@@ -46,10 +52,10 @@ static uint8_t *aborted_at(const struct segment_aborted *a, uint32_t i) {
     return a->entries + (size_t)i * LOG_ABORTED_BYTES;
 }
 
-/* The whole entries that a file can have. */
-static uint32_t aborted_whole(const uint8_t *bytes, size_t len) {
+/* How many entries can be right, from the first one on. before: the last offset of the entry in
+ * front of them, -1: none. */
+static uint32_t aborted_whole(const uint8_t *bytes, size_t len, int64_t before) {
     uint32_t count = 0;
-    int64_t before = -1;
     for (const uint8_t *at = bytes; (size_t)(at - bytes) + LOG_ABORTED_BYTES <= len;
          at += LOG_ABORTED_BYTES, count++) {
         if (get_i16(at) != 0 || aborted_last(at) <= before || get_i64(at + 10) > aborted_last(at))
@@ -69,15 +75,15 @@ static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
     if (s->aborted != NULL) return 0;
     segment_path(s, "txnindex", path);
     int result = log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
-    if (result != 0 && result != -ENOENT && result != -EFBIG)
-        return log_dir_error(s->home->dir, -result, "open");
+    if (log_is_error(result)) return result;
+    if (result != 0 && result != -ENOENT) return log_dir_error(s->home->dir, -result, "open");
     struct segment_aborted *a = calloc(1, sizeof *a);
     if (a == NULL) {
         free(bytes);
         return LOG_E_MEMORY;
     }
-    a->count = a->room = a->written = aborted_whole(bytes, len);
-    a->ragged = result == -EFBIG || len > (size_t)a->count * LOG_ABORTED_BYTES;
+    a->count = a->room = a->written = aborted_whole(bytes, len, -1);
+    a->ragged = len > (size_t)a->count * LOG_ABORTED_BYTES;
     a->entries = bytes;
     s->aborted = a;
     return 0;
@@ -86,6 +92,7 @@ static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
 static int aborted_reserve(struct segment_aborted *a) {
     assert(a->count <= a->room);
     if (a->count < a->room) return 0;
+    if (a->count >= LOG_ABORTED_COUNT_MAX) return LOG_E_MEMORY;
     uint32_t room = a->room == 0 ? LOG_ABORTED_FIRST : a->room * 2;
     uint8_t *entries = realloc(a->entries, (size_t)room * LOG_ABORTED_BYTES);
     if (entries == NULL) return LOG_E_MEMORY;
@@ -233,85 +240,191 @@ int log_account(struct log *log, struct segment *noted_in, const struct batch_he
 
 int log_account_in(struct log *log, struct segment *s, const struct batch_header *h,
                    int64_t position, bool note, int64_t now_ms) {
-    uint8_t marker[LOG_MARKER_BYTES_MAX];
-    bool whole = batch_bytes(h) <= sizeof marker;
-    if (whole && h->producer_id >= 0 && h->attributes & BATCH_CONTROL) {
-        int result = segment_read(s, position, marker, batch_bytes(h));
-        if (result != 0) return result;
-    }
-    return log_account(log, note ? s : NULL, h, whole ? marker : NULL, now_ms);
+    struct segment *noted_in = note ? s : NULL;
+    if (h->producer_id < 0 || !(h->attributes & BATCH_CONTROL))
+        return log_account(log, noted_in, h, NULL, now_ms);
+    uint8_t usual[LOG_MARKER_BYTES], *marker = usual;
+    if (batch_bytes(h) > sizeof usual && (marker = malloc(batch_bytes(h))) == NULL)
+        return LOG_E_MEMORY;
+    int result = segment_read(s, position, marker, batch_bytes(h));
+    if (result == 0) result = log_account(log, noted_in, h, marker, now_ms);
+    if (marker != usual) free(marker);
+    return result;
 }
 
 /* ---- look-ups ---- */
 
-struct log_aborted_question {
-    int64_t offset, upper;
-    struct log_aborted *out;
-    uint32_t max, count;
-    bool past;
+struct aborted_query {
+    int64_t offset, upper, keep_below;
+    struct log_aborted *found;
+    uint32_t count, room, count_max;
+    bool past; /* all further entries begin at or above `upper` */
 };
-
-static void aborted_collect(struct log_aborted_question *q, const uint8_t *entries,
-                            uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *at = entries + (size_t)i * LOG_ABORTED_BYTES;
-        int64_t first = get_i64(at + 10);
-        if (aborted_last(at) >= q->offset && first < q->upper) {
-            if (q->count < q->max) q->out[q->count] = (struct log_aborted){get_i64(at + 2), first};
-            q->count++;
-        }
-        /* Whatever was aborted later began at or above the bound. */
-        if (get_i64(at + 26) >= q->upper) q->past = true;
-    }
-}
-
-/* False: its file cannot be read now. */
-static bool aborted_in(struct segment *s, struct log_aborted_question *q) {
-    char path[SEGMENT_PATH_BYTES];
-    uint8_t *bytes;
-    size_t len;
-    lock_acquire(&s->index_lock);
-    bool here = s->aborted != NULL, absent = s->aborted_absent;
-    uint32_t loads = s->aborted_loads;
-    if (here) aborted_collect(q, s->aborted->entries, s->aborted->count);
-    lock_release(&s->index_lock);
-    if (here || absent) return true;
-    segment_path(s, "txnindex", path);
-    int result =
-        log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
-    if (result == -ENOENT) {
-        lock_acquire(&s->index_lock);
-        if (s->aborted_loads == loads) s->aborted_absent = true;
-        lock_release(&s->index_lock);
-    }
-    if (result == -ENOENT || result == -EFBIG) return true; /* as when it is loaded */
-    if (result != 0) {
-        log_dir_error(s->home->dir, -result, "open");
-        return false;
-    }
-    aborted_collect(q, bytes, aborted_whole(bytes, len));
-    free(bytes);
-    return true;
-}
 
 static int aborted_compare(const void *a, const void *b) {
     const struct log_aborted *x = a, *y = b;
     return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
 }
 
-uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
-                             struct log_aborted *out, uint32_t max) {
+/* Sorts, and leaves out what is too much: see log_aborted_between(). */
+static void aborted_bound(struct aborted_query *q) {
+    if (q->count > 1) qsort(q->found, q->count, sizeof *q->found, aborted_compare);
+    uint32_t needed = 0;
+    while (needed < q->count && q->found[needed].first_offset < q->keep_below) needed++;
+    /* Where many must stay, as many again may: ranges of one batch each would repeat them. */
+    uint32_t kept = needed * 2 > q->count_max ? needed * 2 : q->count_max;
+    if (kept >= q->count) return;
+    q->upper = q->found[kept].first_offset;
+    /* Only a damaged log begins two transactions at one offset: both are left out. */
+    while (kept > 0 && q->found[kept - 1].first_offset == q->upper) kept--;
+    q->count = kept;
+}
+
+static int aborted_add(struct aborted_query *q, struct log_aborted one) {
+    bool full = q->count == q->room;
+    if (full && q->count / 2 >= q->count_max) aborted_bound(q);
+    if (one.first_offset >= q->upper) return 0;
+    /* At least half is free after each sort, which makes its cost small for each entry. */
+    if (full && q->count >= q->room / 2) {
+        uint32_t room = q->room == 0 ? LOG_ABORTED_FIRST : q->room * 2;
+        struct log_aborted *found = realloc(q->found, room * sizeof *found);
+        if (found == NULL) return LOG_E_MEMORY;
+        q->found = found;
+        q->room = room;
+    }
+    q->found[q->count++] = one;
+    return 0;
+}
+
+static int aborted_collect(struct aborted_query *q, const uint8_t *entries, uint32_t count) {
+    int result = 0;
+    for (uint32_t i = 0; i < count && !q->past && result == 0; i++) {
+        const uint8_t *at = entries + (size_t)i * LOG_ABORTED_BYTES;
+        int64_t first = get_i64(at + 10);
+        if (aborted_last(at) >= q->offset && first < q->upper)
+            result = aborted_add(q, (struct log_aborted){get_i64(at + 2), first});
+        /* What was aborted later began at or above the bound. */
+        q->past = get_i64(at + 26) >= q->upper;
+    }
+    return result;
+}
+
+/* 0; LOG_E_CORRUPT: the file is shorter; or another log_error. */
+static int aborted_read(struct segment *s, int fd, int64_t first, uint8_t *to, uint32_t count) {
+    struct log_dir *dir = s->home->dir;
+    size_t len = (size_t)count * LOG_ABORTED_BYTES, have = 0;
+    off_t position = (off_t)first * LOG_ABORTED_BYTES;
+    while (have < len) {
+        ssize_t n = log_dir_disk(dir)->pread(fd, to + have, len - have, position + (off_t)have);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return log_dir_error(dir, errno, "pread");
+        if (n == 0) return LOG_E_CORRUPT;
+        have += (size_t)n;
+    }
+    return 0;
+}
+
+/* The first entry of a file that ends at or above `offset`. */
+static int aborted_search(struct segment *s, int fd, int64_t count, int64_t offset,
+                          int64_t *first) {
+    uint8_t entry[LOG_ABORTED_BYTES];
+    int64_t low = 0;
+    while (count > 0) {
+        int64_t half = count / 2;
+        int result = aborted_read(s, fd, low + half, entry, 1);
+        if (result != 0) return result;
+        bool below = aborted_last(entry) < offset;
+        low = below ? low + half + 1 : low;
+        count = below ? count - half - 1 : half;
+    }
+    *first = low;
+    return 0;
+}
+
+/* Of a sealed segment, whose file has all and nothing else: what cannot be right is damage. */
+static int aborted_collect_file(struct segment *s, int fd, struct aborted_query *q) {
+    uint8_t chunk[LOG_ABORTED_CHUNK_BYTES];
+    struct stat st;
+    if (fstat(fd, &st) != 0) return log_dir_error(s->home->dir, errno, "fstat");
+    int64_t count = st.st_size / LOG_ABORTED_BYTES, at, before = -1;
+    int result = st.st_size % LOG_ABORTED_BYTES != 0
+                     ? LOG_E_CORRUPT
+                     : aborted_search(s, fd, count, q->offset, &at);
+    while (result == 0 && at < count && !q->past) {
+        int64_t left = count - at, most = LOG_ABORTED_CHUNK_BYTES / LOG_ABORTED_BYTES;
+        uint32_t some = (uint32_t)(left < most ? left : most);
+        if ((result = aborted_read(s, fd, at, chunk, some)) != 0) break;
+        if (aborted_whole(chunk, (size_t)some * LOG_ABORTED_BYTES, before) != some)
+            return LOG_E_CORRUPT;
+        before = aborted_last(chunk + (size_t)(some - 1) * LOG_ABORTED_BYTES);
+        result = aborted_collect(q, chunk, some);
+        at += some;
+    }
+    return result;
+}
+
+/* 0; -ENOENT: the segment was removed or replaced meanwhile; or a log_error. */
+static int aborted_in(struct segment *s, struct aborted_query *q) {
+    char path[SEGMENT_PATH_BYTES];
+    struct log_dir *dir = s->home->dir;
+    lock_acquire(&s->index_lock);
+    bool here = s->aborted != NULL, absent = s->aborted_absent;
+    uint32_t loads = s->aborted_loads;
+    int result = here ? aborted_collect(q, s->aborted->entries, s->aborted->count) : 0;
+    lock_release(&s->index_lock);
+    if (here || absent) return result;
+    /* A removed segment's names may be another's by now; the lock keeps them until the open. */
+    lock_acquire(&dir->files_lock);
+    segment_path_locked(s, "txnindex", path);
+    int fd = s->removed ? -1 : log_dir_open_locked(dir, path, O_RDONLY);
+    int error = s->removed ? ENOENT : errno;
+    bool none = fd < 0 && error == ENOENT && !s->removed;
+    lock_release(&dir->files_lock);
+    if (fd >= 0) {
+        result = aborted_collect_file(s, fd, q);
+        close(fd);
+    } else if (none) {
+        lock_acquire(&s->index_lock);
+        if (s->aborted_loads == loads) s->aborted_absent = true;
+        lock_release(&s->index_lock);
+    } else {
+        result = error == ENOENT ? -ENOENT : log_dir_error(dir, error, "open");
+    }
+    return result;
+}
+
+static int aborted_look(struct log *log, struct aborted_query *q) {
     struct log_lookup l;
-    struct log_aborted_question q = {offset, upper, out, max, 0, false};
-    if (log_lookup_begin(log, &l) != 0) return UINT32_MAX;
-    bool known = true;
-    for (uint32_t i = 0; i < l.count && known && !q.past; i++) {
+    int result = log_lookup_begin(log, &l);
+    if (result != 0) return result;
+    for (uint32_t i = 0; i < l.count && result == 0 && !q->past; i++) {
         int64_t end = i + 1 < l.count ? l.segments[i + 1]->base_offset : l.end;
-        if (end > offset) known = aborted_in(l.segments[i], &q);
+        if (end > q->offset) result = aborted_in(l.segments[i], q);
     }
     log_lookup_end(&l);
-    if (!known) return UINT32_MAX;
-    uint32_t filled = q.count < max ? q.count : max;
-    if (filled > 1) qsort(out, filled, sizeof *out, aborted_compare);
-    return q.count;
+    return result;
+}
+
+int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t keep_below,
+                        uint32_t count_max, struct log_aborted_list *out) {
+    struct aborted_query q;
+    int result = -ENOENT;
+    *out = (struct log_aborted_list){.upper = upper};
+    for (int i = 0; i < LOG_ABORTED_ATTEMPTS && result == -ENOENT; i++) {
+        q = (struct aborted_query){
+            .offset = offset, .upper = upper, .keep_below = keep_below, .count_max = count_max};
+        result = aborted_look(log, &q);
+        if (result == 0) break;
+        free(q.found);
+        if (result == -ENOENT && atomic_load(&log->deleted)) return LOG_E_DELETED;
+        /* The cleaner changes the list under this lock. */
+        if (result == -ENOENT) {
+            log_append_lock(log);
+            log_append_unlock(log);
+        }
+    }
+    if (result != 0) return result == -ENOENT ? LOG_E_CORRUPT : result;
+    aborted_bound(&q);
+    *out = (struct log_aborted_list){q.found, q.count, q.upper};
+    return 0;
 }

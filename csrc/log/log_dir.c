@@ -252,7 +252,7 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
     int fd = log_dir_open(dir, path, O_RDONLY);
     if (fd < 0) return -errno;
     struct stat st;
-    int result = fstat(fd, &st) != 0 ? -errno : (size_t)st.st_size > bytes_max ? -EFBIG : 0;
+    int result = fstat(fd, &st) != 0 ? -errno : (size_t)st.st_size > bytes_max ? LOG_E_CORRUPT : 0;
     uint8_t *bytes = result == 0 ? malloc((size_t)st.st_size + 1) : NULL;
     if (result == 0 && bytes == NULL) result = -ENOMEM;
     size_t have = 0;

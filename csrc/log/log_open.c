@@ -12,7 +12,7 @@
 
 #include "log/log_state.h"
 
-enum { LOG_SMALL_FILE_BYTES_MAX = 256 << 20, LOG_NAME_BYTES_MAX = 255 };
+enum { LOG_NAME_BYTES_MAX = 255 };
 
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) {
     lock_acquire(&log->home->dir->files_lock);
@@ -112,9 +112,10 @@ int log_load_epochs(struct log *log) {
     size_t len;
     struct epochs epochs = {NULL, 0, 0};
     log_path(log, "leader-epoch-checkpoint", path);
-    int result = log_dir_read_file(log->home->dir, path, LOG_SMALL_FILE_BYTES_MAX, &text, &len);
-    /* It is there, and cannot be read just now. */
-    if (log_is_short(result) && result != -EFBIG) return log_storage_error(log, result, "open");
+    int result = log_dir_read_file(log->home->dir, path, EPOCHS_TEXT_BYTES_MAX, &text, &len);
+    /* It is there, and cannot be read. */
+    if (result != 0 && result != -ENOENT && result != LOG_E_CORRUPT)
+        return log_storage_error(log, result, "open");
     if (result == 0) {
         /* A file that does not parse is as good as none: batches carry their epochs. */
         result = epochs_decode(&epochs, (const char *)text, len);

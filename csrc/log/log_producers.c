@@ -7,7 +7,7 @@
 
 #include "log/log_state.h"
 
-enum { LOG_SNAPSHOT_BYTES_MAX = 1 << 30, LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
+enum { LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
 
 int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     int64_t found = -1;
@@ -22,7 +22,7 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         log_path(log, file, path);
         int result = snapshots->at[i - 1] > end || snapshots->at[i - 1] < first
                          ? -ESTALE
-                         : log_dir_read_file(log->home->dir, path, LOG_SNAPSHOT_BYTES_MAX,
+                         : log_dir_read_file(log->home->dir, path, PRODUCERS_BYTES_MAX,
                                              &bytes, &len);
         if (result == 0) {
             result = producers_decode(&log->append.producers, bytes, len);
@@ -30,9 +30,9 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         }
         if (result == 0)
             found = snapshots->at[i - 1];
-        else if (log_is_short(result) && result != -EFBIG)
+        else if (result != -ESTALE && result != -EINVAL && result != LOG_E_CORRUPT)
             found = log_storage_error(log, result, "open"); /* It is there, for the next try. */
-        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
+        else if (log_dir_unlink(log->home->dir, path) == 0)
             gone = true;
     }
     if (gone) {
@@ -67,7 +67,7 @@ static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t byte
 
 /* What clients may have in flight is among them. */
 void log_recall_producers(struct log *log, int64_t snapshot) {
-    struct producers older = {NULL, 0, 0};
+    struct producers older = {0};
     int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
     int64_t bytes = LOG_RECALL_BYTES;
     if (last < 0 || log->append.producers.count == 0) return;
@@ -87,7 +87,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     producers_free(&log->append.producers);
     log->append.snapshot_offset = -1;
     log_view_change(log);
-    log->view.completed_count = 0;
+    log->view.completed_from = log->view.completed_end = 0;
     log_view_changed(log);
     if (log->view.segment_count == 0) return 0;
     int result = log_list(log, false, &listing);

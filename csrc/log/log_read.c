@@ -425,6 +425,18 @@ bool log_range_is_current(struct log *log, const struct log_range *range) {
     return current;
 }
 
+int log_range_cut(struct log_range *range, int64_t offset) {
+    int64_t position, first, end = range->position + range->length;
+    int result = log_locate(range->segment, offset, end, false, &position, &first);
+    if (result < 0) return result;
+    /* A range that is read has no holes, so what is cut off begins with a batch. */
+    if (result == 0 || position <= range->position || position >= end) return LOG_E_CORRUPT;
+    assert(first > range->first_offset && first < range->next_offset);
+    range->length = (int32_t)(position - range->position);
+    range->next_offset = first;
+    return 0;
+}
+
 void log_range_failed(const struct log_range *range, int error) {
     log_dir_fail(range->segment->home->dir, error, "read");
 }

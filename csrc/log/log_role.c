@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "log/log_state.h"
 
@@ -56,15 +57,12 @@ void log_set_last_stable(struct log *log) {
     int64_t stable = log->append.first_open >= 0 && log->append.first_open < high
                          ? log->append.first_open
                          : high;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < log->view.completed_count; i++) {
-        struct log_completed one = log->view.completed[i];
-        if (one.last_offset < high) continue;
-        if (one.first_offset < stable) stable = one.first_offset;
-        log->view.completed[kept++] = one;
-    }
-    assert(kept <= log->view.completed_count);
-    log->view.completed_count = kept;
+    struct log_completed *completed = log->view.completed;
+    uint32_t from = log->view.completed_from, end = log->view.completed_end;
+    while (from < end && completed[from].last_offset < high) from++;
+    if (from < end && completed[from].first_offset < stable) stable = completed[from].first_offset;
+    log->view.completed_from = from < end ? from : 0;
+    log->view.completed_end = from < end ? end : 0;
     /* What an open transaction began with may be deleted. */
     atomic_store(&log->ends.last_stable, stable < start && start <= high ? start : stable);
 }
@@ -77,23 +75,38 @@ void log_open_changed(struct log *log) {
     log_view_changed(log);
 }
 
+/* Room for one more behind the others. */
+static int completed_reserve(struct log_view *view) REQUIRES(view->lock) {
+    uint32_t from = view->completed_from, end = view->completed_end;
+    if (end < view->completed_room) return 0;
+    if (from > 0 && from >= view->completed_room / 2) {
+        memmove(view->completed, view->completed + from, (end - from) * sizeof *view->completed);
+        view->completed_from = 0;
+        view->completed_end = end - from;
+        return 0;
+    }
+    uint32_t room = view->completed_room == 0 ? 4 : view->completed_room * 2;
+    struct log_completed *completed = realloc(view->completed, room * sizeof *completed);
+    if (completed == NULL) return LOG_E_MEMORY;
+    view->completed = completed;
+    view->completed_room = room;
+    return 0;
+}
+
 int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
-    int result = 0;
     if (last_offset < atomic_load(&log->ends.high_watermark)) return 0;
     log_view_change(log);
-    if (log->view.completed_count == log->view.completed_room) {
-        uint32_t room = log->view.completed_room == 0 ? 4 : log->view.completed_room * 2;
-        struct log_completed *completed = realloc(log->view.completed, room * sizeof *completed);
-        if (completed == NULL) {
-            result = LOG_E_MEMORY;
-        } else {
-            log->view.completed = completed;
-            log->view.completed_room = room;
-        }
+    struct log_view *view = &log->view;
+    int result = completed_reserve(view);
+    if (result == 0) {
+        uint32_t end = view->completed_end;
+        /* Those that began later bound nothing as long as this one does, which ends last. */
+        while (end > view->completed_from && view->completed[end - 1].first_offset >= first_offset)
+            end--;
+        assert(end == view->completed_from || view->completed[end - 1].last_offset < last_offset);
+        view->completed[end] = (struct log_completed){first_offset, last_offset};
+        view->completed_end = end + 1;
     }
-    if (result == 0)
-        log->view.completed[log->view.completed_count++] =
-            (struct log_completed){first_offset, last_offset};
     log_view_changed(log);
     return result;
 }

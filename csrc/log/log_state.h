@@ -205,8 +205,12 @@ struct log_view {
      * began, LOG_HINTS_LEFT; or NULL. */
     struct log_hint *hints GUARDED_BY(lock);
     uint32_t next_hint GUARDED_BY(lock), next_left GUARDED_BY(lock);
-    struct log_completed *completed GUARDED_BY(lock); /* ended above the high watermark */
-    uint32_t completed_count GUARDED_BY(lock), completed_room GUARDED_BY(lock);
+    /* Transactions that ended above the high watermark, from completed_from to completed_end: both
+     * offsets rise. One that began later and ended earlier than another bounds nothing, and is left
+     * out. */
+    struct log_completed *completed GUARDED_BY(lock);
+    uint32_t completed_from GUARDED_BY(lock), completed_end GUARDED_BY(lock),
+        completed_room GUARDED_BY(lock);
     struct log_replicas *replicas GUARDED_BY(lock); /* NULL: no others are named */
 };
 
@@ -350,7 +354,8 @@ int log_dir_sync(struct log_dir *dir,
                                        opening, or LOG_E_IO: the directory is offline */
 /* All that its file system has. 0; LOG_E_IO or LOG_E_OFFLINE: this sync or another call failed. */
 int log_dir_syncfs(struct log_dir *dir);
-/* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
+/* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno;
+ * LOG_E_CORRUPT: it has more than bytes_max, which is more than its writer may write. */
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
                       size_t *len);
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,

@@ -1,5 +1,8 @@
 /* Producer state: an open-addressing table keyed by producer id, at most three quarters full,
- * linear probing. Removal rebuilds the table, for expiry removes many at once and is rare. */
+ * linear probing. Removal rebuilds the table, for expiry removes many at once and is rare.
+ *
+ * Open transactions are also kept in an array sorted by first offset. Appends add at its end, so a
+ * transaction costs one binary search when it ends, however many producers are known. */
 #include "log/producers.h"
 
 #include <assert.h>
@@ -12,22 +15,116 @@
 #include "format/crc32c.h"
 #include "log/log.h"
 
+enum { PRODUCERS_OPEN_FIRST = 4 };
+
 void producers_free(struct producers *p) {
     free(p->slots);
+    free(p->open);
     memset(p, 0, sizeof *p);
 }
 
 int producers_copy(struct producers *to, const struct producers *from) {
-    struct producers made = {NULL, from->count, from->capacity};
+    struct producers made = *from;
+    made.slots = NULL;
+    made.open = NULL;
     if (from->capacity > 0) {
         made.slots = malloc(from->capacity * sizeof *from->slots);
         if (made.slots == NULL) return LOG_E_MEMORY;
         memcpy(made.slots, from->slots, from->capacity * sizeof *from->slots);
     }
+    if (from->open_room > 0) {
+        made.open = malloc(from->open_room * sizeof *from->open);
+        if (made.open == NULL) {
+            free(made.slots);
+            return LOG_E_MEMORY;
+        }
+        memcpy(made.open, from->open, from->open_end * sizeof *from->open);
+    }
     producers_free(to);
     *to = made;
     return 0;
 }
+
+/* ---- open transactions ---- */
+
+static bool open_is_below(const struct producers_open *a, int64_t first_offset,
+                          int64_t producer_id) {
+    return a->first_offset < first_offset ||
+           (a->first_offset == first_offset && a->producer_id < producer_id);
+}
+
+/* Where the transaction is, or belongs. Ended ones have lost their producer id, so the search goes
+ * by offset and then walks over those with the same offset: one, unless a disk is damaged. */
+static uint32_t open_place(const struct producers *p, int64_t first_offset, int64_t producer_id) {
+    uint32_t low = p->open_from, n = p->open_end - p->open_from;
+    while (n > 0) {
+        uint32_t half = n / 2;
+        bool below = p->open[low + half].first_offset < first_offset;
+        low = below ? low + half + 1 : low;
+        n = below ? n - half - 1 : half;
+    }
+    while (low < p->open_end && open_is_below(&p->open[low], first_offset, producer_id)) low++;
+    assert_slow(low == p->open_end || p->open[low].first_offset >= first_offset);
+    return low;
+}
+
+/* Drops those that have ended. */
+static void open_compact(struct producers *p) {
+    uint32_t kept = 0;
+    for (uint32_t i = p->open_from; i < p->open_end; i++)
+        if (p->open[i].producer_id != -1) p->open[kept++] = p->open[i];
+    assert(kept == p->open_count);
+    p->open_from = 0;
+    p->open_end = kept;
+}
+
+/* Room for one more, so that open_add() cannot fail. */
+static bool open_reserve(struct producers *p) {
+    if (p->open_end < p->open_room) return true;
+    if (p->open_count <= p->open_room / 2 && p->open_room > 0) {
+        open_compact(p);
+        return true;
+    }
+    uint32_t room = p->open_room == 0 ? PRODUCERS_OPEN_FIRST : p->open_room * 2;
+    struct producers_open *open = realloc(p->open, room * sizeof *open);
+    if (open == NULL) return false;
+    p->open = open;
+    p->open_room = room;
+    return true;
+}
+
+static void open_add(struct producers *p, int64_t first_offset, int64_t producer_id) {
+    assert(p->open_end < p->open_room); /* open_reserve came first. */
+    assert(first_offset >= 0 && producer_id >= 0);
+    uint32_t at = p->open_end;
+    /* Offsets rise in a log; only a damaged disk or a snapshot brings them in another order. */
+    if (at > p->open_from && !open_is_below(&p->open[at - 1], first_offset, producer_id)) {
+        at = open_place(p, first_offset, producer_id);
+        memmove(p->open + at + 1, p->open + at, (p->open_end - at) * sizeof *p->open);
+    }
+    p->open[at] = (struct producers_open){first_offset, producer_id};
+    p->open_end++;
+    p->open_count++;
+}
+
+static void open_remove(struct producers *p, int64_t first_offset, int64_t producer_id) {
+    uint32_t at = open_place(p, first_offset, producer_id);
+    assert(at < p->open_end && p->open[at].first_offset == first_offset);
+    assert(p->open[at].producer_id == producer_id);
+    p->open[at].producer_id = -1;
+    p->open_count--;
+    while (p->open_from < p->open_end && p->open[p->open_from].producer_id == -1) p->open_from++;
+    if (p->open_from == p->open_end) p->open_from = p->open_end = 0;
+    assert((p->open_count == 0) == (p->open_end == 0));
+}
+
+static void producers_end(struct producers *p, struct producers_entry *e) {
+    if (e->transaction_first_offset < 0) return;
+    open_remove(p, e->transaction_first_offset, e->producer_id);
+    e->transaction_first_offset = -1;
+}
+
+/* ---- the table ---- */
 
 static uint32_t producers_hash(int64_t id) {
     return (uint32_t)(((uint64_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
@@ -49,7 +146,9 @@ const struct producers_entry *producers_find(const struct producers *p, int64_t 
 
 static bool producers_resize(struct producers *p, uint32_t capacity) {
     assert(p->count * 4 <= capacity * 3);
-    struct producers next = {malloc(capacity * sizeof *p->slots), p->count, capacity};
+    struct producers next = *p;
+    next.slots = malloc(capacity * sizeof *p->slots);
+    next.capacity = capacity;
     if (next.slots == NULL) return false;
     for (uint32_t i = 0; i < capacity; i++) next.slots[i].producer_id = -1;
     for (uint32_t i = 0; i < p->capacity; i++)
@@ -67,6 +166,7 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
         return NULL;
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
+        if (p->count == PRODUCERS_COUNT_MAX) return NULL;
         *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1,
                                       .last_marker = -1, .epoch = -1, .coordinator_epoch = -1,
                                       .verified_epoch = -1};
@@ -139,6 +239,8 @@ static void producers_push(struct producers_entry *e, const struct producers_bat
 }
 
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms) {
+    bool transactional = (h->attributes & BATCH_TRANSACTIONAL) != 0;
+    if (transactional && !open_reserve(p)) return LOG_E_MEMORY;
     struct producers_entry *e = producers_take(p, h->producer_id);
     if (e == NULL) return LOG_E_MEMORY;
     if (h->producer_epoch != e->epoch) {
@@ -152,8 +254,10 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
                               batch_last_offset(h), h->max_timestamp,
                               producers_sequence_add(h->base_sequence, h->last_offset_delta),
                               h->last_offset_delta});
-    if ((h->attributes & BATCH_TRANSACTIONAL) && e->transaction_first_offset < 0)
+    if (transactional && e->transaction_first_offset < 0) {
         e->transaction_first_offset = h->base_offset;
+        open_add(p, h->base_offset, h->producer_id);
+    }
     return 0;
 }
 
@@ -166,7 +270,7 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
         e->batch_count = 0;
     }
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
-    e->transaction_first_offset = -1;
+    producers_end(p, e);
     e->last_marker = batch_last_offset(h);
     e->verified_epoch = -1;
     if (coordinator_epoch >= 0) e->coordinator_epoch = coordinator_epoch;
@@ -229,23 +333,23 @@ void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms
 }
 
 void producers_end_before(struct producers *p, int64_t start) {
-    for (uint32_t i = 0; i < p->capacity; i++) {
-        struct producers_entry *e = &p->slots[i];
-        if (e->producer_id == -1 || e->transaction_first_offset < 0) continue;
-        if (e->transaction_first_offset < start && e->batch_count > 0 &&
-            producers_at(e, 0)->last_offset < start)
-            e->transaction_first_offset = -1;
+    for (uint32_t i = p->open_from; i < p->open_end; i++) {
+        struct producers_open *open = &p->open[i];
+        if (open->first_offset >= start) break;
+        if (open->producer_id == -1) continue;
+        struct producers_entry *e = producers_slot(p, open->producer_id);
+        assert(e->producer_id == open->producer_id);
+        if (e->batch_count == 0 || producers_at(e, 0)->last_offset >= start) continue;
+        e->transaction_first_offset = -1;
+        open->producer_id = -1;
+        p->open_count--;
     }
+    open_compact(p);
 }
 
 int64_t producers_first_open(const struct producers *p) {
-    int64_t first = -1;
-    for (uint32_t i = 0; i < p->capacity; i++) {
-        const struct producers_entry *e = &p->slots[i];
-        if (e->producer_id == -1 || e->transaction_first_offset < 0) continue;
-        if (first < 0 || e->transaction_first_offset < first) first = e->transaction_first_offset;
-    }
-    return first;
+    assert_slow(p->open_count == 0 || p->open[p->open_from].producer_id != -1);
+    return p->open_count == 0 ? -1 : p->open[p->open_from].first_offset;
 }
 
 uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
@@ -275,6 +379,32 @@ uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
     return out;
 }
 
+static int open_compare(const void *a, const void *b) {
+    const struct producers_open *x = a, *y = b;
+    if (x->first_offset != y->first_offset) return x->first_offset < y->first_offset ? -1 : 1;
+    return x->producer_id < y->producer_id ? -1 : x->producer_id > y->producer_id;
+}
+
+/* The entries' open transactions, of a table that was just read. */
+static bool open_collect(struct producers *p) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->capacity; i++)
+        if (p->slots[i].producer_id != -1 && p->slots[i].transaction_first_offset >= 0) count++;
+    if (count == 0) return true;
+    p->open = malloc(count * sizeof *p->open);
+    if (p->open == NULL) return false;
+    p->open_room = p->open_count = count;
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        const struct producers_entry *e = &p->slots[i];
+        if (e->producer_id != -1 && e->transaction_first_offset >= 0)
+            p->open[p->open_end++] =
+                (struct producers_open){e->transaction_first_offset, e->producer_id};
+    }
+    assert(p->open_end == count);
+    qsort(p->open, count, sizeof *p->open, open_compare);
+    return true;
+}
+
 int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
     producers_free(p);
     if (len < PRODUCERS_HEAD_BYTES || get_i16(bytes) != 1 ||
@@ -298,6 +428,10 @@ int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
         struct producers_batch b = {get_i64(at + 14), e->seen_ms, get_i32(at + 10),
                                     get_i32(at + 22)};
         if (b.last_sequence >= 0) producers_push(e, &b);
+    }
+    if (!open_collect(p)) {
+        producers_free(p);
+        return -ENOMEM;
     }
     return 0;
 }

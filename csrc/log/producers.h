@@ -11,7 +11,14 @@
 
 #include "format/batch.h"
 
-enum { PRODUCERS_BATCHES = 5, PRODUCERS_ENTRY_BYTES = 46, PRODUCERS_HEAD_BYTES = 10 };
+enum {
+    PRODUCERS_BATCHES = 5,
+    PRODUCERS_ENTRY_BYTES = 46,
+    PRODUCERS_HEAD_BYTES = 10,
+    /* A log has no more producers than its snapshot can hold: a longer file is not a snapshot. */
+    PRODUCERS_BYTES_MAX = 1 << 30,
+    PRODUCERS_COUNT_MAX = (PRODUCERS_BYTES_MAX - PRODUCERS_HEAD_BYTES) / PRODUCERS_ENTRY_BYTES
+};
 
 struct producers_batch {
     int64_t last_offset, timestamp_ms;
@@ -31,9 +38,18 @@ struct producers_entry {
     struct producers_batch batches[PRODUCERS_BATCHES];
 };
 
+/* An open transaction. Ended ones keep their slot, with producer_id -1, until many have ended. */
+struct producers_open {
+    int64_t first_offset, producer_id;
+};
+
+/* Open transactions lie in `open`, from `open_from` on, by rising (first_offset, producer_id). The
+ * one at `open_from` is open, unless the array is empty. */
 struct producers {
     struct producers_entry *slots;
     uint32_t count, capacity;
+    struct producers_open *open;
+    uint32_t open_from, open_end, open_room, open_count;
 };
 
 void producers_free(struct producers *p);
@@ -65,7 +81,7 @@ void producers_recall(struct producers *p, const struct producers *older);
 /* Ends open transactions that have nothing at or above `start`: a crash may have taken their
  * markers, and there is nothing left to decide about. */
 void producers_end_before(struct producers *p, int64_t start);
-/* First offset of the oldest open transaction, or -1. */
+/* First offset of the oldest open transaction, or -1. Takes constant time. */
 int64_t producers_first_open(const struct producers *p);
 const struct producers_entry *producers_find(const struct producers *p, int64_t producer_id);
 

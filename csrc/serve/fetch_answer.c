@@ -8,6 +8,8 @@
 #include "format/assertion.h"
 #include "serve/wire.h"
 
+/* Aborted transactions in one answer; ranges are cut so that they have no more, but for those that
+ * overlap the first batch. */
 enum { ABORTED_MAX = 65536 };
 /* What an answer takes around its records (flexible versions; the others differ by few bytes). */
 enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
@@ -27,8 +29,27 @@ static struct fetch_part *next_answered(struct fetch_part *p) {
     return p;
 }
 
-static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+/* The aborted transactions of what the answer has of this partition; `*left`: how many more the
+ * answer may have. A range with more is cut, and the client fetches the rest next. Without its list
+ * a range would show aborted records as committed, so it goes when there is none. */
+static void take_aborted(const struct fetch *f, struct fetch_part *p, uint32_t *left) {
     struct fetch_read *read = p->read;
+    struct log_range *range = &read->range;
+    if (!f->read_committed || fetch_is_follower(f) || read->error != 0 || range->length == 0)
+        return;
+    int64_t end = range->next_offset, second = range->first_offset + 1;
+    int result = log_aborted_between(read->log, p->offset, end, second, *left, &read->aborted);
+    if (result == 0 && read->aborted.upper < end)
+        result = log_range_cut(range, read->aborted.upper);
+    /* Checked last: a removed file's aborted transactions were removed with it. The client fetches
+     * again. */
+    if (result != 0 || !log_range_is_current(read->log, range)) fetch_release(read);
+    if (result != 0) read->error = log_error_code(result);
+    *left -= read->aborted.count < *left ? read->aborted.count : *left;
+}
+
+static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    const struct fetch_read *read = p->read;
     /* As Kafka: none for a partition that is refused unread, null for what is no question of
      * transactions. */
     if (fetch_is_unknown(p)) {
@@ -42,31 +63,12 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
             reply_i32(a, -1);
         return;
     }
-    struct log_aborted *aborted = NULL;
-    uint32_t count = 0;
-    int64_t end = read->range.next_offset;
-    if (read->range.length > 0)
-        count = log_aborted_between(read->log, p->offset, end, NULL, 0);
-    if (count > 0) {
-        aborted = count > ABORTED_MAX ? NULL : malloc(count * sizeof *aborted);
-        /* A list that is cut, or cannot be had, would show aborted records as committed: rather no
-         * answer. */
-        if (aborted == NULL ||
-            log_aborted_between(read->log, p->offset, end, aborted, count) > count)
-            a->failed = true;
-    }
-    /* Looked at last: with the file went what was aborted in it. The client asks again. */
-    if (read->range.length > 0 && !log_range_is_current(read->log, &read->range)) {
-        fetch_release(read);
-        count = 0;
-    }
-    reply_count(a, f->flexible, count);
-    for (uint32_t i = 0; i < count && !a->failed; i++) {
-        reply_i64(a, aborted[i].producer_id);
-        reply_i64(a, aborted[i].first_offset);
+    reply_count(a, f->flexible, read->aborted.count);
+    for (uint32_t i = 0; i < read->aborted.count; i++) {
+        reply_i64(a, read->aborted.at[i].producer_id);
+        reply_i64(a, read->aborted.at[i].first_offset);
         reply_no_tags(a, f->flexible);
     }
-    free(aborted);
 }
 
 /* v16: who leads instead (KIP-951). */
@@ -162,10 +164,12 @@ static void count(const struct serve *s, const struct fetch_part *p) {
 }
 
 static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
-    uint32_t topics = 0;
+    uint32_t topics = 0, aborted_left = ABORTED_MAX;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read->answer = has_news(f, p);
-        if (p->read->answer) count(s, p);
+        if (!p->read->answer) continue;
+        take_aborted(f, p, &aborted_left);
+        count(s, p);
     }
     for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
          p = skip(p, run_length(p)))

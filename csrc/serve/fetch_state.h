@@ -3,6 +3,8 @@
 #ifndef PYLOG_FETCH_STATE_H
 #define PYLOG_FETCH_STATE_H
 
+#include <stdlib.h>
+
 #include "format/bytes.h"
 #include "serve/leaders.h"
 #include "serve/serve_state.h"
@@ -19,6 +21,7 @@ struct fetch_read {
     int32_t diverging_epoch; /* -1: none */
     int64_t diverging_end;
     struct log_range range;
+    struct log_aborted_list aborted; /* of the range, for read_committed; owned */
     struct copy *copy; /* one reference: of the range, or NULL */
     struct log_waiter waiter;
     bool had_data; /* the answer carried records of it */
@@ -63,6 +66,8 @@ static inline void fetch_release(struct fetch_read *read) {
     log_range_release(&read->range);
     if (read->copy != NULL) copy_release(read->copy);
     read->copy = NULL;
+    free(read->aborted.at);
+    read->aborted = (struct log_aborted_list){0};
 }
 /* fetch_request.c */
 /* False: it is none, or memory ran out. */

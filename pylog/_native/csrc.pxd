@@ -442,8 +442,12 @@ cdef extern from "log/log.h" nogil:
     int log_range_cached(const log_range *range)
     struct log_aborted:
         int64_t producer_id, first_offset
-    uint32_t log_aborted_between(log_t *log, int64_t offset, int64_t upper, log_aborted *out,
-                                 uint32_t max)
+    struct log_aborted_list:
+        log_aborted *at
+        uint32_t count
+        int64_t upper
+    int log_aborted_between(log_t *log, int64_t offset, int64_t upper, int64_t keep_below,
+                            uint32_t count_max, log_aborted_list *out)
     int log_offset_for_time(log_t *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
                             int32_t *leader_epoch)
     int log_offset_of_max_time(log_t *log, int64_t *offset, int64_t *timestamp_ms,

@@ -413,26 +413,21 @@ cdef class Log:
         return csrc.log_bytes_from(self.ptr, offset, bound)
 
     def aborted_between(self, int64_t offset, int64_t upper) -> list:
-        """(producer id, first offset) of aborted transactions that overlap [offset, upper)."""
-        cdef csrc.log_aborted *found = NULL
-        cdef uint32_t n, i, room = 0
+        """(producer id, first offset) of aborted transactions that overlap [offset, upper), by
+        first offset. Raises LogError."""
+        cdef csrc.log_aborted_list found
+        cdef uint32_t i
+        cdef int error
         self.use()
+        with nogil:
+            error = csrc.log_aborted_between(self.ptr, offset, upper, upper, UINT32_MAX, &found)
+        if error != 0:
+            self.refuse(error)
         try:
-            while True:
-                with nogil:
-                    n = csrc.log_aborted_between(self.ptr, offset, upper, found, room)
-                if n == UINT32_MAX:
-                    self.refuse(csrc.LOG_E_MEMORY)
-                if n <= room:
-                    return [(found[i].producer_id, found[i].first_offset) for i in range(n)]
-                # All or none: what a cut list lacks would be taken for committed.
-                free(found)
-                found = <csrc.log_aborted *>malloc(n * sizeof(csrc.log_aborted))
-                if found == NULL:
-                    self.refuse(csrc.LOG_E_MEMORY)
-                room = n
+            return [(found.at[i].producer_id, found.at[i].first_offset)
+                    for i in range(found.count)]
         finally:
-            free(found)
+            free(found.at)
 
     def offset_for_time(self, int64_t target_ms):
         """(offset, timestamp, leader epoch) of the first record at or after target_ms, or None."""

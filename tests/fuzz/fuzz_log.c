@@ -154,14 +154,16 @@ static void read_all(struct log *log, enum log_bound bound) {
 
 static void look_up(struct log *log, int64_t target) {
     struct inflater *in = inflater_new();
-    struct log_aborted aborted[4];
+    struct log_aborted_list aborted;
     int64_t offset, timestamp;
     int32_t epoch;
     (void)log_offset_for_time(log, target, &offset, &timestamp, &epoch);
     (void)log_offset_of_max_time(log, &offset, &timestamp, &epoch);
     (void)log_time_of(log, log_start_offset(log), in, &timestamp);
-    (void)log_aborted_between(log, 0, INT64_MAX, aborted, 4);
-    (void)log_aborted_between(log, target, target + 10, aborted, 4);
+    (void)log_aborted_between(log, 0, INT64_MAX, 0, UINT32_MAX, &aborted);
+    free(aborted.at);
+    (void)log_aborted_between(log, target, target + 10, target + 1, 1, &aborted);
+    free(aborted.at);
     log_end_for_epoch(log, (int32_t)target, &epoch, &offset);
     (void)log_epoch_of(log, target);
     (void)log_bytes_from(log, target, LOG_BOUND_END);

@@ -13,15 +13,24 @@ static void send_one(int64_t producer, int32_t sequence) {
 /* "producer@first" of those that overlap, as a reader gets them. */
 static const char *between(int64_t offset, int64_t upper) {
     static char text[1024];
-    struct log_aborted found[32];
+    struct log_aborted_list found;
     size_t n = 0;
     text[0] = 0;
-    uint32_t count = log_aborted_between(one, offset, upper, found, 32);
-    CHECK(count <= 32);
-    for (uint32_t i = 0; i < count; i++)
+    CHECK(log_aborted_between(one, offset, upper, upper, UINT32_MAX, &found) == 0);
+    CHECK(found.count <= 32 && found.upper == upper);
+    for (uint32_t i = 0; i < found.count; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%lld@%lld", i > 0 ? " " : "",
-                              (long long)found[i].producer_id, (long long)found[i].first_offset);
+                              (long long)found.at[i].producer_id,
+                              (long long)found.at[i].first_offset);
+    free(found.at);
     return text;
+}
+
+static uint32_t count_between(int64_t offset, int64_t upper) {
+    struct log_aborted_list found;
+    CHECK(log_aborted_between(one, offset, upper, upper, UINT32_MAX, &found) == 0);
+    free(found.at);
+    return found.count;
 }
 
 static bool told(int64_t offset, int64_t upper, const char *expected) {
@@ -52,10 +61,50 @@ static void check_told(void) {
     CHECK(told(6, 8, "1@6") && told(7, 8, "1@6") && told(8, 9, ""));
     CHECK(told(0, 1, "1@0") && told(0, 2, "1@0 2@1") && told(0, 6, "1@0 2@1"));
     CHECK(told(0, 7, "1@0 2@1 1@6") && told(3, 6, "2@1") && told(3, 3, "2@1"));
-    struct log_aborted found[2] = {{77, 77}, {77, 77}};
-    CHECK(log_aborted_between(one, 0, 8, NULL, 0) == 3);
-    CHECK(log_aborted_between(one, 0, 8, found, 1) == 3);
-    CHECK(found[0].producer_id == 1 && found[0].first_offset == 0 && found[1].first_offset == 77);
+}
+
+/* The list is whole up to out->upper, which is where the first transaction begins that is too many.
+ */
+static void bound(void) {
+    make_aborts(1 << 20);
+    for (int flushed = 0; flushed < 2; flushed++) {
+        static const struct {
+            int64_t offset, keep_below, upper;
+            uint32_t count_max, count;
+        } looks[] = {{0, 0, 8, 3, 3}, {0, 0, 6, 2, 2}, {0, 0, 1, 1, 1}, {0, 0, 0, 0, 0},
+                     {0, 1, 6, 1, 2}, {0, 1, 6, 0, 2}, {0, 2, 8, 0, 3}, {4, 0, 6, 1, 1},
+                     {4, 2, 8, 1, 2}, {6, 0, 6, 0, 0}};
+        for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
+            struct log_aborted_list found;
+            CHECK(log_aborted_between(one, looks[i].offset, 8, looks[i].keep_below,
+                                      looks[i].count_max, &found) == 0);
+            CHECK(found.count == looks[i].count && found.upper == looks[i].upper);
+            free(found.at);
+        }
+        CHECK(log_seal(one, NOW) == 0 && log_flush(one) == 0);
+        CHECK(one->view.segments[0]->aborted == NULL);
+    }
+    let_go();
+}
+
+/* A range ends before the batch that holds the offset. */
+static void cut_range(void) {
+    make_aborts(1 << 20);
+    struct log_range range, shorter;
+    CHECK(read_bytes(0, 1 << 20, &range) > 0);
+    for (int64_t offset = 0; offset <= 8; offset++) {
+        CHECK(log_read(one, 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+        if (offset == 0 || offset == 8) {
+            CHECK(log_range_cut(&range, offset) == LOG_E_CORRUPT && range.next_offset == 8);
+        } else {
+            CHECK(log_range_cut(&range, offset) == 0 && range.next_offset == offset);
+            CHECK(log_read(one, 0, LOG_BOUND_END, range.length, false, &shorter) == 0);
+            CHECK(shorter.length == range.length && shorter.next_offset == offset);
+            log_range_release(&shorter);
+        }
+        log_range_release(&range);
+    }
+    let_go();
 }
 
 static void tell(void) {
@@ -188,7 +237,7 @@ static void tell_among_many(void) {
             if (i % 3 != 0) snprintf(expected, sizeof expected, "%d@%d", i % 7, 2 * i);
             CHECK(told(2 * i, 2 * i + 2, expected) && told(2 * i + 1, 2 * i + 1, expected));
         }
-        CHECK(log_aborted_between(one, 0, 200, NULL, 0) == 66);
+        CHECK(count_between(0, 200) == 66);
         CHECK(log_seal(one, NOW) == 0 && log_flush(one) == 0);
         CHECK(one->view.segments[0]->aborted == NULL);
         CHECK(played_size(dir, file_of(0, "txnindex")) == 66 * 34);
@@ -196,10 +245,112 @@ static void tell_among_many(void) {
     let_go();
 }
 
+enum { ABORTS = 500, LARGE = 2000000 /* 68 MB of entries */ };
+
+/* Transactions of one record, each aborted: 2i is aborted by 2i + 1. */
+static void make_many_aborts(void) {
+    config = scene_config(1 << 22, 4096);
+    open_one(config);
+    for (int i = 0; i < ABORTS; i++) {
+        send_one(1, i);
+        CHECK(append_marker(1, 0, false, 0) == 0);
+    }
+    CHECK(count_between(0, 2 * ABORTS) == ABORTS);
+}
+
+/* As of a segment with so many aborts. */
+static void write_large(void) {
+    uint8_t *entries = malloc((size_t)LARGE * 34);
+    CHECK(entries != NULL);
+    for (int64_t i = 0; i < LARGE; i++) {
+        uint8_t *e = entries + 34 * i;
+        put_i16(e, 0);
+        put_i64(e + 2, 1);
+        put_i64(e + 10, 2 * i);
+        put_i64(e + 18, 2 * i + 1);
+        put_i64(e + 26, 2 * i + 2);
+    }
+    played_write(dir, file_of(0, "txnindex"), entries, (size_t)LARGE * 34);
+    free(entries);
+}
+
+static void read_large(void) {
+    make_many_aborts();
+    CHECK(log_seal(one, NOW) == 0 && log_flush(one) == 0);
+    CHECK(one->view.segments[0]->aborted == NULL);
+    write_large();
+    CHECK(count_between(0, 2 * ABORTS) == ABORTS && count_between(600, 800) == 100);
+    CHECK(count_between(999, 1001) == 2 && told(998, 999, "1@998"));
+    let_go();
+}
+
+/* A start does not cut it: it has more than the batches above the recovery point tell. */
+static void load_large(void) {
+    make_many_aborts();
+    CHECK(log_flush(one) == 0);
+    leave();
+    write_large();
+    struct log_checkpoint c = from_nothing();
+    c.recovery_point = 2 * ABORTS;
+    CHECK(open_with(config, c) == 0);
+    CHECK(count_between(0, 2 * ABORTS) == ABORTS);
+    CHECK(log_flush(one) == 0 && played_size(dir, file_of(0, "txnindex")) == ABORTS * 34);
+    let_go();
+}
+
+/* Aborted records must not be taken for committed because their entries cannot be read. */
+static void read_damaged(void) {
+    struct log_aborted_list found;
+    for (int how = 0; how < 3; how++) {
+        make_aborts(1 << 20);
+        CHECK(log_seal(one, NOW) == 0 && log_flush(one) == 0);
+        const char *path = file_of(0, "txnindex");
+        uint8_t e[3 * 34];
+        CHECK(played_read(dir, path, e, sizeof e) == sizeof e);
+        if (how == 0) played_write(dir, path, e, 2 * 34 + 5);
+        if (how == 1) played_change(dir, path, 34, "\0\7", 2);
+        if (how == 2) played_change(dir, path, 34 + 18, "\0\0\0\0\0\0\0\1", 8);
+        CHECK(log_aborted_between(one, 0, 8, 8, 9, &found) == LOG_E_CORRUPT);
+        CHECK(found.count == 0 && found.at == NULL && !log_dir_offline(dir));
+        let_go();
+        CHECK(unlinkat(dir->fd, path, 0) == 0);
+        for (int64_t base = 0; base <= 8; base += 8) {
+            CHECK(unlinkat(dir->fd, file_of(base, "log"), 0) == 0);
+        }
+    }
+}
+
+/* A record in the marker's batch that no coordinator writes does not hide the abort. */
+static void replay_long_marker(void) {
+    config = scene_config(1 << 20, 100);
+    open_one(config);
+    send_one(1, 0);
+    static uint8_t record[6000] = {0};
+    uint8_t *at = record;
+    at += put_uvarint(at, 2 * (sizeof record - 2)); /* zigzag: what follows the length */
+    at += 3;                                        /* attributes and both deltas */
+    *at++ = 8;                                      /* a key of 4 bytes: version 0, abort */
+    at += 4;
+    at += put_uvarint(at, 2 * (size_t)(record + sizeof record - at - 3));
+    struct batch_summary summary = {0};
+    size_t len = scene_batch(made, record, sizeof record, NOW, 1, -1);
+    put_i16(made + BATCH_ATTRIBUTES_AT, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    scene_seal(made, len);
+    CHECK(batch_parse(made, len, &summary.header) == 0);
+    CHECK(log_append(one, made, len, &summary, -1, NOW, &appended) == 0);
+    CHECK(told(0, 2, "1@0"));
+    leave();
+    CHECK(open_with(config, from_nothing()) == 0);
+    CHECK(told(0, 2, "1@0"));
+    let_go();
+}
+
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {
         {"tell", tell},   {"segments", tell_of_segments}, {"entries", write_entries},
         {"cut", cut},     {"anew", make_anew},            {"fail", fail},
-        {"many", tell_among_many}};
+        {"many", tell_among_many},
+        {"bound", bound}, {"range", cut_range},           {"large", read_large},
+        {"load", load_large}, {"damaged", read_damaged},  {"marker", replay_long_marker}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

@@ -341,12 +341,14 @@ static void verify(void) {
     CHECK(ends_are(0, 3, 5, 5));
     /* An abort is told to who reads there, with the offset at which it began. */
     CHECK(append_marker(7, 1, false, 4) == 0 && ends_are(0, 6, 6, 6));
-    struct log_aborted aborted[4];
-    CHECK(log_aborted_between(one, 0, 6, aborted, 4) == 1);
-    CHECK(aborted[0].producer_id == 7 && aborted[0].first_offset == 3);
-    CHECK(log_aborted_between(one, 0, 3, aborted, 4) == 0);
-    CHECK(log_aborted_between(one, 5, 6, aborted, 4) == 1);
-    CHECK(log_aborted_between(one, 6, 7, aborted, 4) == 0);
+    static const int64_t looks[4][3] = {{0, 6, 1}, {0, 3, 0}, {5, 6, 1}, {6, 7, 0}};
+    for (int i = 0; i < 4; i++) {
+        struct log_aborted_list found;
+        CHECK(log_aborted_between(one, looks[i][0], looks[i][1], 0, 4, &found) == 0);
+        CHECK(found.count == looks[i][2] && found.upper == looks[i][1]);
+        if (found.count > 0) CHECK(found.at[0].producer_id == 7 && found.at[0].first_offset == 3);
+        free(found.at);
+    }
     let_go();
 }
 

@@ -67,8 +67,12 @@ static int read_on(int64_t offset, struct log_range *range) {
 static struct log_aborted aborted[8];
 static uint32_t aborted_count;
 static int look_for_aborted(void) {
-    aborted_count = log_aborted_between(one, 0, 100, aborted, 8);
-    return aborted_count == UINT32_MAX ? LOG_E_MEMORY : 0;
+    struct log_aborted_list found;
+    int result = log_aborted_between(one, 0, 100, 0, 8, &found);
+    aborted_count = found.count;
+    if (found.count > 0) memcpy(aborted, found.at, found.count * sizeof *aborted);
+    free(found.at);
+    return result;
 }
 
 /* All that can be told of the log, as text: its ends, segments, batches, epochs, aborts. */

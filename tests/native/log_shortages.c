@@ -18,7 +18,7 @@ void *__wrap_realloc(void *p, size_t bytes) { return starved ? NULL : __real_rea
 
 static void read_epochs(void) {
     const char good[] = "0\n1\n3 7\n", bad[] = "0\n1\n3 x\n";
-    struct epochs epochs = {NULL, 0, 0};
+    struct epochs epochs = {0};
     starved = true;
     CHECK(epochs_decode(&epochs, good, sizeof good - 1) == -ENOMEM);
     starved = false;
@@ -28,7 +28,7 @@ static void read_epochs(void) {
 }
 
 static void read_producers(void) {
-    struct producers producers = {NULL, 0, 0}, other = {NULL, 0, 0};
+    struct producers producers = {0}, other = {0};
     struct batch_header h = {.producer_id = 7, .producer_epoch = 1, .base_sequence = 0};
     size_t len;
     CHECK(producers_update(&producers, &h, 0) == 0);

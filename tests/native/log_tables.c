@@ -14,7 +14,7 @@ static void check_epochs(const struct epochs *e, const char *expected) {
 }
 
 static void assign_epochs(void) {
-    struct epochs e = {NULL, 0, 0};
+    struct epochs e = {0};
     CHECK(epochs_last(&e) == -1 && epochs_at(&e, 5) == -1);
     CHECK(!epochs_truncate_end(&e, 0) && !epochs_truncate_start(&e, 5));
     check_epochs(&e, "0\n0\n");
@@ -50,7 +50,7 @@ static void assign_epochs(void) {
 }
 
 static void cut_epochs(void) {
-    struct epochs e = {NULL, 0, 0};
+    struct epochs e = {0};
     for (int i = 1; i <= 5; i++) CHECK(epochs_assign(&e, i, i * 10) == 1);
     CHECK(!epochs_truncate_end(&e, 51));
     CHECK(epochs_truncate_end(&e, 50) && epochs_last(&e) == 4);
@@ -78,13 +78,13 @@ static void read_epochs(void) {
         "0\n1\n1 99999999999999999990\n", "x\n0\n", "0\nx\n", "0 0\n", "0\n1\n1\n5\n",
         "0\n1\n1 5", "\n0\n"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        struct epochs e = {NULL, 0, 0};
+        struct epochs e = {0};
         CHECK(epochs_decode(&e, good[i], strlen(good[i])) == 0);
         CHECK((int)e.count == good[i][2] - '0');
         epochs_free(&e);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct epochs e = {NULL, 0, 0};
+        struct epochs e = {0};
         int expected = i == 22 ? 0 : -EINVAL; /* the last line's end may be missing */
         CHECK(epochs_decode(&e, bad[i], strlen(bad[i])) == expected);
         CHECK(e.count == (i == 22));
@@ -110,7 +110,7 @@ static void update(struct producers *p, int64_t id, int16_t epoch, int32_t seque
 }
 
 static void follow_sequences(void) {
-    struct producers p = {NULL, 0, 0};
+    struct producers p = {0};
     struct producers_batch seen;
     CHECK(check(&p, 1, 0, 77, 1, 0, &seen) == 0); /* nothing is known of it */
     for (int i = 0; i < 7; i++) update(&p, 1, 3, i * 2, 2, 10 + i * 2, 0);
@@ -155,7 +155,7 @@ static bool goes_on(const struct producers *p, struct batch_header before, struc
 }
 
 static void go_on(void) {
-    struct producers p = {NULL, 0, 0};
+    struct producers p = {0};
     const struct batch_header before = {.producer_epoch = 3, .base_sequence = 4,
                                         .last_offset_delta = 1};
     struct batch_header h = {.producer_epoch = 3, .base_sequence = 6, .last_offset_delta = 2};
@@ -187,7 +187,7 @@ static void go_on(void) {
 }
 
 static void end_transactions(void) {
-    struct producers p = {NULL, 0, 0};
+    struct producers p = {0};
     struct producers_batch seen;
     update(&p, 1, 0, 0, 1, 40, BATCH_TRANSACTIONAL);
     update(&p, 1, 0, 1, 1, 41, BATCH_TRANSACTIONAL);
@@ -224,8 +224,48 @@ static void end_transactions(void) {
     producers_free(&p);
 }
 
+/* Against a plain list: transactions that begin and end in any order, copies and snapshots. */
+static void order_open(void) {
+    enum { IDS = 64 };
+    struct producers p = {0}, other = {0};
+    int64_t first[IDS];
+    unsigned random = 1;
+    size_t len;
+    for (int i = 0; i < IDS; i++) first[i] = -1;
+    for (int step = 0; step < 5000; step++) {
+        random = random * 1103515245u + 12345u;
+        int id = (int)(random >> 16) % IDS;
+        /* Mostly as in a log; offsets that fall come from a damaged disk. */
+        int64_t offset = random % 16 == 0 ? (int64_t)(random >> 8) % 1000 : 1000 + step;
+        struct batch_header marker = {.producer_id = id, .base_offset = offset};
+        if (first[id] < 0) {
+            update(&p, id, 0, -1, 1, offset, BATCH_TRANSACTIONAL);
+            first[id] = offset;
+        } else {
+            CHECK(producers_end_transaction(&p, &marker, -1, 0) == 0);
+            first[id] = -1;
+        }
+        int64_t oldest = -1;
+        uint32_t count = 0;
+        for (int i = 0; i < IDS; i++) {
+            count += first[i] >= 0;
+            if (first[i] >= 0 && (oldest < 0 || first[i] < oldest)) oldest = first[i];
+        }
+        CHECK(producers_first_open(&p) == oldest && p.open_count == count);
+        CHECK(p.open_room <= 4 * IDS);
+        if (step % 100 != 0) continue;
+        CHECK(producers_copy(&other, &p) == 0 && producers_first_open(&other) == oldest);
+        uint8_t *bytes = producers_encode(&p, &len);
+        CHECK(bytes != NULL && producers_decode(&p, bytes, len) == 0);
+        CHECK(producers_first_open(&p) == oldest && p.open_count == count);
+        free(bytes);
+    }
+    producers_free(&p);
+    producers_free(&other);
+}
+
 static void grow_and_expire(void) {
-    struct producers p = {NULL, 0, 0}, other = {NULL, 0, 0};
+    struct producers p = {0}, other = {0};
     for (int i = 0; i < 200; i++) {
         update(&p, i * 7, 1, i, 1, i, i == 150 ? BATCH_TRANSACTIONAL : 0);
         CHECK(p.count == (uint32_t)i + 1 && p.count * 4 <= p.capacity * 3);
@@ -271,7 +311,7 @@ static void grow_and_expire(void) {
 
 /* Batches before a snapshot, which knows of the last one only. */
 static void recall(void) {
-    struct producers p = {NULL, 0, 0}, older = {NULL, 0, 0};
+    struct producers p = {0}, older = {0};
     for (int i = 0; i < 6; i++) update(&older, 1, 0, i, 1, 10 + i, 0);
     update(&p, 1, 0, 5, 1, 15, 0);
     producers_recall(&p, &older);
@@ -443,7 +483,7 @@ int main(int argc, char **argv) {
                   {"follow", follow_sequences}, {"on", go_on},       {"end", end_transactions},
                   {"grow", grow_and_expire}, {"recall", recall},     {"hash", hash_keys},
                   {"map", map_keys},         {"names", name_files},  {"codes", code_errors},
-                  {"judge", judge_entries}};
+                  {"judge", judge_entries}, {"open", order_open}};
     CHECK(argc == 3);
     played.by = pthread_self();
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

@@ -354,6 +354,74 @@ static void gone_meanwhile(void) {
     delete_both();
 }
 
+enum { SOME = 66000 /* aborted transactions: more than one answer may have */ };
+static uint8_t sent[64 << 20];
+static bool listed[2 * SOME];
+
+/* Reads one partition to its end, by version 4. Each answer lists what was aborted in its records.
+ * Returns how many answers there were. */
+static int read_aborted(int64_t end, bool (*is_aborted)(int64_t)) {
+    struct serve_request r;
+    int answers = 0;
+    for (int64_t offset = 0; offset < end; answers++) {
+        const struct asked asked[] = {ASKED("a", 0, .offset = offset, .bytes_max = 32 << 20)};
+        answered(&r, &FETCHING(4, asked, 1, .bytes_max = 32 << 20, .isolation = 1));
+        size_t len = sent_bytes(&r.reply, sent, sizeof sent);
+        const uint8_t *at = sent + 4 + 4 + 4 + 4 + 3 + 4;
+        CHECK(get_i32(at) == 0 && get_i16(at + 4) == 0 && get_i64(at + 14) == end);
+        int32_t count = get_i32(at + 22);
+        at += 26;
+        memset(listed, 0, sizeof listed);
+        for (int32_t i = 0; i < count; i++, at += 16) {
+            int64_t first = get_i64(at + 8);
+            CHECK(first >= 0 && first < 2 * SOME && !listed[first]);
+            listed[first] = true;
+        }
+        CHECK(at + 4 + get_i32(at) == sent + len && get_i32(at) > 0);
+        for (at += 4; at < sent + len;) {
+            struct batch_header h;
+            CHECK(batch_parse(at, (size_t)(sent + len - at), &h) == 0 && h.base_offset == offset);
+            CHECK(listed[offset] == is_aborted(offset));
+            offset = batch_last_offset(&h) + 1;
+            at += batch_bytes(&h);
+        }
+        reply_clear(&r.reply);
+    }
+    return answers;
+}
+
+static bool is_even(int64_t offset) { return offset % 2 == 0; }
+static bool is_early(int64_t offset) { return offset < SOME; }
+
+/* Ranges are cut where one answer would have too many, and readers come to the end all the same. */
+static void many_aborted(void) {
+    shared->limits.fetch_bytes_max = 64 << 20;
+    const struct log_config config = scene_config(64 << 20, 4096);
+    open_topic(&a, "a", &config, true);
+    open_topic(&b, "b", &config, true);
+    for (int i = 0; i < SOME; i++) {
+        append(a.logs[0], i, 0, BATCH_TRANSACTIONAL);
+        append_marker(a.logs[0], i, 0);
+    }
+    CHECK(read_aborted(2 * SOME, is_even) == 2);
+    CHECK(log_seal(a.logs[0], NOW) == 0 && log_flush(a.logs[0]) == 0);
+    CHECK(read_aborted(2 * SOME, is_even) == 2);
+    delete_both();
+}
+
+/* The same of transactions that were all open at once. */
+static void many_open(void) {
+    shared->limits.fetch_bytes_max = 64 << 20;
+    const struct log_config config = scene_config(64 << 20, 4096);
+    open_topic(&a, "a", &config, true);
+    open_topic(&b, "b", &config, true);
+    for (int i = 0; i < SOME; i++) append(a.logs[0], i, 0, BATCH_TRANSACTIONAL);
+    CHECK(log_last_stable_offset(a.logs[0]) == 0);
+    for (int i = 0; i < SOME; i++) append_marker(a.logs[0], (i * 7) % SOME, 0);
+    CHECK(read_aborted(2 * SOME, is_early) == 2);
+    delete_both();
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -366,7 +434,9 @@ int main(int argc, char **argv) {
                   {"voided", voided},
                   {"cold", cold},
                   {"cold_and_little", cold_and_little},
-                  {"gone_meanwhile", gone_meanwhile}};
+                  {"gone_meanwhile", gone_meanwhile},
+                  {"many_aborted", many_aborted},
+                  {"many_open", many_open}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {

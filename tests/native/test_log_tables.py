@@ -11,6 +11,7 @@ SCENES = {
     "a_producer_goes_on_where_it_was_and_is_told_of_its_last_five": "follow",
     "the_next_batch_of_a_producer_goes_on_from_one_that_is_not_remembered_yet": "on",
     "a_marker_ends_the_transaction_of_its_producer": "end",
+    "the_oldest_open_transaction_is_known_after_each_change": "open",
     "producers_are_found_among_many_and_forgotten_in_time": "grow",
     "batches_before_a_snapshot_are_recalled": "recall",
     "keys_have_the_hash_of_the_published_function": "hash",

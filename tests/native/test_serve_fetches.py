@@ -16,6 +16,8 @@ SCENES = {
     "what_is_cold_is_read_by_a_worker_where_one_is_free": "cold",
     "what_was_found_on_the_disk_and_is_too_little_waits_for_more": "cold_and_little",
     "aborted_records_whose_file_goes_meanwhile_are_not_answered": "gone_meanwhile",
+    "a_range_with_too_many_aborted_transactions_is_cut": "many_aborted",
+    "a_range_with_too_many_overlapping_aborted_transactions_is_read_to_its_end": "many_open",
 }
 
 
