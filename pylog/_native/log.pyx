@@ -482,14 +482,19 @@ cdef class Log:
         if error != 0:
             self.refuse(error)
 
+    def expire_producers(self, int64_t now_ms) -> None:
+        """Forgets producers without a batch for producer.id.expiration.ms (KIP-854)."""
+        self.use()
+        with nogil:
+            csrc.log_expire_producers(self.ptr, now_ms)
+
     def upkeep(self, int64_t now_ms) -> int:
-        """Rolls and asks for flushes by time, expires producers, retains. Segments that went."""
+        """Rolls and asks for flushes by time, and applies retention. Returns the segments deleted."""
         cdef int error
         self.use()
         with nogil:
             error = csrc.log_roll_if_due(self.ptr, now_ms)
             if error >= 0:
-                csrc.log_expire_producers(self.ptr, now_ms)
                 error = csrc.log_apply_retention(self.ptr, now_ms)
         if error < 0:
             self.refuse(error)

@@ -44,7 +44,8 @@ class LogManager:
         self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
-        self._due: list[int] = []   # when retention, checkpoints are next looked at, in ms
+        # When retention, checkpoints and the expiry of producers are next due, in ms.
+        self._due: list[int] = []
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms, lambda: settings.value(RATE))
@@ -79,7 +80,8 @@ class LogManager:
         """
         self._store = self.checkpointer.store = store
         now_ms = self._now_ms()
-        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
+        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS,
+                     now_ms + self._settings["producer.id.expiration.check.interval.ms"]]
         where, self._left_over = partition_directories.find(
             self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
         self._left_over += branches.take_left_over(
@@ -582,6 +584,11 @@ class LogManager:
             self._hints.tend()
             partitions.tend((entry[3] for entry in self._all()) if every else [
                 *self._timed, *self._short_of_space()], now_ms, lambda: self._closing)
+            expiry_interval_ms = self._settings["producer.id.expiration.check.interval.ms"]
+            if self._is_due(2, now_ms, expiry_interval_ms):
+                self._due[2] = now_ms + expiry_interval_ms
+                partitions.expire_producers(
+                    (entry[3] for entry in self._all()), now_ms, lambda: self._closing)
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS

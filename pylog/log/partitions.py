@@ -145,6 +145,17 @@ def tend(logs, now_ms: int, is_closing) -> None:
             log.error("upkeep failed", extra={"reason": str(error)})
 
 
+def expire_producers(logs, now_ms: int, is_closing) -> None:
+    """Forget the producers of each log that have been idle for too long, until is_closing()."""
+    for partition_log in logs:
+        if is_closing():
+            return
+        try:
+            partition_log.expire_producers(now_ms)
+        except LogDeleted:
+            continue
+
+
 def at_rest(log) -> Checkpoint:
     """The checkpoint of a log that was closed for a clean stop."""
     # The last stable offset must be known before reads: recovery finds the open transaction.

@@ -164,7 +164,8 @@ class ZooKeeper(Keys):
         if not self._connected.wait(self._timeout_s):
             if self._client.client_state == KeeperState.AUTH_FAILED:
                 raise KeysError("the login failed")
-            raise Unreachable(f"no server of {','.join(self.addresses)} answers")
+            raise Unreachable(f"no ZooKeeper session with {','.join(self.addresses)} after "
+                              f"{self._timeout_s:g} s: the servers are down, or refuse sessions")
 
     # ---- transactions ---------------------------------------------------------------------------
 

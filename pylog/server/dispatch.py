@@ -575,7 +575,8 @@ class Dispatcher:
             refusal = ErrorCode.UNKNOWN_TOPIC_ID
             text = "" if topic is None else topic.name
         rights = READ | WRITE | FOLLOW
-        if self._access is not None and text:
+        # An empty name is checked too: Kafka checks rights before names. An unknown id has no name.
+        if self._access is not None and (name is not None or text):
             # Whoever may not see a topic is not told whether there is one.
             may = self._security().may(miss, text)
             if may is None:

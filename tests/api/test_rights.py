@@ -114,6 +114,10 @@ def followed(caller, topic) -> int:
     return row.error_code
 
 
+def test_empty_topic_name_is_refused_for_missing_rights_first(alice):
+    assert (produced(alice, ""), fetched(alice, "")) == (REFUSED, REFUSED)
+
+
 def branch(caller, source: str, name: str) -> int:
     """The error of a CreateTopics request that makes a branch."""
     new = messages.CreateTopicsRequest

@@ -214,7 +214,7 @@ def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
     looked = []
     monkeypatch.setattr(partitions, "tend", lambda logs, now_ms, closing: looked.append(
         (now_ms, not isinstance(logs, list))))
-    one._due = [30_000, CHECKPOINT_MS]
+    one._due = [30_000, CHECKPOINT_MS, 10**9]
     for now_ms in (29_999, 30_000, 59_999, 60_000, 120_000, 329_999, 330_000):
         one.upkeep(now_ms)
     assert CHECKPOINT_MS == 60_000
@@ -223,7 +223,7 @@ def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
     assert done.count("cleaner") == 7
 
 
-@pytest.mark.parametrize(("closing", "due"), [(True, [0, 0]), (False, [])])
+@pytest.mark.parametrize(("closing", "due"), [(True, [0, 0, 0]), (False, [])])
 def test_a_manager_that_is_not_open_looks_after_nothing(closing, due):
     one, done = manager()
     one._closing, one._due = closing, due

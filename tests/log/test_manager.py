@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pylog._native import batch
-from pylog.log import checkpoints
+from pylog.log import checkpoints, partitions
 from tests.metadata.node import Node
 
 
@@ -106,6 +106,20 @@ def test_retention_runs_when_it_is_due(tmp_path):
     assert node.logs.get("a", 0).start_offset == 0
     node.logs.upkeep(node.now_ms() + 31_000)
     assert node.logs.get("a", 0).start_offset > 0
+    node.stop()
+
+
+def test_producers_expire_at_the_configured_interval(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(partitions, "expire_producers",
+                        lambda logs, now_ms, is_closing: checked.append(len(list(logs))))
+    node = Node(tmp_path, producer_id_expiration_check_interval_ms="5000")
+    node.create("a")
+    now_ms = node.now_ms()
+    for passed_ms, count in ((4000, 0), (6000, 1), (10_000, 1), (12_000, 2)):
+        node.logs.upkeep(now_ms + passed_ms)
+        assert len(checked) == count
+    assert checked[0] >= 1
     node.stop()
 
 

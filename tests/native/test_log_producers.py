@@ -84,9 +84,9 @@ def test_producers_do_not_disturb_each_other(one):
 def test_idle_producers_are_forgotten_after_their_time(tmp_path):
     one = opened(log.LogDir(tmp_path, 1), config={"producer.id.expiration.ms": 1000})
     send(one, 0)
-    one.upkeep(NOW + 500)
+    one.expire_producers(NOW + 500)
     assert refused(one, 5) == 45
-    one.upkeep(NOW + 2000)
+    one.expire_producers(NOW + 2000)
     assert send(one, 5) == (1, 1)
 
 
