@@ -212,6 +212,11 @@ int log_compression_codec(const struct log *log);
  * taken from the reserve (log_dir_set_reserve). */
 bool log_take_room(struct log *log, int64_t bytes);
 void log_give_room(struct log *log, int64_t bytes);
+/* Writes why the log's directory refused an append to `text`, for the client's error message: no
+ * paths. error: the append's log_error. below_reserve: log_take_room returned false. */
+enum { LOG_CAUSE_BYTES = 192 };
+void log_storage_cause(const struct log *log, int error, bool below_reserve,
+                       char text[LOG_CAUSE_BYTES]);
 /* In-sync replicas, this one included, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
 

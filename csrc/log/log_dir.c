@@ -68,7 +68,42 @@ int log_dir_error(struct log_dir *dir, int error, const char *call) {
     }
     atomic_store(&dir->short_error, error);
     atomic_fetch_add(&dir->shortages, 1);
-    return error == ENOSPC || error == EDQUOT || error == EFBIG ? LOG_E_FULL : LOG_E_MEMORY;
+    bool full = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EROFS;
+    return full ? LOG_E_FULL : LOG_E_MEMORY;
+}
+
+static const char *log_dir_shortage_text(int error) {
+    switch (error) {
+    case ENOSPC: return "No space is left on the broker's disk.";
+    case EDQUOT: return "The broker's disk quota is used up.";
+    case EFBIG: return "A log file has reached the broker's file size limit.";
+    case EROFS: return "The broker's file system is read-only.";
+    case EMFILE:
+    case ENFILE: return "The broker has no free file descriptor.";
+    default: return "The broker is short of memory.";
+    }
+}
+
+void log_storage_cause(const struct log *log, int error, bool below_reserve,
+                       char text[LOG_CAUSE_BYTES]) {
+    struct log_dir *dir = log->home->dir;
+    const char *call = NULL;
+    int failure = log_dir_failure(dir, &call);
+    if (below_reserve) {
+        snprintf(text, LOG_CAUSE_BYTES,
+                 "The broker's disk has %lld bytes free. Produce requests need more than %lld "
+                 "(log.dir.free.bytes.min).",
+                 (long long)atomic_load(&dir->free_bytes),
+                 (long long)atomic_load(&dir->reserve_bytes));
+    } else if (error == LOG_E_FULL || error == LOG_E_MEMORY) {
+        int shortage = atomic_load(&dir->short_error);
+        snprintf(text, LOG_CAUSE_BYTES, "%s", log_dir_shortage_text(shortage));
+    } else if (failure != 0 && call != NULL) {
+        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline: %s (errno %d).",
+                 call, failure);
+    } else {
+        snprintf(text, LOG_CAUSE_BYTES, "The broker's log directory is offline.");
+    }
 }
 
 bool log_dir_give_up(struct log_dir *dir, int error) {
@@ -142,6 +177,7 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     if (fstatvfs(dir->fd, &space) != 0) return false;
     *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
     *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
+    atomic_store(&dir->free_bytes, *free_bytes);
     int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
                    atomic_load(&dir->under_way_bytes);
     atomic_store(&dir->room_bytes, room);

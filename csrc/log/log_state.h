@@ -64,6 +64,7 @@ struct log_dir {
     /* Free above the reserve, less what was taken since it was measured, and where it is measured
      * again; what appends under way will take; the least that was refused since. */
     _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
+    _Atomic int64_t free_bytes; /* at the last measurement */
     _Atomic bool short_of_space;
     _Atomic bool offline;
     /* More segments are open than should be: those that are not on disk cannot be closed. Half as

@@ -104,6 +104,10 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     else if (log_dir_offline(log->home->dir))
         result = LOG_E_OFFLINE;
     uint32_t count = result == 0 ? log_retention_count(log, by_settings, now_ms) : 0;
+    /* On a read-only file system the old files would keep their names. */
+    if (count > 0 && faccessat(log->home->dir->fd, ".", W_OK, AT_EACCESS) != 0 && errno == EROFS)
+        result = log_dir_error(log->home->dir, EROFS, "rename");
+    if (result != 0) count = 0;
     /* The writable segment goes too when all of it is due: a new one is made first. */
     if (count > 0 && count == log->view.segment_count) {
         result = log_make_writable(log, now_ms);

@@ -36,6 +36,11 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         bool explained = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
                          p->check != BATCH_E_TOO_LARGE;
         const char *text = explained ? batch_error_text(p->check) : NULL;
+        char cause[LOG_CAUSE_BYTES];
+        if (p->error == ERROR_KAFKA_STORAGE_ERROR && p->cause != 0 && p->log != NULL) {
+            log_storage_cause(p->log, p->cause, p->below_reserve, cause);
+            text = cause;
+        }
         uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
         for (uint32_t i = 0; i < bad; i++) {

@@ -11,6 +11,7 @@ enum {
 void produce_appended(struct produce_part *p, int error, const struct log_appended *done) {
     if (error != 0) {
         p->error = log_error_code(error);
+        p->cause = error;
         /* A marker came meanwhile: a client that tries again has the coordinator asked anew. */
         if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
@@ -29,6 +30,9 @@ void produce_append_part(const struct produce *q, struct produce_part *p, int64_
     assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     if (!log_take_room(p->log, (int64_t)p->len)) {
         p->error = log_error_code(LOG_E_FULL);
+        p->cause = LOG_E_FULL;
+        p->below_reserve = true;
+        log_count_refused(p->log);
         return;
     }
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
@@ -142,6 +146,7 @@ enum serve_status produce_look_again(struct serve_request *r, struct produce *q,
             p->error = ERROR_REQUEST_TIMED_OUT;
         } else if (failed != 0) {
             p->error = log_error_code(failed);
+            p->cause = failed;
         }
         p->waiting = false;
     }

@@ -26,6 +26,8 @@ struct produce_part {
     int32_t partition;
     int64_t last_marker; /* of the batch's producer, when its coordinator was asked */
     int32_t check; /* batch_error of the check */
+    int cause; /* log_error behind `error`; 0: none */
+    bool below_reserve; /* log_take_room refused it */
     int16_t error;
     bool first_of_topic, waiting;
     bool unverified; /* the coordinator is being asked about it */

@@ -38,8 +38,9 @@ const struct disk *disk_of(enum disk_kind kind);
 const char *disk_syncfs_silent(int fd);
 
 /* Whether an errno says that something is short and not that the disk failed: room, descriptors,
- * memory. The call is refused or tried again, and the shortage is over when it is over. Of a sync
- * it says nothing: what a sync could not write is lost, whatever the reason. */
+ * memory, or the right to write to a file system that was mounted read-only. The call is refused or
+ * tried again, and the shortage is over when it is over. Of a sync it says nothing: what a sync
+ * could not write is lost, whatever the reason. */
 bool disk_is_short(int error);
 
 #endif

@@ -22,6 +22,8 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
+QUIET_LOOKS = 5
+PROBE, PROBE_BYTES = ".writable", 64 * 1024
 # Outlives a broker, not a loss of power: see csrc/log/crash_state.h.
 MEMORY = "/dev/shm"
 
@@ -42,6 +44,8 @@ class Directories:
         self._io_pool = io_pool
         self._locks = []
         self._reported = set()       # numbers of those whose failure is in the log
+        self._full = set()           # numbers of those whose lack of space is in the log
+        self._shortages = {}         # number -> Shortages
 
     def open(self) -> None:
         """Takes the directories. Raises StartError: none or not the first is usable, or another
@@ -185,19 +189,70 @@ class Directories:
         return marks
 
     def look_at_space(self) -> None:
-        """Refuses produce where less is left than the reserve, and lets it again."""
+        """Rejects produce requests where less is free than the reserve, and accepts them again.
+
+        Logs each change, and each shortage of room, descriptors or memory that calls met.
+        """
         wanted = self._settings["log.dir.free.bytes.min"]
         for number, path in self.usable():
             native = self.natives[number]
-            before = native.short_of_space
             free, total = native.look_at_space()
             reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
             native.look_at_space(reserve)
-            if native.short_of_space and not before:
-                log.error("the disk is nearly full: produce is refused", extra={
-                    "directory": path, "free": free, "reserve": reserve})
-            elif before and not native.short_of_space:
-                log.warning("the disk has room again", extra={"directory": path, "free": free})
+            self._report_space(number, free, reserve)
+            self._shortages.setdefault(number, Shortages(path)).report(native.stats(), free)
+
+    def _report_space(self, number: int, free: int, reserve: int) -> None:
+        # An append may have found the disk full before: the native flag is not the last report.
+        details = {"directory": self.paths[number], "free_bytes": free, "threshold_bytes": reserve}
+        if self.natives[number].short_of_space and number not in self._full:
+            self._full.add(number)
+            log.error("produce requests are rejected: the disk has less free space than "
+                      "log.dir.free.bytes.min; delete data or lower retention", extra=details)
+        elif number in self._full and not self.natives[number].short_of_space:
+            self._full.remove(number)
+            log.warning("produce requests are accepted again: the disk has free space",
+                        extra=details)
+
+
+class Shortages:
+    """Logs once when writes to a log directory begin to fail for a shortage, and once when they
+    succeed again. A shortage is over after QUIET_LOOKS reports without another one, when a small
+    file can be written."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._seen = self._quiet = 0
+        self._error = 0          # errno of the shortage that is in the log, 0: none
+
+    def report(self, stats: dict, free: int) -> None:
+        """stats: LogDir.stats(). free: bytes."""
+        count, error = stats["shortages"], stats["short_error"]
+        if count != self._seen:
+            self._seen, self._quiet = count, 0
+            if error != self._error:
+                self._error = error
+                log.error("writes to a log directory fail and are retried", extra={
+                    "directory": self._path, "reason": os.strerror(error), "free_bytes": free})
+        elif self._error:
+            self._quiet += 1
+            if self._quiet >= QUIET_LOOKS and _is_writable(self._path):
+                self._error = 0
+                log.warning("writes to a log directory succeed again", extra={
+                    "directory": self._path, "free_bytes": free})
+
+
+def _is_writable(folder: str) -> bool:
+    path = os.path.join(folder, PROBE)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            return os.pwrite(descriptor, bytes(PROBE_BYTES), 0) == PROBE_BYTES
+        finally:
+            os.close(descriptor)
+            os.unlink(path)
+    except OSError:
+        return False
 
 
 def _open_files_max(directories: int) -> int:

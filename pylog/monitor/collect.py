@@ -219,6 +219,8 @@ class Collector:
         page.family("pylog_log_directory_offline", [
             ((path,), int(directory is None or directory.offline)) for path, directory in every])
         found = [((path,), directory) for path, directory in every if directory is not None]
+        page.family("pylog_log_directory_full", [
+            (values, int(directory.short_of_space)) for values, directory in found])
         free = []
         for values, _ in found:
             with contextlib.suppress(OSError):

@@ -212,6 +212,8 @@ METRICS = (
     ("pylog_log_directory_offline", "gauge", DIRECTORY, "", "1 when it failed."),
     ("pylog_log_directory_free_bytes", "gauge", DIRECTORY, "bytes",
      "Free space of its file system."),
+    ("pylog_log_directory_full", "gauge", DIRECTORY, "",
+     "1 while produce requests are rejected because less than log.dir.free.bytes.min is free."),
     ("pylog_log_open_files", "gauge", DIRECTORY, "", "Open segment files."),
     ("pylog_log_flush_seconds", "histogram", DIRECTORY, "seconds", "One fdatasync or syncfs."),
     ("pylog_log_flush_groups", "counter", DIRECTORY, "",

@@ -1,9 +1,11 @@
 """No space left: that partition refuses, nothing acknowledged is lost, all else goes on."""
 
 import errno
+import re
 import resource
 import subprocess
 import time
+import urllib.request
 
 import pytest
 
@@ -262,3 +264,79 @@ def _commit(connection, group: str, topic: str, offset: int, tries: int = 1000) 
         if code not in (14, 15, 16) or not tries or time.monotonic() > end_s:
             return code
         time.sleep(0.05)
+
+
+SHORTAGES = {
+    errno.ENOSPC: "No space is left on the broker's disk.",
+    errno.EDQUOT: "The broker's disk quota is used up.",
+    errno.EROFS: "The broker's file system is read-only.",
+    errno.EMFILE: "The broker has no free file descriptor.",
+    errno.ENOMEM: "The broker is short of memory.",
+}
+
+
+def _failures(broker, topic) -> int:
+    address = re.search(r'msg="metrics endpoint" address=(\S+)', broker.tail(20_000))[1]
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        text = answer.read().decode()
+    return int(re.search(rf'pylog_topic_produce_failures_total{{topic="{topic}"}} (\d+)', text)[1])
+
+
+def _count_lines(broker, text: str) -> int:
+    return broker.tail(200_000).count(text)
+
+
+def _wait_line(broker, text: str) -> None:
+    end_s = time.monotonic() + 30
+    while not _count_lines(broker, text):
+        assert time.monotonic() < end_s, broker.tail(20_000)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("code", SHORTAGES)
+def test_a_shortage_is_logged_counted_explained_and_ends_without_a_restart(ram, preload, code):
+    faults = ram / "faults"
+    broker = Brokerd(ram / "run", {"metrics.listener": "127.0.0.1:0"}, environment=environment(
+        preload, ram / "run" / "data", faults=faults))
+    with broker, Connection(broker.port, wait_s=30) as connection:
+        topic = unique("short")
+        create_topic(broker.port, topic)
+        assert produce(connection, topic, batch())["error_code"] == 0
+        faults.write_text(f"write /{topic}-0/ {code}\n")
+        for _ in range(5):
+            row = produce(connection, topic, batch())
+            assert (row["error_code"], row["error_message"]) == (56, SHORTAGES[code])
+        assert _failures(broker, topic) == 5
+        _wait_line(broker, "writes to a log directory fail")
+        faults.unlink()
+        assert produce(connection, topic, batch())["error_code"] == 0
+        _wait_line(broker, "writes to a log directory succeed again")
+        assert _count_lines(broker, "writes to a log directory fail") == 1
+        assert _failures(broker, topic) == 5
+
+
+def test_a_disk_below_the_threshold_is_logged_counted_explained_and_recovers(small_disk, tmp_path):
+    with Brokerd(tmp_path / "run", {"log.dir.free.bytes.min": RESERVE,
+                                    "metrics.listener": "127.0.0.1:0"},
+                 data_dir=small_disk / "data") as broker:
+        topic = unique("threshold")
+        create_topic(broker.port, topic)
+        (small_disk / "ballast").write_bytes(bytes(24 * MIB))
+        with Connection(broker.port, wait_s=30) as connection:
+            count, code = _fill_until_refused(connection, topic, 1000)
+            assert code == 56
+            row = produce(connection, topic, batch([record(value=bytes(100_000))]))
+            assert re.fullmatch(
+                rf"The broker's disk has \d+ bytes free. Produce requests need more than {RESERVE}"
+                r" \(log.dir.free.bytes.min\).", row["error_message"])
+            assert _failures(broker, topic) == 2
+            _wait_line(broker, "produce requests are rejected")
+            line = next(line for line in broker.tail(20_000).splitlines()
+                        if "produce requests are rejected" in line)
+            assert f"directory={small_disk}" in line and f"threshold_bytes={RESERVE}" in line
+            assert "free_bytes=" in line
+            (small_disk / "ballast").unlink()
+            _wait_line(broker, "produce requests are accepted again")
+            assert produce(connection, topic, batch())["base_offset"] == count
+            assert _count_lines(broker, "produce requests are rejected") == 1
+        broker.kill()

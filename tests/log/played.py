@@ -36,6 +36,9 @@ class Disk:
         self.offline = True
         return True
 
+    def stats(self):
+        return {"shortages": 0, "short_error": 0}
+
     def look_at_space(self, reserve=None):
         return 1 << 40, 1 << 50
 

@@ -1,6 +1,7 @@
 """Log directories without disks: which is next, which failed, how much room is kept."""
 
 import errno
+import os
 import threading
 from types import SimpleNamespace
 
@@ -21,11 +22,15 @@ class Native:
         self.offline, self.short_of_space = offline, short
         self.free, self.total, self.reserves, self.errors = free, total, [], []
         self.failure = (0, "EIO", "fsync")
+        self.shortages, self.short_error = 0, 0
 
     def fail(self, code):
         self.errors.append(code)
         self.offline = code not in (errno.ENOSPC, errno.EMFILE)
         return self.offline
+
+    def stats(self):
+        return {"shortages": self.shortages, "short_error": self.short_error}
 
     def look_at_space(self, reserve=None):
         if reserve is not None:
@@ -171,8 +176,68 @@ def test_a_nearly_full_disk_is_told_once_and_once_more_when_it_has_room(caplog):
         for free in (9, 9, 10, 11):
             made.natives[0].free = free
             made.look_at_space()
-    assert [record.message for record in caplog.records] == [
-        "the disk is nearly full: produce is refused", "the disk has room again"]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    full, free = caplog.records
+    assert "produce requests are rejected" in full.message
+    assert (full.directory, full.free_bytes, full.threshold_bytes) == ("/d0", 9, 10)
+    assert "produce requests are accepted again" in free.message
+
+
+def test_a_disk_that_an_append_found_full_between_two_looks_is_logged(caplog):
+    made = disks(Native(free=9), free_min=10)
+    made.natives[0].short_of_space = True
+    with caplog.at_level("INFO", logger="pylog.log"):
+        made.look_at_space()
+        made.look_at_space()
+    assert len(caplog.records) == 1
+
+
+def _shortages(made, caplog, *counts):
+    """The log lines of looks at which this many shortages were met so far."""
+    caplog.clear()
+    with caplog.at_level("INFO", logger="pylog.log"):
+        for count in counts:
+            made.natives[0].shortages = count
+            made.look_at_space()
+    return [record.message.split(" a log directory ")[1] for record in caplog.records]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENOMEM,
+                                  errno.EROFS])
+def test_a_shortage_is_logged_once_and_once_more_when_writes_succeed(tmp_path, caplog, code):
+    made = disks(Native(free=9), free_min=0, paths=[str(tmp_path)])
+    made.natives[0].short_error = code
+    quiet = directories.QUIET_LOOKS
+    assert _shortages(made, caplog, 0, 0) == []
+    assert _shortages(made, caplog, 1, 2, 3, 3, 4) == ["fail and are retried"]
+    assert caplog.records[0].reason == os.strerror(code)
+    assert _shortages(made, caplog, *[4] * (quiet - 1)) == []
+    assert _shortages(made, caplog, 4) == ["succeed again"]
+    assert _shortages(made, caplog, *[4] * 9) == []
+    assert _shortages(made, caplog, 5) == ["fail and are retried"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_shortage_is_not_over_while_a_file_cannot_be_written(tmp_path, caplog, monkeypatch):
+    made = disks(Native(), free_min=0, paths=[str(tmp_path)])
+    made.natives[0].short_error = errno.ENOSPC
+
+    def full(descriptor, data, position):
+        raise OSError(errno.ENOSPC, "planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directories.os, "pwrite", full)
+        assert _shortages(made, caplog, 1, *[1] * 20) == ["fail and are retried"]
+    assert os.listdir(tmp_path) == []
+    assert _shortages(made, caplog, 1) == ["succeed again"]
+
+
+def test_another_shortage_is_logged_too(tmp_path, caplog):
+    made = disks(Native(), free_min=0, paths=[str(tmp_path)])
+    made.natives[0].short_error = errno.ENOSPC
+    assert _shortages(made, caplog, 1, 2) == ["fail and are retried"]
+    made.natives[0].short_error = errno.EMFILE
+    assert _shortages(made, caplog, 3, 4) == ["fail and are retried"]
 
 
 @pytest.mark.parametrize(("descriptors", "told"), [(2 * 1024, None), (2, True)])

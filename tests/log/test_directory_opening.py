@@ -231,6 +231,7 @@ def test_room_that_is_back_is_told_of_once(world, caplog):
             return native.free, 1000
 
         native.look_at_space = look
+        native.stats = lambda: {"shortages": 0, "short_error": 0}
     first = world.disks.natives[0]
     told = []
     for free in (50, 9, 9, 10, 10):

@@ -51,8 +51,8 @@ static void refuse_names(void) {
     short_of.starved = 0;
     played_fail(MKDIRAT, "u-0", ENOSPC, 1);
     CHECK(open_named("u-0") == LOG_E_FULL && !log_dir_offline(dir));
-    played_fail(MKDIRAT, "u-0", EROFS, 1);
-    CHECK(open_named("u-0") == LOG_E_IO && log_dir_failure(dir, NULL) == EROFS);
+    played_fail(MKDIRAT, "u-0", EACCES, 1);
+    CHECK(open_named("u-0") == LOG_E_IO && log_dir_failure(dir, NULL) == EACCES);
     CHECK(open_named("u-0") == LOG_E_OFFLINE);
 }
 
