@@ -169,6 +169,9 @@ cdef class Route:
         cdef int64_t size, bytes_after
         cdef int32_t chosen, index
         cdef int rc
+        if not (partition is None or isinstance(partition, int)) or not (
+                timestamp is None or isinstance(timestamp, int)):
+            return None  # The slow way takes what is not an int.
         record.key_len = plain(key, &record.key)
         record.value_len = plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:

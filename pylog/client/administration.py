@@ -2,7 +2,8 @@
 
 Owns: a cluster's connections.
 Invariants: (1) what failed and may pass is asked again, what succeeded is not; (2) when some of
-  several things fail, the exception of the first has `results`: all of them by name.
+  several things fail, the exception of the first has `results`: all of them by name; (3) no call
+  reads a str as a list of its characters.
 Source: Kafka's Admin client.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pylog.client import positions
+from pylog.client.arguments import checks_iterables
 from pylog.client.cluster import Cluster
 from pylog.client.descriptions import (
     AlterConfigOp, ClusterDescription, ConfigEntry, ConfigResource, ConfigSource,
@@ -43,6 +45,7 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 
+@checks_iterables
 class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdministration,
             TransactionAdministration):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pylog._native.builder import Column
 from pylog._native.columns import ColumnBuffer, Columns
+from pylog.client.arguments import several
 from pylog.client.errors import RecordDeserializationError
 from pylog.client.offsets import TopicPartition
 
@@ -37,7 +38,7 @@ def schema(columns: Iterable[str] = COLUMNS) -> Any:
 
 def ordered(columns: Iterable[str]) -> list[str]:
     """These columns in COLUMNS' order. Raises ValueError for one that does not exist."""
-    wanted = set(columns)
+    wanted = set(several("columns", columns))
     unknown = wanted - set(COLUMNS)
     if unknown:
         raise ValueError(f"no such columns: {sorted(unknown)}; there are {', '.join(COLUMNS)}")

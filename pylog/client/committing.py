@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pylog.client import commits
+from pylog.client.arguments import several
 from pylog.client.cluster import Cluster
 from pylog.client.commits import Identity
 from pylog.client.errors import (
@@ -116,8 +117,7 @@ class Committing:
         """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
         self._check_open()
         given = self.consumed() if offsets is None else {
-            TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
-            else OffsetAndMetadata(*value) for tp, value in offsets.items()}
+            TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
 
         self._commits = number = self._commits + 1
 
@@ -233,7 +233,7 @@ class Committing:
                         ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """None for a partition without a committed offset."""
         self._check_open()
-        wanted = [TopicPartition.of(tp) for tp in partitions]
+        wanted = [TopicPartition.of(tp) for tp in several("committed", partitions)]
         if self.settings["group.id"] is None:
             raise IllegalStateError("committed offsets need group.id")
         found = await self.cluster.retry(lambda: commits.committed(

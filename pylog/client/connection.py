@@ -23,6 +23,7 @@ from typing import Any
 
 import pylog
 from pylog.client import addresses, login, unreachable
+from pylog.client.arguments import with_plain_integers
 from pylog.client.durations import rounded
 from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
@@ -302,6 +303,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             return codec.request_pieces(key, version, correlation_id, self.client_id, message)
         except EncodeError as failure:
+            if with_plain_integers(message):
+                return self._encoded(key, version, correlation_id, message)
             newest = api_of(type(message))[2]
             if version == newest:
                 raise

@@ -16,6 +16,7 @@ from typing import Any
 
 from pylog._native.columns import Record
 from pylog.client import commits, positions
+from pylog.client.arguments import several, whole
 from pylog.client.cluster import Cluster
 from pylog.client.committing import Committing
 from pylog.client.errors import (
@@ -335,6 +336,7 @@ class Consuming(Committing):
     # Positions
 
     async def seek(self, tp: TopicPartition, offset: int) -> None:
+        offset = whole("an offset", offset)
         if offset < 0:
             raise ValueError("an offset is not negative")
         self.subscription.state(tp).move_to(offset)
@@ -343,12 +345,12 @@ class Consuming(Committing):
     async def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
         """To the beginning or end, of all that is assigned when none is named."""
         for tp in list(partitions) or list(self.subscription.states):
-            self.subscription.state(tp).forget_position(where)
+            self.subscription.state(TopicPartition.of(tp)).forget_position(where)
         self.dirty = True
 
     async def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         for tp in partitions:
-            state = self.subscription.state(tp)
+            state = self.subscription.state(TopicPartition.of(tp))
             state.paused = paused
             if not paused:
                 self.queue.unpark(state)
@@ -413,21 +415,23 @@ class Consuming(Committing):
                            ) -> dict[TopicPartition, Any]:
         self._check_open()
         return await positions.list_offsets(
-            self.cluster, {TopicPartition.of(tp): time_ms for tp, time_ms in times.items()},
+            self.cluster, {TopicPartition.of(tp): whole("a time", time_ms)
+                           for tp, time_ms in times.items()},
             self.fetcher.isolation, timeout_s)
 
     async def ends(self, partitions: Iterable[TopicPartition], which: int,
                    timeout_s: float | None) -> dict[TopicPartition, int]:
         """The first or next offsets: EARLIEST or LATEST."""
         assert which in (EARLIEST, LATEST), which
-        found = await self.list_offsets({tp: which for tp in partitions}, timeout_s)
+        found = await self.list_offsets(
+            dict.fromkeys(several("partitions", partitions), which), timeout_s)
         return {tp: result.offset if result else 0 for tp, result in found.items()}
 
     async def lag(self, partitions: Iterable[TopicPartition], timeout_s: float | None
                   ) -> dict[TopicPartition, int]:
         """Records between each position and the end, as of the last fetch where there was one."""
         made, unknown = {}, []
-        for tp in list(partitions) or list(self.subscription.states):
+        for tp in map(TopicPartition.of, list(partitions) or list(self.subscription.states)):
             state = self.subscription.state(tp)
             end = (state.last_stable_offset if self.fetcher.isolation
                    else state.high_watermark)

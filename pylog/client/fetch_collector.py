@@ -10,6 +10,7 @@ Source: pylog._native.columns.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,7 @@ class FetchCollector:
     def records(self, records_max: int) -> list[Record]:
         """Up to records_max records, as many as are there. Raises KafkaError."""
         out: list[Record] = []
-        queue = self.queue
+        queue, records_max = self.queue, operator.index(records_max)
         queue.sweep()
         while len(out) < records_max:
             item = queue.head()
@@ -109,7 +110,7 @@ class FetchCollector:
         if reader is None:
             reader = self._readers[headers, bytes_max] = ColumnReader(
                 headers=headers, bytes_max=bytes_max)
-        queue = self.queue
+        queue, records_max = self.queue, operator.index(records_max)
         queue.sweep()
         while reader.count < records_max:
             item = queue.head()

@@ -24,7 +24,7 @@ from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.subscription import PartitionState, Subscription
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
-from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.protocol.errors import EncodeError, ErrorCode, ProtocolError
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 SESSIONS_VERSION = 7
@@ -145,7 +145,8 @@ class _Node:
                 pauses.reset()
             except (KafkaError, ProtocolError) as failure:
                 self.session.reset()
-                if isinstance(failure, KafkaError) and not failure.retriable:
+                if isinstance(failure, EncodeError) or (
+                        isinstance(failure, KafkaError) and not failure.retriable):
                     self._fail(wanted, failure)
                 self.cluster.request_refresh()
                 await asyncio.sleep(pauses.next())

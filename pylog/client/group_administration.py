@@ -154,8 +154,8 @@ class Groups:
             self, group: str, offsets: Mapping[TopicPartition, Any], timeout: float | None = None
     ) -> None:
         """Commits for a group without members: int or OffsetAndMetadata, the next to read."""
-        given = {TopicPartition.of(tp): OffsetAndMetadata(value) if isinstance(value, int)
-                 else OffsetAndMetadata(*value) for tp, value in offsets.items()}
+        given = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
+                 for tp, value in offsets.items()}
         await self.cluster.retry(
             lambda: commits.commit(self.cluster, Identity(group), given), timeout)
 

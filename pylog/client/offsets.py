@@ -7,6 +7,7 @@ Source: Kafka's Java client, for names and fields.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 EARLIEST = -2  # The offsets that a time query uses for the two ends of a log.
@@ -27,7 +28,7 @@ class TopicPartition(NamedTuple):
         """What an application gave for a partition: one of these, or a pair. Raises TypeError."""
         if isinstance(given, (tuple, list)) and len(given) == 2 \
                 and isinstance(given[0], str) and hasattr(given[1], "__index__"):
-            return cls(*given)
+            return cls(given[0], operator.index(given[1]))
         hint = f", such as TopicPartition({given!r}, 0)" if isinstance(given, str) else ""
         raise TypeError(f"{given!r} is no partition: expected TopicPartition(topic, partition)"
                         f"{hint}")
@@ -39,6 +40,18 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+    @classmethod
+    def of(cls, given: Any) -> OffsetAndMetadata:
+        """What an application gave for an offset: a number, one of these, or its parts. Raises
+        TypeError."""
+        if isinstance(given, (tuple, list)):
+            offset, *rest = given
+            made = cls(operator.index(offset), *rest)
+            return made._replace(leader_epoch=operator.index(made.leader_epoch))
+        if hasattr(given, "__index__"):
+            return cls(operator.index(given))
+        raise TypeError(f"{given!r} is no offset: expected a whole number or OffsetAndMetadata")
 
 
 class OffsetAndTimestamp(NamedTuple):

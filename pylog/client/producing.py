@@ -20,6 +20,7 @@ from pylog.client import refusals
 from pylog.client.accumulator import Accumulator
 from pylog.client.cluster import Cluster
 from pylog.client.deliveries import Pending
+from pylog.client.arguments import whole
 from pylog.client.durations import rounded
 from pylog.client.errors import (
     BufferFullError, ClosedError, ConfigError, FatalError, ForkedError, IllegalStateError,
@@ -152,6 +153,10 @@ class Producing:
             on_delivery = self.acknowledging(on_delivery)
         if self.serializes:
             key, value = self._serialized(topic, value, key)
+        if partition is not None:
+            partition = whole(f"{topic}: a partition", partition)
+        if timestamp is not None:
+            timestamp = whole(f"{topic}: a timestamp in ms", timestamp)
         return topic, key, value, partition, timestamp, headers, on_delivery
 
     def _serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
@@ -183,8 +188,6 @@ class Producing:
         if size > self.request_bytes_max:
             raise error(ErrorCode.MESSAGE_TOO_LARGE,
                         f"{topic}: a record of {size} bytes is over max.request.size")
-        if partition is not None and not hasattr(partition, "__index__"):
-            raise TypeError(f"{topic}: a partition is a number, not {partition!r}")
         route = self.routes.get(topic) or self._route(topic)
         if route is None:
             if not isinstance(topic, str):
@@ -203,9 +206,6 @@ class Producing:
             queue = accumulator.queue(topic, partition)
             taken = accumulator.append(queue, key, value, timestamp, headers, on_delivery, size)
         except (TypeError, ValueError, AttributeError) as failure:
-            if timestamp is not None and not hasattr(timestamp, "__index__"):
-                raise TypeError(f"{topic}: a timestamp is a whole number of ms, not "
-                                f"{timestamp!r}") from failure
             raise refusals.of(topic, key, value, headers, failure) from failure
         if taken is None:
             return "memory"
@@ -293,7 +293,10 @@ class Producing:
 
         def acknowledged(metadata: Any, failure: Any) -> None:
             for function in functions:
-                function(metadata, failure)
+                try:
+                    function(metadata, failure)
+                except Exception:   # As in Kafka, it keeps nobody from the outcome.
+                    _LOG.exception("an interceptor's on_acknowledgement failed")
             if on_delivery is not None:
                 on_delivery(metadata, failure)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pylog.client.arguments import several, whole
 from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
 from pylog.client.driver import Driver
@@ -85,7 +86,8 @@ def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
         raise
     if not known:
         raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
-    wanted = known if partitions is None else list(partitions)
+    wanted = known if partitions is None else [
+        whole("a partition", number) for number in several("partitions", partitions)]
     if set(wanted) - set(known):
         raise UnknownTopicOrPartitionError(f"{topic} has no partitions {set(wanted) - set(known)}")
     parts = [TopicPartition(topic, number) for number in wanted]

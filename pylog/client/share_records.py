@@ -17,6 +17,7 @@ from typing import Any
 from pylog.protocol.counts import counted
 from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
 from pylog.client import arrow
+from pylog.client.arguments import several
 from pylog.client.acknowledgements import Acknowledge
 from pylog.client.errors import IllegalStateError, RecordDeserializationError, error
 from pylog.client.offsets import TopicPartition
@@ -242,7 +243,7 @@ class ShareRecords:
 
 
 def _ordered(columns: Iterable[str]) -> list[str]:
-    wanted = set(columns)
+    wanted = set(several("columns", columns))
     return [*arrow.ordered(wanted - {"delivery_count"}),
             *(["delivery_count"] if "delivery_count" in wanted else [])]
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from pylog.client.arguments import several
 from pylog.client.errors import IllegalStateError
 from pylog.client.metadata import Metadata
 from pylog.client.offsets import TopicPartition
@@ -135,9 +136,8 @@ class Subscription:
         """By hand; the new states. What is assigned already stays as it is."""
         if self.by_group:
             raise IllegalStateError("the consumer is subscribed: unsubscribe first")
-        if isinstance(partitions, str):
-            raise TypeError(f"assign takes partitions, not {partitions!r}; subscribe takes topics")
-        wanted = dict.fromkeys(TopicPartition.of(tp) for tp in partitions)
+        wanted = dict.fromkeys(TopicPartition.of(tp) for tp in several(
+            "assign", partitions, "subscribe takes topics"))
         self.by_hand = True
         self.drop([tp for tp in self.states if tp not in wanted])
         return self.add([tp for tp in wanted if tp not in self.states])

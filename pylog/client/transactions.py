@@ -312,8 +312,7 @@ class Transactions(Identity):
         kinds = messages.TxnOffsetCommitRequest
         topics: dict[str, list[Any]] = {}
         for (topic, partition), given in offsets.items():
-            row = given if isinstance(given, OffsetAndMetadata) else (
-                OffsetAndMetadata(*given) if isinstance(given, tuple) else OffsetAndMetadata(given))
+            row = OffsetAndMetadata.of(given)
             topics.setdefault(topic, []).append(kinds.TxnOffsetCommitRequestPartition(
                 partition_index=partition, committed_offset=row.offset,
                 committed_leader_epoch=row.leader_epoch, committed_metadata=row.metadata))

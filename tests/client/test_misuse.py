@@ -1,13 +1,16 @@
 """What an application does wrong is told in words that say what to do instead."""
 
+import asyncio
+import inspect
 import socket
 
+import numpy
 import pytest
 
-from pylog.client import Admin, Consumer, Producer, TopicPartition
+from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, administration, scan
 from pylog.client.durations import rounded
 from pylog.client.errors import AuthenticationError, KafkaTimeoutError, SerializationError
-from tests.client.support import new_topic
+from tests.client.support import new_name, new_topic
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +35,8 @@ def test_what_is_no_bytes_is_told_with_what_to_do(brokerd, producer, given, word
 
 
 @pytest.mark.parametrize("given, words", [
-    ({"partition": "0"}, "a partition is a number, not '0'"),
-    ({"timestamp": "now"}, "a timestamp is a whole number of ms, not 'now'"),
+    ({"partition": "0"}, "a partition is a whole number, not '0'"),
+    ({"timestamp": "now"}, "a timestamp in ms is a whole number, not 'now'"),
 ])
 def test_what_is_no_number_is_told(brokerd, producer, given, words):
     with pytest.raises(TypeError, match=words):
@@ -54,6 +57,104 @@ def test_what_is_no_partition_is_told(brokerd):
         with pytest.raises(TypeError, match="is no partition"):
             consumer.seek(("orders", "0"), 1)
         assert TopicPartition.of(["orders", 1]) == ("orders", 1)
+
+
+PLURAL = {
+    (name, argument.name): inspect.signature(method)
+    for name, method in inspect.getmembers(administration.Admin, inspect.iscoroutinefunction)
+    if not name.startswith("_") for argument in inspect.signature(method).parameters.values()
+    if "Iterable" in str(argument.annotation)
+    and not str(argument.annotation).startswith("Mapping")}
+
+
+def test_there_are_admin_calls_that_take_several_things():
+    assert len(PLURAL) > 20 and ("delete_topics", "names") in PLURAL
+
+
+@pytest.mark.parametrize("given", ["abc", b"abc"])
+@pytest.mark.parametrize("call", PLURAL, ids=".".join)
+def test_admin_calls_reject_a_str_where_they_take_several_things(call, given):
+    name, plural = call
+    arguments = {argument.name: object() for argument in PLURAL[call].parameters.values()
+                 if argument.default is argument.empty and argument.name != "self"}
+    with pytest.raises(TypeError, match=f"{plural} takes a list, not b?'abc'"):
+        asyncio.run(getattr(administration.Admin(bootstrap_servers="localhost:1"), name)(
+            **{**arguments, plural: given}))
+
+
+def test_a_str_deletes_no_topics(brokerd):
+    with Admin(bootstrap_servers=brokerd.bootstrap) as admin:
+        admin.create_topics(["p", "q"])
+        with pytest.raises(TypeError, match=r"pass \['pq'\]"):
+            admin.delete_topics("pq")
+        assert {"p", "q"} <= set(admin.list_topics())
+        admin.delete_topics(("p", "q"))
+
+
+@pytest.mark.parametrize("call", [
+    lambda consumer: consumer.committed("abc"), lambda consumer: consumer.end_offsets("abc"),
+    lambda consumer: consumer.beginning_offsets("abc"),
+    lambda consumer: consumer.poll_arrow(columns="key"),
+    lambda consumer: consumer.poll_numpy(columns="key"), lambda consumer: consumer.assign("abc"),
+    lambda consumer: scan("abc", columns="key", bootstrap_servers="localhost:1")])
+def test_consumers_reject_a_str_where_they_take_several_things(brokerd, call):
+    with Consumer(bootstrap_servers=brokerd.bootstrap, group_id="g") as consumer:
+        with pytest.raises(TypeError, match="takes a list, not '(abc|key)'"):
+            call(consumer)
+
+
+class Whole:
+    """A number that is no int, such as those of NumPy."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __index__(self):
+        return self.number
+
+
+@pytest.mark.parametrize("kind", [numpy.int32, Whole])
+def test_every_call_takes_numbers_that_are_no_int(brokerd, producer, kind):
+    name, group = new_name("numbers"), new_name("g")
+    with Admin(bootstrap_servers=brokerd.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, num_partitions=kind(2), replication_factor=kind(1))])
+        admin.create_partitions({name: kind(3)})
+        part = TopicPartition(name, kind(1))
+        for number in range(10):
+            sent = producer.send(name, b"v", partition=kind(1), timestamp=kind(number)).result(20)
+        assert sent == (name, 1, 9, 9) and type(sent.timestamp) is type(sent.partition) is int
+        with Consumer(bootstrap_servers=brokerd.bootstrap, group_id=group,
+                      enable_auto_commit=False) as consumer:
+            consumer.assign([part])
+            consumer.seek(part, kind(4))
+            assert [record.offset for record in consumer.poll(20.0, kind(3))] == [4, 5, 6]
+            plain = TopicPartition(name, 1)
+            consumer.pause(part)
+            assert consumer.paused() == {plain} and consumer.lag(part) == {plain: 3}
+            assert consumer.commit({part: kind(5)}) == {plain: (5, "", -1)}
+            assert consumer.commit({part: (kind(6), "m", kind(0))}) == {plain: (6, "m", 0)}
+            assert consumer.offsets_for_times({part: kind(3)})[plain].offset == 3
+            assert consumer.end_offsets([part]) == {plain: 10}
+        admin.alter_consumer_group_offsets(group, {part: kind(7)})
+        assert admin.list_consumer_group_offsets(group)[plain].offset == 7
+        assert admin.list_offsets({part: kind(2)})[plain].offset == 2
+        assert admin.delete_records({part: kind(2)}) == {plain: 2}
+        assert [*admin.describe_log_dirs([kind(brokerd_id(admin))])] == [brokerd_id(admin)]
+
+
+def brokerd_id(admin) -> int:
+    return admin.describe_cluster().nodes[0].id
+
+
+@pytest.mark.parametrize("offset", [1.5, "1", None])
+def test_offsets_that_are_no_whole_number_are_rejected(brokerd, offset):
+    with Consumer(bootstrap_servers=brokerd.bootstrap, group_id="g") as consumer:
+        part = TopicPartition(new_topic(brokerd), 0)
+        consumer.assign([part])
+        with pytest.raises(TypeError, match="whole number"):
+            consumer.seek(part, offset)
+        with pytest.raises(TypeError, match="whole number|no offset"):
+            consumer.commit({part: offset})
 
 
 @pytest.mark.parametrize("protocol, words", [

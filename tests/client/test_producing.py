@@ -84,10 +84,8 @@ def test_a_record_waits_in_its_partitions_batch(produce):
     ({"value": 5}, SerializationError, "the value is of type int"),
     ({"key": 5}, SerializationError, "the key is of type int"),
     ({"headers": [("n", 5)]}, SerializationError, r"headers are \(name, bytes\) pairs"),
-    ({"partition": "0"}, TypeError, "a partition is a number, not '0'"),
     ({"partition": -1}, ValueError, "t has no partition -1"),
     ({"topic": 5}, TypeError, "a topic's name is a str, not 5"),
-    ({"timestamp": "now"}, TypeError, "a timestamp is a whole number of ms, not 'now'"),
     ({"timestamp": 5, "value": b"x" * 101}, KafkaError, "101 bytes is over max.request.size"),
     ({"key": b"k", "value": b"x" * 100}, KafkaError, "101 bytes is over max.request.size"),
     ({"headers": [("n", b"")], "value": b"x" * 81}, KafkaError, "a record of 101 bytes")])
@@ -98,6 +96,18 @@ def test_what_cannot_be_sent_is_refused_and_nothing_waits(produce, given, kind, 
         assert waiting(core) == [] and core.accumulator.bytes_used == 0
 
     produce(steps, max_request_size=100)
+
+
+@pytest.mark.parametrize("given, words", [
+    ({"partition": "0"}, "a partition is a whole number, not '0'"),
+    ({"timestamp": "now"}, "a timestamp in ms is a whole number, not 'now'")])
+def test_partitions_and_timestamps_that_are_no_whole_number_are_rejected(produce, given, words):
+    async def steps(core, clock):
+        row = {"partition": 0, "timestamp": 5, **given}
+        with pytest.raises(TypeError, match=words):
+            core.prepared("t", b"v", None, row["partition"], row["timestamp"], None, None)
+
+    produce(steps)
 
 
 def test_a_record_of_just_the_size_allowed_is_taken(produce):
