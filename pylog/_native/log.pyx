@@ -489,7 +489,7 @@ cdef class Log:
             csrc.log_expire_producers(self.ptr, now_ms)
 
     def upkeep(self, int64_t now_ms) -> int:
-        """Rolls and asks for flushes by time, and applies retention. Returns the segments deleted."""
+        """Rolls and flushes by time, and applies retention. Returns how many segments went."""
         cdef int error
         self.use()
         with nogil:

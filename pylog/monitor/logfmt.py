@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 
+FIELD_CHARACTERS_MAX = 2000
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/,+@%")
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -25,11 +26,17 @@ class Formatter(logging.Formatter):
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         parts = [f"time={seconds}.{int(record.msecs):03d}Z", f"level={record.levelname.lower()}",
                  f"logger={record.name}", f"msg={quoted(record.getMessage())}"]
-        parts += [f"{key}={quoted(str(value))}" for key, value in record.__dict__.items()
+        parts += [f"{key}={quoted(_bounded(str(value)))}" for key, value in record.__dict__.items()
                   if key not in _STANDARD]
         if record.exc_info:
             parts.append(f"exc={quoted(self.formatException(record.exc_info))}")
         return " ".join(parts)
+
+
+def _bounded(text: str) -> str:
+    """Return `text` cut to FIELD_CHARACTERS_MAX: clients choose group names of up to 32 KiB."""
+    left_out = len(text) - FIELD_CHARACTERS_MAX
+    return text if left_out <= 0 else f"{text[:FIELD_CHARACTERS_MAX]}...({left_out} more)"
 
 
 def quoted(text: str) -> str:

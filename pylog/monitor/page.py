@@ -11,6 +11,7 @@ from pylog._native import metrics as native
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+LABEL_CHARACTERS_MAX = 255       # Longer than the longest topic name (249).
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -24,12 +25,31 @@ _BOUNDS = {"seconds": (_bounds(native.NS_FIRST, 10**9), 10**9),
 
 
 def labels(name: str, *values) -> bytes:
-    """What stands between the braces of a sample of the family `name`."""
+    """Return the text between the braces of a sample of the family `name`.
+
+    Clients choose the names of groups and topics, so each value is bounded and printable.
+    """
     names = metrics.TABLE[name].labels
     assert len(names) == len(values), (name, values)
-    return ",".join(f'{label}="{str(value).translate(_ESCAPES)}"'
+    return ",".join(f'{label}="{_label_value(str(value))}"'
                     for label, value in zip(names, values, strict=True)).encode(
                         "utf-8", "replace")
+
+
+def _label_value(text: str) -> str:
+    """Return a label value of bounded length without control characters.
+
+    A value that had to be changed ends in a digest of the original, so that two names that begin
+    the same stay two series.
+    """
+    if len(text) <= LABEL_CHARACTERS_MAX and text.replace("\n", "").isprintable():
+        return text.translate(_ESCAPES)
+    # Imported here: such names are rare.
+    import hashlib
+
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:LABEL_CHARACTERS_MAX])
+    return f"{shown.translate(_ESCAPES)}~{digest}"
 
 
 class Page:

@@ -264,7 +264,8 @@ def manager(**settings):
     one.__dict__.update(
         _upkeep_lock=threading.Lock(), _closing=False, _left_over=[],
         _settings={"log.retention.check.interval.ms": 300_000,
-                   "log.initial.task.delay.ms": 30_000, **settings},
+                   "log.initial.task.delay.ms": 30_000,
+                   "producer.id.expiration.check.interval.ms": 600_000, **settings},
         _timed=set(), _recovery=None, _store="store", _hints=SimpleNamespace(tend=lambda: None),
         cleaner=SimpleNamespace(tend=lambda: done.append("cleaner")), paths=[], _topics={},
         checkpointer=SimpleNamespace(write=lambda store: done.append(("checkpoint", store))),

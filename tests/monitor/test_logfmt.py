@@ -26,6 +26,11 @@ def test_any_text_stays_on_one_line(text, shown):
     assert logs.quoted(text) == shown
 
 
+def test_long_fields_are_cut():
+    line = record("joined", group="g" * 32_000)
+    assert len(line) < 2200 and line.endswith('...(30000 more)"')
+
+
 def test_a_traceback_is_one_field():
     try:
         raise ValueError("x\ny")
