@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 
-from pylog import api
+from pylog import api, supervisor
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
@@ -321,9 +321,10 @@ class Broker:
         self.network.start()
         if self.monitor is not None:
             self.monitor.start(loop)
-        self._upkeep = loop.create_task(self._keep_up())
+        self._upkeep = loop.create_task(supervisor.restarting("upkeep", self._keep_up))
         if self.logs.recovering:
-            self._recovery = loop.create_task(self._follow_recovery())
+            self._recovery = loop.create_task(
+                supervisor.restarting("recovered partitions", self._follow_recovery))
         if self.settings.is_member:
             standing = self.metadata.stand()
             if standing is not None:
@@ -443,7 +444,8 @@ class Broker:
                 try:
                     self._let_serve(name)
                 except Exception:
-                    log.exception("a recovered topic is not served", extra={"topic": name})
+                    supervisor.report(
+                        "recovered partitions", "a recovered topic is not served", topic=name)
                 self.grants.remove(name)    # The next request for it asks again.
             if not left:
                 return
@@ -467,7 +469,7 @@ class Broker:
                 except Exception:
                     # What failed is due again in a second, and the other steps go on: a broker
                     # without upkeep would fill its disk.
-                    log.exception("upkeep failed")
+                    supervisor.report("upkeep", "upkeep failed")
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())

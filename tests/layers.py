@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 ORDER = (
     ("_native",),
+    ("supervisor",),
     ("config",),
     ("protocol",),
     ("log", "security"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.security.errors import AuthenticationFailed
@@ -149,6 +150,10 @@ class AuthenticationApi:
         try:
             answer, _ = await self._step_elsewhere(context, caller, login, token)
         except AuthenticationFailed:
+            self._end_later(context)
+            return
+        except Exception:
+            supervisor.report("authentication")
             self._end_later(context)
             return
         self._answer_raw(context, answer)

@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import Future
 from queue import SimpleQueue
 
+from pylog import supervisor
 from pylog.config import client_quotas as quotas
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import api, messages
@@ -165,7 +166,7 @@ class _Resolver:
     def ask(self, name: str) -> Future:
         """The future of a name's address, None when it has none. On the event loop."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._answer, name="resolver", daemon=True)
+            self._thread = supervisor.thread("resolver", self._answer, threading.Event())
             self._thread.start()
         answer: Future[str | None] = Future()
         self._asked.put((name, answer))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -44,7 +45,8 @@ class InternalTopics:
         wanted = [topic for topic in topics
                   if topic.name not in faults and topic.name not in self._under_way]
         if wanted:
-            task = asyncio.ensure_future(self._create(wanted, pause_ms, mutations))
+            task = asyncio.ensure_future(supervisor.reporting(
+                "Streams topics", self._create(wanted, pause_ms, mutations)))
             for topic in wanted:
                 self._under_way[topic.name] = task
         shown = [f"{name} ({fault})" for name, fault in list(faults.items())[:SHOWN_MAX]]

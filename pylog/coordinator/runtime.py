@@ -13,9 +13,11 @@ Source: Kafka's CoordinatorRuntime.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import partial
 from typing import Any, Generic, NamedTuple
 
+from pylog import supervisor
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator.batches import UNKNOWN, Marker, TransactionalRecords
@@ -88,9 +90,9 @@ class CoordinatorRuntime(Generic[M]):
         topic = self.topic.current
         if topic is not None:
             self.topic_changed(topic)
-        self._spawn(self._save())
+        self._keep_running("coordinator snapshots", self._save)
         if self._coordination.expiry_ms:
-            self._spawn(self._expire())
+            self._keep_running("coordinator expiry", self._expire)
 
     async def stop(self) -> None:
         """Answers who waits for others, and takes no more requests."""
@@ -109,8 +111,10 @@ class CoordinatorRuntime(Generic[M]):
                 await self._saver.save(shard)
             await self._saver.close()
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+    def _keep_running(self, work: str, run: Callable[[], Awaitable[None]],
+                      **details: object) -> None:
+        task = asyncio.get_running_loop().create_task(supervisor.restarting(
+            work, run, topic=self.topic.spec.name, **details))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -182,7 +186,8 @@ class CoordinatorRuntime(Generic[M]):
             if shard is None:
                 return None
         shard.lead(epoch)
-        self._spawn(self._serve(shard, epoch))
+        self._keep_running("coordinator partition", partial(self._serve, shard, epoch),
+                           partition=index)
         return shard
 
     def _made(self, index: int, partition_log: Any) -> Shard[M] | None:
@@ -213,7 +218,7 @@ class CoordinatorRuntime(Generic[M]):
         """Loads a shard, and again each time that its memory is ahead of its log, for one term."""
         while shard.serves(epoch):
             async with self._loading:
-                if shard.serves(epoch):
+                if shard.serves(epoch) and not shard.ready:
                     await self._load(shard, epoch)
             if shard.ready and shard.serves(epoch):
                 await shard.journal.broken.wait()
@@ -487,8 +492,8 @@ class CoordinatorRuntime(Generic[M]):
                 await self._expire_shard(shard)
             except Exception:
                 # Keeps (4).
-                log.exception("a partition could not be expired", extra={
-                    "topic": self.topic.spec.name, "partition": shard.index})
+                supervisor.report("coordinator expiry", "a partition could not be expired",
+                                  topic=self.topic.spec.name, partition=shard.index)
 
     async def _expire_shard(self, shard: Shard[M]) -> None:
         machine = shard.machine

@@ -14,6 +14,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.coordinator.journal import Journal
 from pylog.coordinator.shard import Machine, Shard, Snapshot
@@ -45,7 +46,7 @@ class Saver:
                 await self._save(shard, shard.snapshot)
         except Exception as error:
             if not isinstance(error, (StoreError, LogError)):
-                log.exception("state.lmdb is behind")
+                supervisor.report("coordinator snapshots", "state.lmdb is behind")
             log.error("state.lmdb could not be brought up to date", extra={
                 "topic": shard.journal.log.topic, "partition": shard.index, "reason": str(error)})
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.coordinator.internal_topic import Node, TopicSpec
 from pylog.coordinator.pending import Pending
@@ -65,7 +66,8 @@ class ShareCoordinator:
     def start(self) -> None:
         """Begins to load what there is; returns at once. On the event loop."""
         self.runtime.start()
-        self._pruning = asyncio.get_running_loop().create_task(self._prune())
+        self._pruning = asyncio.get_running_loop().create_task(
+            supervisor.restarting("share state pruning", self._prune))
 
     async def stop(self) -> None:
         if self._pruning is not None:
@@ -124,6 +126,9 @@ class ShareCoordinator:
             except LogError as error:
                 log.warning("a partition could not be pruned", extra={
                     "topic": TOPIC, "partition": shard.index, "reason": str(error)})
+            except Exception:
+                supervisor.report("share state pruning", "a partition could not be pruned",
+                                  topic=TOPIC, partition=shard.index)
 
     async def _prune_shard(self, shard: Shard[ShareStates]) -> None:
         machine, end = self._marks.get(shard.index, (None, 0))

@@ -4,15 +4,19 @@ Owns: the runtime over `__transaction_state`; the endings under way.
 Invariants: (1) a transaction that is prepared gets its markers until every partition has them, or
   has gone, and then its last record; (2) a marker carries the leader epoch of the term that
   decided, so that what an older coordinator sends is refused: an ending is over with the term that
-  began it; (3) in a term one ending of a transactional id is under way at a time.
+  began it; (3) in a term one ending of a transactional id is under way at a time; (4) an unexpected
+  error ends no ending: it is tried again for as long as the term lasts. Otherwise the last stable
+  offset of its partitions would not move.
 Source: Kafka's transaction coordinator and marker channel.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.internal_topic import Node, TopicSpec
@@ -167,6 +171,9 @@ class TransactionCoordinator:
         except Refusal as refusal:
             # Of a controller elsewhere.
             pending.refuse(ErrorCode.of(refusal.error))
+        except Exception:
+            supervisor.report("producer ids", transactional_id=key)
+            pending.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             self.runtime.run(key, pending, step, *arguments, new_id)
 
@@ -221,17 +228,20 @@ class TransactionCoordinator:
     async def _end(self, ending: Ending, under_way: UnderWay) -> None:
         """Keeps (1). under_way: its entry, which one of a later term may have replaced."""
         try:
-            if await self._mark(ending, under_way[0]):
-                self.runtime.run(ending.transactional_id, Pending(lambda error: error),
-                                 Transactions.complete, ending)
-        except Exception:
-            log.exception("a transaction could not be ended", extra={
-                "transactional_id": ending.transactional_id})
+            await supervisor.restarting(
+                "transaction endings", partial(self._mark_and_complete, ending, under_way[0]),
+                transactional_id=ending.transactional_id)
         finally:
             if self._ending.get(ending.transactional_id) is under_way:
                 del self._ending[ending.transactional_id]
             for ended in under_way[1]:
                 ended()
+
+    async def _mark_and_complete(self, ending: Ending, epoch: int) -> None:
+        """One try. Keeps (4): a restart after it finds another term if there is one."""
+        if await self._mark(ending, epoch):
+            self.runtime.run(ending.transactional_id, Pending(lambda error: error),
+                             Transactions.complete, ending)
 
     async def _mark(self, ending: Ending, epoch: int) -> bool:
         """Whether every partition has the marker; False when another coordinator cares, or this one

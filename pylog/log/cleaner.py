@@ -13,6 +13,7 @@ import os
 import threading
 from collections import namedtuple
 
+from pylog import supervisor
 from pylog._native import cleaner
 from pylog._native.log import LogDeleted, LogError, StorageError
 from pylog.log import checkpoints as files
@@ -68,7 +69,7 @@ class Cleaner:
             missing = self._settings["log.cleaner.threads"] - len(self._threads)
             if missing > 0 and next(iter(self._candidates()), None) is not None:
                 for _ in range(missing):
-                    thread = threading.Thread(target=self._run, name="log-cleaner", daemon=True)
+                    thread = supervisor.thread("log-cleaner", self._run, self._stopping)
                     self._threads.append(thread)
                     thread.start()
 

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 
+from pylog import supervisor
 from pylog._native import moves
 from pylog._native.log import LogError
 
@@ -74,7 +75,7 @@ class Moves:
         with self.lock:
             self._moves[move.topic, move.partition] = move
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+                self._thread = supervisor.thread("log-mover", self._run, self._stopping)
                 self._thread.start()
 
     def cancel(self, topic: str, partition: int) -> None:
@@ -150,6 +151,11 @@ class Moves:
         except LogError as error:
             log.error("a replica cannot be moved", extra={
                 "topic": move.topic, "partition": move.partition, "reason": str(error)})
+            self._give_up(move)
+            return 0
+        except Exception:
+            supervisor.report("log-mover", "a replica cannot be moved", topic=move.topic,
+                              partition=move.partition)
             self._give_up(move)
             return 0
         return move.target.size_bytes - before

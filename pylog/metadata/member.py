@@ -11,6 +11,7 @@ Source: KIP-631, KIP-595; Kafka's BrokerServer.
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.log.errors import StartError
 from pylog.metadata import identity
@@ -59,7 +60,8 @@ class MemberMetadata(MetadataService):
                 new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
                 store, clean, known = self._open_directories(new_cluster_id)
                 observer = self._open_copy(store, clean, known)
-                self._following = asyncio.get_running_loop().create_task(observer.run())
+                self._following = asyncio.get_running_loop().create_task(
+                    supervisor.restarting("metadata observer", observer.run))
                 await observer.caught_up.wait()
         except TimeoutError:
             raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \

@@ -10,6 +10,7 @@ Source: KIP-631, KIP-841, KIP-497, KIP-858, KIP-966; Kafka's QuorumController.
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata import assignments, brokers, controller, elections, isr, verdicts
 from pylog.metadata.decider import Decider
@@ -200,7 +201,8 @@ class Members(Decider):
         self._heartbeats.begin(self._image, _now_ns())
         if heard is not None:
             self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
-        self._tending = asyncio.get_running_loop().create_task(self._tend())
+        self._tending = asyncio.get_running_loop().create_task(
+            supervisor.restarting("watch of brokers", self._tend))
 
     async def _tend(self) -> None:
         settings, now = self._settings, asyncio.get_running_loop().time
@@ -229,7 +231,7 @@ class Members(Decider):
             level = logging.INFO if error.code == ErrorCode.NOT_CONTROLLER else logging.ERROR
             log.log(level, failure, extra={"reason": str(error)})
         except Exception:
-            log.exception(failure)
+            supervisor.report("watch of brokers", failure)
         else:
             return True
         return False
@@ -277,7 +279,8 @@ class Members(Decider):
                 self._begin_to_judge(broker_id)
 
     def _begin_to_judge(self, broker_id: int) -> None:
-        task = asyncio.get_running_loop().create_task(self._judge(broker_id))
+        task = asyncio.get_running_loop().create_task(
+            supervisor.reporting("watch of brokers", self._judge(broker_id), broker=broker_id))
         self._verdicts.add(task)
         task.add_done_callback(self._verdicts.discard)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata.image import MetadataError
 from pylog.metadata.store import METADATA_LOG_ID
@@ -96,8 +97,8 @@ class Observer:
                 self._report(asked, error)
             except Exception as error:
                 self._controllers.failed(asked.id)
-                log.exception("the metadata log could not be followed", extra={
-                    "controller": asked.id, "reason": str(error)})
+                supervisor.report("metadata observer", "the metadata log could not be followed",
+                                  controller=asked.id, reason=str(error))
             self._pause_s = min(max(self._retry_s, PAUSE_S, 2 * self._pause_s), PAUSE_MAX_S)
             await asyncio.sleep(self._pause_s)
 

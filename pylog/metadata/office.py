@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import namedtuple
+from functools import partial
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata.log import Conflict
 from pylog.metadata.quorum import Holder, QuorumLost, Term, Trimmed, View
@@ -97,7 +99,8 @@ class Office:
     async def _stand_by(self) -> View:
         """Follows (1) until the office can be taken; how things stood then."""
         loop = asyncio.get_running_loop()
-        watching = loop.create_task(self._quorum.watch(self._stirred.set))
+        watching = loop.create_task(supervisor.restarting(
+            "watch of the quorum", partial(self._quorum.watch, self._stirred.set)))
         guarding: asyncio.Task | None = None
         guarded: Holder | None = None
         try:
@@ -111,7 +114,8 @@ class Office:
                 if guarded != view.holder:
                     if guarding is not None:
                         guarding.cancel()
-                    guarding = loop.create_task(self._until_gone(view.holder))
+                    guarding = loop.create_task(supervisor.restarting(
+                        "watch of the controller", partial(self._until_gone, view.holder)))
                     guarded = view.holder
                 elif guarding is not None and guarding.done():
                     log.info("the controller is gone", extra={

@@ -15,7 +15,7 @@ import contextlib
 import os
 import resource
 
-from pylog import __version__
+from pylog import __version__, supervisor
 from pylog.monitor import metrics
 from pylog._native import damages
 from pylog._native import metrics as native
@@ -68,6 +68,7 @@ REPLICA_STATS = (
     ("pylog_replica_partitions_under_replicated", "under_replicated"),
     ("pylog_replica_isr_shrinks", "shrinks"), ("pylog_replica_isr_expands", "expands"),
     ("pylog_replica_isr_refusals", "refusals"), ("pylog_replica_partitions_followed", "followed"),
+    ("pylog_replica_partitions_failed", "failed"),
     ("pylog_replica_lag_records_max", "lag"), ("pylog_replica_in_bytes", "batches_bytes"),
     ("pylog_replica_connections_lost", "connections_lost"),
     ("pylog_replica_throttled_out_bytes_per_second", "throttled_leading"),
@@ -256,6 +257,8 @@ class Collector:
     # ---- the process ----------------------------------------------------------------------------
 
     def _process(self, page) -> None:
+        page.family("pylog_background_failures", [
+            ((work,), count) for work, count in sorted(supervisor.failures().items())])
         for name, number in process_metrics().items():
             page.single(name, number)
 

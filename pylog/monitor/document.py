@@ -67,7 +67,7 @@ _SUBJECTS = (
         "pylog_connections", "pylog_tls", "pylog_network", "pylog_reactor", "pylog_fetch")],
     ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_cleaner", "Compaction"),
     ("pylog_lmdb", "state.lmdb"),
-    ("process", "The process"), ("pylog_scrape", "The process"))
+    *[(prefix, "The process") for prefix in ("process", "pylog_scrape", "pylog_background")])
 
 
 def document() -> str:

@@ -105,6 +105,9 @@ METRICS = (
      "Answers of the controller that refused such a change."),
     ("pylog_replica_partitions_followed", "gauge", (), "",
      "Partitions that are fetched from a leader elsewhere."),
+    ("pylog_replica_partitions_failed", "gauge", (), "",
+     "Partitions that are not fetched since an error of this broker; Kafka's "
+     "FailedPartitionsCount."),
     ("pylog_replica_lag_records_max", "gauge", (), "",
      "Records that the one furthest behind its leader's high watermark lacks."),
     ("pylog_replica_in_bytes", "counter", (), "bytes", "Record batches fetched from leaders."),
@@ -257,6 +260,9 @@ METRICS = (
     ("pylog_lmdb_readers", "gauge", (), "", "Reader slots in use."),
 
     # ---- the process, by the names that every Prometheus client has
+    ("pylog_background_failures", "counter", ("work",), "",
+     "Unexpected errors of background work, whose tracebacks are in the log; the work was started "
+     "again or reported."),
     ("process_cpu_seconds", "counter", (), "seconds", "User and system time."),
     ("process_resident_memory_bytes", "gauge", (), "bytes",
      "Resident memory; maps of index files count."),

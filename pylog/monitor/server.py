@@ -19,6 +19,7 @@ import socket
 import threading
 from urllib.parse import unquote
 
+from pylog import supervisor
 from pylog._native import compress
 from pylog.log.errors import StartError
 from pylog.monitor import overview
@@ -123,7 +124,7 @@ class Monitor:
         self.groups = self._lags_of(loop)
         self.collector = self._collector_of(self.groups)
         for work in (self._accept, self._sample):
-            thread = threading.Thread(target=work, name="metrics", daemon=True)
+            thread = supervisor.thread("metrics", work, self._stopping)
             thread.start()
             self._threads.append(thread)
         host, port = self.address
@@ -151,7 +152,7 @@ class Monitor:
             try:
                 wait_s = self.groups.sample()
             except Exception:
-                log.exception("groups could not be sampled")
+                supervisor.report("metrics", "groups could not be sampled")
             self._stopping.wait(wait_s)
 
     def _accept(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -75,7 +76,8 @@ class Assignments:
                     is_told = await self._asked(asked)
                 except Exception:
                     # Else nothing more would be told before another topic changes.
-                    log.exception("the controller could not be told of log directories")
+                    supervisor.report("directory assignments",
+                                      "the controller could not be told of log directories")
                     is_told = False
                 if not is_told:
                     # Keeps (2).

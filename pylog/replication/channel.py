@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog.peer.connection import Peer, key_of
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages, tables
@@ -171,7 +172,7 @@ class ControllerChannel:
                     self._report("no controller answers", str(error))
                 else:
                     # A broker that said nothing more would be fenced until somebody comes.
-                    log.exception("a heartbeat failed")
+                    supervisor.report("broker heartbeats", "a heartbeat failed")
                 await asyncio.sleep(RETRY_S)
                 await self._sleep(pause_s - RETRY_S)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)

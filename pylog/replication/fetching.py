@@ -6,7 +6,8 @@ Invariants: (1) a partition is followed once; (2) a log is cut only while its fe
   that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
   nothing native exists before the first partition is followed; (5) nothing is fetched before this
   run of the broker is registered: a leader could not count it, and would hear of it anew only when
-  that fetch has waited.
+  that fetch has waited; (6) no silent end: a partition whose fetches an error stopped is
+  fetched again after a pause, and counted as failed until then.
 Source: KIP-101, KIP-227, KIP-595, KIP-903; Kafka's ReplicaFetcherManager and ReplicaFetcherThread.
 """
 
@@ -15,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from functools import partial
 
+from pylog import supervisor
 from pylog._native import fetcher
 from pylog._native.log import LogDeleted, LogError, NotLeader, StorageError
 from pylog.peer.connection import Peer
@@ -27,7 +30,7 @@ from pylog.replication import truncation
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from pylog._native.log import Log
@@ -53,7 +56,8 @@ log = logging.getLogger("pylog.fetcher")
 
 
 class Partition:
-    """One that is followed."""
+    """One that is followed. failed_ns: CLOCK_MONOTONIC when an error of this broker last stopped
+    its fetches; 0: never."""
 
     def __init__(self, topic_id: bytes, name: str, partition: int, partition_log: Log,
                  leader_id: int, leader_epoch: int, followed: fetcher.Followed, link: Link):
@@ -61,6 +65,15 @@ class Partition:
         self.log = partition_log
         self.leader_id, self.leader_epoch = leader_id, leader_epoch
         self.followed, self.link = followed, link
+        self.failed_ns = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing was fetched since the last error of this broker."""
+        return self.failed_ns > self.followed.figures()[1]
+
+    def failed(self) -> None:
+        self.failed_ns = int(asyncio.get_running_loop().time() * 1e9)
 
 
 class Link:
@@ -111,7 +124,7 @@ class ReplicaFetchers:
         link = self._links.get((thread, leader_id))
         if link is None:
             link = self._links[thread, leader_id] = Link(thread, leader_id)
-            link.dialing = self._begin(self._connect(link))
+            link.dialing = self._begin_connecting(link)
         link.held += 1
         self._token += 1
         followed = native.follow(
@@ -159,7 +172,10 @@ class ReplicaFetchers:
                 for part in list(self._by_token.values())]
 
     def stats(self) -> dict[str, int]:
-        return self._native.stats() if self._native is not None else {}
+        if self._native is None:
+            return {}
+        return {**self._native.stats(),
+                "failed": sum(part.has_failed for part in list(self._by_token.values()))}
 
     async def close(self) -> None:
         """Nothing is appended any more."""
@@ -195,7 +211,24 @@ class ReplicaFetchers:
             asyncio.get_running_loop().add_reader(self._native.fileno(), self._take_notices)
         return self._native
 
-    def _begin(self, work: Any) -> asyncio.Task[None]:
+    def _begin_connecting(self, link: Link) -> asyncio.Task[None]:
+        return self._begin(supervisor.restarting(
+            "replica fetcher", partial(self._connect, link), leader=link.leader_id))
+
+    def _begin_repair(self, token: int, part: Partition, work: Coroutine[Any, Any, None]) -> None:
+        self._begin(self._repair(token, part, work))
+
+    async def _repair(self, token: int, part: Partition, work: Coroutine[Any, Any, None]) -> None:
+        """Await what lets a stopped partition be fetched again. Keeps (6)."""
+        try:
+            await work
+        except Exception:
+            part.failed()
+            supervisor.report("replica fetcher", "a replica cannot follow: it is tried again",
+                              topic=part.name, partition=part.partition, leader=part.leader_id)
+            await self._resume_later(token)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -268,13 +301,13 @@ class ReplicaFetchers:
         """By another connection, which takes the place of this one when it is there."""
         if self._links.get((link.thread, link.leader_id)) is link and link.serial == serial \
                 and link.dialing is None:
-            link.dialing = self._begin(self._connect(link))
+            link.dialing = self._begin_connecting(link)
 
     def _reconnect(self, link: Link) -> None:
         if link.dialing is None:
             assert self._native is not None, link.leader_id
             self._native.detach(link.thread, link.leader_id)
-            link.dialing = self._begin(self._connect(link))
+            link.dialing = self._begin_connecting(link)
 
     def _drop(self, link: Link) -> None:
         del self._links[link.thread, link.leader_id]
@@ -293,20 +326,27 @@ class ReplicaFetchers:
     def _take_notices(self) -> None:
         assert self._native is not None
         for notice in self._native.take():
-            if notice.kind == fetcher.LOST:
-                self._lost(notice)
-                continue
-            part = self._by_token.get(notice.token)
-            if part is None:
-                continue
-            if notice.kind == fetcher.REFUSED:
-                self._refused(part, notice)
-            elif notice.kind == fetcher.DIVERGED:
-                self._begin(self._truncate(notice, part))
-            elif notice.kind == fetcher.OUT_OF_RANGE:
-                self._begin(self._find_range(notice.token, part))
-            else:
-                self._failed(notice.token, part, notice)
+            try:
+                self._take_notice(notice)
+            except Exception:
+                # Keeps (6): the other notices are of other partitions and leaders.
+                supervisor.report("replica fetcher", token=notice.token, kind=notice.kind)
+
+    def _take_notice(self, notice: fetcher.Notice) -> None:
+        if notice.kind == fetcher.LOST:
+            self._lost(notice)
+            return
+        part = self._by_token.get(notice.token)
+        if part is None:
+            return
+        if notice.kind == fetcher.REFUSED:
+            self._refused(part, notice)
+        elif notice.kind == fetcher.DIVERGED:
+            self._begin_repair(notice.token, part, self._truncate(notice, part))
+        elif notice.kind == fetcher.OUT_OF_RANGE:
+            self._begin_repair(notice.token, part, self._find_range(notice.token, part))
+        else:
+            self._failed(notice.token, part, notice)
 
     def _lost(self, notice: fetcher.Notice) -> None:
         for link in self._links.values():
@@ -316,7 +356,7 @@ class ReplicaFetchers:
                 self._departures.lost(link.leader_id)
                 if asyncio.get_running_loop().time() - link.since_s > STABLE_S:
                     link.pause_s = RETRY_S
-                link.dialing = self._begin(self._connect(link))
+                link.dialing = self._begin_connecting(link)
 
     def _refused(self, part: Partition, notice: fetcher.Notice) -> None:
         if notice.code < 0:
@@ -331,6 +371,7 @@ class ReplicaFetchers:
     def _failed(self, token: int, part: Partition, notice: fetcher.Notice) -> None:
         log.error("a replica cannot follow", extra={
             "topic": part.name, "partition": part.partition, "error": notice.code})
+        part.failed()
         # What was short may be there again; a disk that failed is not, and stays where it is.
         if not part.log.log_dir.offline:
             self._begin(self._resume_later(token))
@@ -395,6 +436,7 @@ class ReplicaFetchers:
         except LogError as error:
             log.error("a replica cannot be truncated", extra={
                 "topic": part.name, "partition": part.partition, "reason": str(error)})
+            part.failed()
             if isinstance(error, StorageError):
                 return
         self._resume(token)

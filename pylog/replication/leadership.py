@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import namedtuple
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata.partition_change import is_online
 from pylog.peer.errors import PeerError
@@ -191,7 +192,8 @@ class Leadership:
                     is_decided = await self._asked(asked)
                 except Exception:
                     # Else these partitions would propose nothing more: what they wait for is lost.
-                    log.exception("in-sync replicas could not be asked for")
+                    supervisor.report(
+                        "in-sync replicas", "in-sync replicas could not be asked for")
                     self._again(asked)
                     is_decided = False
                 if is_decided:

@@ -13,6 +13,7 @@ import logging
 import random
 from functools import partial
 
+from pylog import supervisor
 from pylog.log import moves
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
@@ -90,7 +91,8 @@ class Membership:
         self.replicas.take_brokers(image)
         for topic in image.topics.values():
             self.replicas.begin(image, topic)
-        self._tasks = [loop.create_task(self.channel.run()), loop.create_task(self._tick())]
+        self._tasks = [loop.create_task(supervisor.restarting(work, run)) for work, run in (
+            ("broker heartbeats", self.channel.run), ("in-sync replicas", self._tick))]
 
     async def _tick(self) -> None:
         while True:
@@ -100,13 +102,15 @@ class Membership:
                 self.leadership.tick()
             except Exception:
                 # Else no replica that falls behind would leave an ISR any more.
-                log.exception("in-sync replicas could not be looked at")
+                supervisor.report(
+                    "in-sync replicas", "in-sync replicas could not be looked at")
 
     def _registered(self, broker_epoch: int) -> None:
         self._metadata.stir()
         if self._catching_up is not None:
             self._catching_up.cancel()
-        self._catching_up = asyncio.get_running_loop().create_task(self._fetch_as(broker_epoch))
+        self._catching_up = asyncio.get_running_loop().create_task(
+            supervisor.restarting("registration", partial(self._fetch_as, broker_epoch)))
 
     async def _fetch_as(self, broker_epoch: int) -> None:
         """Keeps (3): the record of a registration has its epoch for an offset."""

@@ -15,6 +15,7 @@ import logging
 import threading
 from queue import Full, Queue
 
+from pylog import supervisor
 from pylog.protocol import tables
 from pylog.security import authorizer
 
@@ -111,7 +112,7 @@ class AuditFile(Outlet):
         self._lines: Queue[str | None] = Queue(LINES_MAX)
         self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
         self._is_amid_a_line = False
-        self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
+        self._thread = supervisor.thread("audit", self._write, threading.Event())
         self._thread.start()
 
     def offer(self, line: str) -> bool:
@@ -132,6 +133,8 @@ class AuditFile(Outlet):
                 # Keeps (3): a full disk, say. The next lines are tried all the same.
                 log.error("the audit log is not written", extra={
                     "file": self._file.name, "line": line, "reason": error.strerror})
+            except Exception:
+                supervisor.report("audit", "the audit log is not written", line=line)
             self._went += len(line)
         self._file.close()
 

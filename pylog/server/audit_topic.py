@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from itertools import islice
 
+from pylog import supervisor
 from pylog._native import batch
 from pylog.config import ConfigError
 from pylog.coordinator.internal_topic import InternalTopic, TopicSpec
@@ -61,7 +62,8 @@ class AuditTopic(Outlet):
         """On the event loop: what waits by now and comes later is written."""
         self._loop = asyncio.get_running_loop()
         self._more.set()
-        self._writing = self._loop.create_task(self._write())
+        self._writing = self._loop.create_task(
+            supervisor.restarting("audit topic", self._write))
 
     async def stop(self) -> None:
         """Gives what still waits END_SECONDS, and says what was left."""

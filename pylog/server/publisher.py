@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from pylog import supervisor
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 from pylog.metadata.threads import in_thread
 
@@ -89,8 +90,8 @@ class Publisher:
                 await effect(delta)
             except Exception:
                 # Keeps (2).
-                log.exception("an effect of metadata failed", extra={
-                    "effect": effect.__name__, "offset": delta.after.offset})
+                supervisor.report("metadata publisher", "an effect of metadata failed",
+                                  effect=effect.__name__, offset=delta.after.offset)
 
     async def _apply_broker_settings(self, delta: Delta) -> None:
         if not any(kind == RESOURCE_BROKER and name in ("", str(self._node_id))
@@ -107,7 +108,8 @@ class Publisher:
             told = registrar.cordon()
         if told is not None:
             # Not awaited: it is a decision, and those may wait for what is applied here.
-            self._registering = asyncio.get_running_loop().create_task(told)
+            self._registering = asyncio.get_running_loop().create_task(
+                supervisor.reporting("registration", told))
 
     async def _apply_brokers(self, delta: Delta) -> None:
         if self.replicas is not None and delta.after.brokers is not delta.before.brokers:
@@ -191,4 +193,5 @@ def _each(topics, effect) -> None:
         try:
             effect(topic)
         except Exception:
-            log.exception("an effect of metadata failed", extra={"topic": topic.name})
+            supervisor.report(
+                "metadata publisher", "an effect of metadata failed", topic=topic.name)

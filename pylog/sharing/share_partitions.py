@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
+from pylog import supervisor
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator.brokers import Brokers
@@ -89,7 +90,8 @@ class SharePartitions:
             self._waits = None
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(
+            supervisor.reporting("share partitions", coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

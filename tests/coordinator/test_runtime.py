@@ -44,7 +44,7 @@ class Node:
                 name=name, id=bytes((number,)) * 16, partitions=[
                     SimpleNamespace(leader=US, leader_epoch=0)] * PARTITIONS)
         self.logs = SimpleNamespace(get=lambda name, index: self.parts[name, index])
-        self.lease_ms = 0
+        self.lease_ms = self.expiry_ms = 0
         self.snapshots = None          # (topic id, index) -> Memory
         self.made = []
         self.expire = lambda machine: iter(())
@@ -59,7 +59,7 @@ class Node:
     async def start(self, name="counts"):
         runtime = self.runtimes[name] = CoordinatorRuntime(Coordination(
             TopicSpec(name, PARTITIONS, 1, {}), self._open,
-            expire=lambda machine: self.expire(machine)), self)
+            expire=lambda machine: self.expire(machine), expiry_ms=self.expiry_ms), self)
         runtime.start()
         await self.until(lambda: len(runtime.shards()[0]) == len(
             [index for index in range(PARTITIONS) if self.parts[name, index] is not None]))
@@ -333,6 +333,23 @@ def test_a_partition_whose_log_is_opened_later_is_served_from_then_on(on_node):
         node.parts["counts", 1] = log
         assert await counted_at_last(runtime, KEYS[1]) == 1
     on_node(scenario)
+
+
+@pytest.mark.parametrize("work", ["_save", "_expire"])
+def test_background_work_of_a_coordinator_goes_on_after_an_unexpected_error(
+        on_node, monkeypatch, work):
+    real, runs = getattr(CoordinatorRuntime, work), []
+
+    async def failing_once(self):
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("planted")
+        await real(self)
+    monkeypatch.setattr(CoordinatorRuntime, work, failing_once)
+
+    async def scenario(node, runtime):
+        await node.until(lambda: len(runs) == 2)
+    on_node(scenario, expiry_ms=10**6)
 
 
 # ---- leadership ---------------------------------------------------------------------------------

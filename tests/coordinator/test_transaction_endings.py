@@ -2,10 +2,12 @@
 waits for that."""
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.coordinator import transaction_service
 from pylog.coordinator.batches import Marker
@@ -126,7 +128,7 @@ def test_a_coordinator_whose_markers_are_fenced_leaves_the_ending_to_its_success
 @pytest.mark.parametrize(("writes", "answers"), [(0, {}), (1, {}), (1, {A: [LATER]})])
 def test_a_coordinator_that_serves_the_id_no_more_ends_nothing(world, writes, answers):
     world.answers = answers
-    epochs = iter([0] * (1 + writes) + [-1])
+    epochs = itertools.chain([0] * (1 + writes), itertools.repeat(-1))
     world.runtime.epoch_of = lambda id_: next(epochs)
     world.end(ending(A))
     assert len(world.written) == writes and world.completed == []
@@ -165,12 +167,25 @@ def test_what_is_asked_for_again_while_it_is_under_way_is_ended_once(world):
     assert len(world.written) == 3
 
 
-def test_a_fault_in_one_ending_is_told_and_the_next_is_begun(world, caplog):
+def test_an_ending_that_fails_unexpectedly_is_tried_again_until_it_is_complete(world, caplog):
+    before = supervisor.failures().get("transaction endings", 0)
+    world.answers = {A: [ValueError("planted"), ValueError("planted")]}
+    world.end(ending(A, B))
+    assert len(world.written) == 3 and world.completed == [ending(A, B)]
+    assert not world.service._ending
+    assert supervisor.failures()["transaction endings"] == before + 2
+    assert caplog.text.count("ValueError: planted") == 2
+
+
+def test_an_ending_that_fails_is_not_tried_in_a_later_term(world):
     world.answers = {A: [ValueError("planted")]}
-    world.end(ending(A))
-    assert "a transaction could not be ended" in caplog.text and world.completed == []
-    world.end(ending(A))
-    assert len(world.completed) == 1
+
+    async def work():
+        world.service.answer(ending(A))
+        await asyncio.sleep(0.01)
+        world.runtime.epoch = 6
+    world.run(work)
+    assert len(world.written) == 1 and world.completed == []
 
 
 def test_what_could_not_be_written_is_nothing_to_its_outbox(world):
@@ -268,6 +283,11 @@ def test_without_a_producer_id_to_be_had_the_request_is_told_why(world, failure)
     world.ids = [failure]
     assert step(world, NeedProducerId) == ("refused", ErrorCode.REQUEST_TIMED_OUT)
     assert len(world.runtime.calls) == 1
+
+
+def test_an_unexpected_error_while_a_producer_id_is_allocated_is_answered(world):
+    world.ids = [ValueError("planted")]
+    assert step(world, NeedProducerId) == ("refused", ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def test_a_transaction_that_is_overdue_and_has_no_epoch_left_is_aborted_with_a_new_id(world):

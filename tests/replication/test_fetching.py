@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pylog import supervisor
 from pylog._native import log
 from pylog.log.checkpointer import Checkpointer
 from pylog.peer.dial import Dialled
@@ -262,6 +263,64 @@ def test_a_log_that_leads_meanwhile_is_not_truncated(run, dialer, directory):
         await until(lambda: cuts)
     run(scenario)
     assert copy.end_offset == 6
+
+
+def test_a_truncation_that_fails_unexpectedly_is_tried_again(run, dialer, directory):
+    copy = follower_of(directory, records=6)
+    cuts = []
+
+    def failing_once(*arguments):
+        cuts.append(fetchers_of[0].stats()["failed"])
+        if len(cuts) == 1:
+            raise ValueError("planted")
+        CUTS.cut(*arguments)
+
+    fetchers_of = []
+    before = supervisor.failures().get("replica fetcher", 0)
+
+    async def scenario(fetchers):
+        fetchers_of.append(fetchers)
+        fetchers._cut = failing_once
+        leader = dialer.expect(1)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(leader)
+        leader.answer((TOPIC_ID, diverging(0, 2)))
+        await taken(leader)
+        assert fetchers.stats()["failed"] == 1
+        leader.answer((TOPIC_ID, diverging(0, 2)))
+        await taken(leader)
+        [(_, part)] = leader.partitions()
+        assert part.fetch_offset == 2
+        leader.answer((TOPIC_ID, row(b"", high_watermark=2)))
+        await taken(leader)
+        assert fetchers.stats()["failed"] == 0
+    run(scenario)
+    assert copy.end_offset == 2 and len(cuts) == 2
+    assert supervisor.failures()["replica fetcher"] == before + 1
+
+
+def test_a_partition_whose_notice_fails_does_not_stop_the_others(
+        run, dialer, directory, monkeypatch):
+    copies = [follower_of(directory, f"f{index}", records=6) for index in range(2)]
+    real = ReplicaFetchers._begin_repair
+
+    def failing(self, token, part, work):
+        if part.partition == 0:
+            work.close()
+            raise ValueError("planted")
+        real(self, token, part, work)
+    monkeypatch.setattr(ReplicaFetchers, "_begin_repair", failing)
+
+    async def scenario(fetchers):
+        leader = dialer.expect(1)
+        for index, copy in enumerate(copies):
+            fetchers.follow(copy, TOPIC_ID, "f", index, 1, 4)
+        while len((await taken(leader)).topics) == 0 or len(leader.partitions()) < 2:
+            leader.answer()
+        leader.answer((TOPIC_ID, diverging(0, 2)), (TOPIC_ID, diverging(0, 2, index=1)))
+        await until(lambda: copies[1].end_offset == 2)
+        assert copies[0].end_offset == 6
+    run(scenario)
 
 
 def test_a_leader_that_begins_later_makes_the_log_begin_there(
