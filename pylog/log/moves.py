@@ -197,13 +197,34 @@ def directory_name(topic: str, partition: int | str, kind: str) -> str:
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 
 
-def _take_back(move: Move) -> None:
-    """The source has its name again: the rename may have failed after it took place, and a start
-    would remove what goes on under the other name."""
+def _take_back(move: Move) -> bool:
+    """Gives the source its name again, and returns True if that succeeds. The rename may have
+    failed after it took place, and a start would remove what goes on under the other name."""
     try:
         moves.rename(move.source, f"{move.topic}-{move.partition}")
     except LogError as error:
         log.error("a directory could not be renamed", extra={"reason": str(error)})
+        return False
+    return True
+
+
+def _rename_copy(move: Move, role: tuple) -> None:
+    """Gives the copy the partition's name. Raises LogError when the source has its name and role
+    again instead.
+
+    If neither directory can be renamed, the copy serves under its own name: it has all records, and
+    the next start renames it.
+    """
+    try:
+        moves.rename(move.target, f"{move.topic}-{move.partition}")
+    except LogError as error:
+        if _take_back(move):
+            move.has_left = False
+            _assume(move.source, *role)
+            raise
+        log.error("a moved replica keeps the directory of its copy until the next start", extra={
+            "topic": move.topic, "partition": move.partition,
+            "directory": move.target.log_dir.path, "reason": str(error)})
 
 
 def _assume(partition_log, leads: bool, leader_epoch: int, in_sync_count: int) -> None:
@@ -241,7 +262,7 @@ def finish(move: Move, now_ms: int) -> None:
         _assume(move.source, *role)
         raise
     move.has_left = True
-    moves.rename(move.target, f"{move.topic}-{move.partition}")
+    _rename_copy(move, role)
     _assume(move.target, *role)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)

@@ -6,6 +6,7 @@ Invariants: (1) a partition is in one directory: of two that claim its name one 
 Source: Kafka's directory names; KIP-113 (moves), KIP-516 (partition.metadata).
 """
 
+import logging
 import os
 import re
 
@@ -14,6 +15,8 @@ from pylog.log.errors import StartError
 from pylog.log.moves import FUTURE, furthest
 
 METADATA_PARTITION = "__cluster_metadata-0"
+
+log = logging.getLogger("pylog.log")
 
 _PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 
@@ -85,8 +88,12 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
     for name, numbers in copies.items():
         paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
         best = paths[furthest(list(paths))]
-        disks.rename_only_copy(numbers[best], best, name)
         found_in[name] = numbers[best]
+        if not disks.rename_only_copy(numbers[best], best, name):
+            # The partition is offline. The other copies may be what is left of it.
+            log.error("a moved replica could not be renamed; all copies of it are kept", extra={
+                "directory": os.path.join(disks.paths[numbers[best]], best), "partition": name})
+            continue
         left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
                       if copy != best]
     return left_over

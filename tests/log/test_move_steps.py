@@ -347,6 +347,30 @@ def test_a_source_that_cannot_leave_its_name_leads_on(monkeypatch, hand_over, al
     assert move.source.steps[-1] == ("become_leader", 3, 2) and not move.target.steps
 
 
+@pytest.mark.parametrize("source_too", [False, True])
+def test_a_copy_that_cannot_be_renamed_leaves_one_directory_that_serves(
+        monkeypatch, caplog, hand_over, source_too):
+    move, _ = hand_over
+    tried = []
+
+    def rename(log, name):
+        tried.append((log, name))
+        if len(tried) == 2 or (len(tried) == 3 and source_too):
+            raise failure()
+
+    monkeypatch.setattr(moves.moves, "rename", rename)
+    if source_too:
+        moves.finish(move, 77)
+        assert move.has_left and move.target.steps == [("become_leader", 3, 2)]
+        assert "keeps the directory of its copy" in caplog.text
+    else:
+        with pytest.raises(LogError):
+            moves.finish(move, 77)
+        assert not move.has_left and move.target.steps == []
+        assert move.source.steps[-1] == ("become_leader", 3, 2)
+    assert tried[1:] == [(move.target, "t-4"), (move.source, "t-4")]
+
+
 # Names and folders.
 
 def test_of_copies_the_one_whose_last_segment_begins_or_reaches_farthest_is_taken(tmp_path):

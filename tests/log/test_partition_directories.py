@@ -166,3 +166,27 @@ def test_a_copy_that_has_no_room_for_its_name_ends_the_start(world, monkeypatch)
     with pytest.raises(StartError, match="planted"):
         world.find(t=ONE)
     assert world.names(1) == [COPY]
+
+
+def test_a_copy_that_cannot_be_renamed_at_the_start_does_not_cost_the_other_copies(
+        world, monkeypatch, caplog):
+    world.put(0, COPY, ONE, 100)
+    world.put(1, NEXT, ONE, 50)
+    failing = world.disks.natives[0]
+
+    def fail(code):
+        failing.offline = True
+        return True
+
+    failing.fail = fail
+    rename = os.rename
+
+    def refuse(path, goal):
+        if path.endswith(COPY):
+            raise OSError(5, "planted")
+        rename(path, goal)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    assert world.find(t=ONE) == ({"t-0": 0}, [])
+    assert (world.names(0), world.names(1)) == ([COPY], [NEXT])
+    assert "all copies of it are kept" in caplog.text
