@@ -571,6 +571,9 @@ void log_abandon(struct log *log) {
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
     log_crash_state_clear(log);
+    /* References may outlive this for long; descriptors of what is not in use do not. */
+    for (uint32_t i = 0; i < log->view.segment_count; i++)
+        segment_close_idle(log->view.segments[i]);
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
     log_wait_fail(log, LOG_E_DELETED);

@@ -168,6 +168,14 @@ void segment_evict_spare(struct log_dir *dir) {
     } while (looked < all);
 }
 
+void segment_close_idle(struct segment *s) {
+    int32_t idle = 0;
+    lock_acquire(&s->home->dir->files_lock);
+    if (!atomic_load(&s->preallocating) && atomic_compare_exchange_strong(&s->pins, &idle, -1))
+        segment_close(s);
+    lock_release(&s->home->dir->files_lock);
+}
+
 static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home->dir->files_lock) {
     struct log_dir *dir = s->home->dir;
     char path[SEGMENT_PATH_BYTES];

@@ -126,6 +126,9 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
 int segment_pin(struct segment *s, bool create);
 void segment_unpin(struct segment *s);
 
+/* Closes the file unless it is in use: whoever uses it last leaves it open for eviction. */
+void segment_close_idle(struct segment *s);
+
 /* Preallocation ahead of `bytes`, on the pool when it has room; `limit`: the segment's configured
  * size. */
 void segment_preallocate(struct segment *s, int64_t limit, bool whole);

@@ -10,3 +10,5 @@ cdef class CleaningPass:
     cdef csrc.log_clean *ptr
     cdef Log log
     cdef OffsetMap map
+    cdef bint stepping, closing
+    cdef int end(self) except -1

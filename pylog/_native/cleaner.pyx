@@ -98,10 +98,15 @@ cdef class CleaningPass:
     def step(self, int64_t bytes_max):
         """Reads about so many bytes on. False: the pass is done. Raises LogError, Interrupted."""
         cdef int result
-        if self.ptr == NULL:
+        if self.ptr == NULL or self.closing:
             return False
+        assert not self.stepping, "one thread steps"
+        self.stepping = True
         with nogil:
             result = csrc.log_clean_step(self.ptr, bytes_max)
+        self.stepping = False
+        if self.closing:
+            self.end()
         if result == csrc.LOG_E_WOULD_BLOCK:
             raise Interrupted(f"{self.log.topic}-{self.log.partition}: its segments changed")
         if result < 0:
@@ -117,12 +122,19 @@ cdef class CleaningPass:
         return figures
 
     def close(self):
-        """Ends the pass, done or not; files that came to nothing go."""
+        """Ends the pass, done or not, and removes unfinished files. While another thread is in
+        step(), that thread ends the pass."""
+        self.closing = True
+        if not self.stepping:
+            self.end()
+
+    cdef int end(self) except -1:
         cdef csrc.log_clean *ptr = self.ptr
         self.ptr = NULL
         if ptr != NULL:
             with nogil:
                 csrc.log_clean_end(ptr)
+        return 0
 
 
 class Interrupted(Exception):

@@ -78,7 +78,7 @@ cdef class Grants:
             partitions[i] = NULL
             if logs[i] is not None:
                 log = logs[i]
-                partitions[i] = log.ptr
+                partitions[i] = NULL if log.closed else log.ptr
                 if log.log_dir not in self.directories:
                     self.directories = (*self.directories, log.log_dir)
         topic = c.topic_new(encoded, <const uint8_t *>topic_id, internal, partitions, <int>count)

@@ -1,7 +1,8 @@
 """The partition log: append, read, look up, flush and keep one partition's segments.
 
-Owns: one reference to each log.
-Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk.
+Owns: one reference to each log, until the object's end.
+Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk. Any
+  thread may close a log while others use it: their calls end with LogDeleted.
 Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a read).
 """
 
@@ -38,7 +39,8 @@ __all__ = [
 
 @cython.no_gc
 cdef class Log:
-    """One partition's log. Made by Log.open; `close` or the object's end lets its files go."""
+    """One partition's log. Made by Log.open; close(), release() or the object's end closes its
+    files."""
 
     def __dealloc__(self):
         cdef csrc.log_t *ptr = self.ptr
@@ -49,7 +51,7 @@ cdef class Log:
         raise error_of(error, f"{self.topic}-{self.partition}")
 
     cdef int use(self) except -1:
-        if self.ptr == NULL:
+        if self.closed:
             raise error_of(csrc.LOG_E_DELETED, f"{self.topic}-{self.partition} is closed")
         return 0
 
@@ -97,28 +99,25 @@ cdef class Log:
         return self
 
     def close(self, int64_t now_ms=0) -> None:
-        """Flushes, writes what a clean start needs, and lets go. A log that is offline or deleted
-        is let go too, and raises."""
-        cdef csrc.log_t *ptr = self.ptr
+        """Flushes, writes what a clean start needs, and closes the files. A log that is offline or
+        deleted is closed too, and raises."""
         cdef int error
-        if ptr == NULL:
+        if self.closed:
             return
-        self.ptr = NULL
+        self.closed = True
         with nogil:
-            error = csrc.log_close_clean(ptr, now_ms)
-            csrc.log_abandon(ptr)
-            csrc.log_release(ptr)
+            error = csrc.log_close_clean(self.ptr, now_ms)
+            csrc.log_abandon(self.ptr)
         if error != 0 and error != csrc.LOG_E_DELETED:
             self.refuse(error)
 
     def release(self) -> None:
-        """Lets go without flushing or marking anything: the next open recovers."""
-        cdef csrc.log_t *ptr = self.ptr
-        self.ptr = NULL
-        if ptr != NULL:
-            with nogil:
-                csrc.log_abandon(ptr)
-                csrc.log_release(ptr)
+        """Closes the files without flushing or marking anything: the next open recovers."""
+        if self.closed:
+            return
+        self.closed = True
+        with nogil:
+            csrc.log_abandon(self.ptr)
 
     def settle(self, int64_t now_ms=0) -> None:
         """As close, but the log stays open: for reading `segments` after the last flush."""

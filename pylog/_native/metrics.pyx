@@ -93,9 +93,9 @@ cdef class Figures:
         self.count = count
         for i in range(count):
             log = logs[i]
-            ptrs[i] = log.ptr
-            if log.ptr != NULL:
-                c.log_retain(log.ptr)
+            ptrs[i] = NULL if log.closed else log.ptr
+            if ptrs[i] != NULL:
+                c.log_retain(ptrs[i])
         with nogil:
             for i in range(count):
                 if ptrs[i] != NULL:
@@ -251,9 +251,9 @@ def times(list logs not None, const int64_t[::1] offsets not None, int64_t[::1] 
         raise MemoryError("times")
     for i in range(count):
         log = logs[i]
-        ptrs[i] = log.ptr
-        if log.ptr != NULL:
-            c.log_retain(log.ptr)
+        ptrs[i] = NULL if log.closed else log.ptr
+        if ptrs[i] != NULL:
+            c.log_retain(ptrs[i])
     with nogil:
         for i in range(count):
             if done == i and c.reactors_now_ns() < until:
