@@ -5,6 +5,7 @@ Invariants: (1) an error is one line on stderr and a non-zero exit, never a trac
   start does not need is imported only where it is used.
 """
 
+import contextlib
 import sys
 
 EXIT_FAILED = 1
@@ -22,6 +23,10 @@ def brokerd(argv: list[str] | None = None) -> int:
         return _guarded("brokerd", _config, argv[1:])
     if argv[:1] == ["adopt"]:
         return _guarded("brokerd", _adopt, argv[1:])
+    if argv[:1] == ["detach"]:
+        return _guarded("brokerd", _detach, argv[1:])
+    if argv[:1] == ["restore-quorum"]:
+        return _guarded("brokerd", _restore_quorum, argv[1:])
     return _guarded("brokerd", _serve, argv)
 
 
@@ -38,11 +43,14 @@ def pylog(argv: list[str] | None = None) -> int:
 def _guarded(command: str, work, argv: list[str]) -> int:
     """The exit code of work(argv), its expected errors reported in one line."""
     from .config import ConfigError
+    from .log.errors import StartError
 
     try:
         return work(command, argv)
     except ConfigError as error:
         return _report_error(command, error, EXIT_USAGE)
+    except StartError as error:
+        return _report_error(command, error, EXIT_FAILED)
     except BrokenPipeError:
         # The reader of our output has gone; Python must not complain of it at exit either.
         sys.stdout = None
@@ -145,7 +153,9 @@ def _raise_open_files() -> None:
 def _serve_arguments():
     parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
                      "brokerd config explain KEY and brokerd config list describe settings; "
-                     "brokerd adopt server.properties checks a stopped Kafka's directories.")
+                     "brokerd adopt server.properties checks a stopped Kafka's directories; "
+                     "brokerd detach lets a stopped node leave its cluster, and brokerd "
+                     "restore-quorum lets one begin a quorum whose keys were lost.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="settings by Kafka's names; none is needed")
     _add_override(parser)
@@ -256,6 +266,61 @@ def _adopt(command: str, argv: list[str]) -> int:
     found += adopt.adopt(settings, args.execute and not found)
     print(adopt.rendered(found, args.json), flush=True)
     return 0 if adopt.is_adoptable(found) else EXIT_FAILED
+
+
+def _detach(command: str, argv: list[str]) -> int:
+    """detach server.properties: a stopped node leaves its cluster, to run alone."""
+    settings = _directories_of(
+        f"{command} detach", "Makes a stopped node's directories those of a broker that runs "
+        "alone. They get a new cluster id and can never rejoin their cluster.", argv)
+    import random
+
+    from .metadata import identity
+
+    with _locked(settings.log_dirs):
+        new = identity.detach(settings.log_dirs, random.SystemRandom())
+    print(f"the directories belong to the new cluster {new}", flush=True)
+    return 0
+
+
+def _restore_quorum(command: str, argv: list[str]) -> int:
+    """restore-quorum server.properties: the next start may begin an empty quorum."""
+    settings = _directories_of(
+        f"{command} restore-quorum", "Lets a stopped controller begin an empty etcd or ZooKeeper "
+        "with its own metadata, after the cluster's keys were lost. Run it on the controller with "
+        "the longest metadata log only.", argv)
+    from .metadata import identity
+
+    with _locked(settings.log_dirs):
+        cluster_id = identity.permit_founding(settings.log_dirs[0])
+    print(f"the next start restores the quorum of cluster {cluster_id}", flush=True)
+    return 0
+
+
+def _directories_of(command: str, about: str, argv: list[str]):
+    """The settings that a command about a stopped node's directories is given."""
+    parser = _parser(command, about)
+    parser.add_argument("properties", nargs="?", metavar="server.properties")
+    _add_override(parser)
+    args = parser.parse_args(argv)
+    from .config import Settings
+
+    return Settings.load(args.properties, args.override)
+
+
+@contextlib.contextmanager
+def _locked(paths):
+    """Holds the locks of log directories. Raises StartError, OSError."""
+    import os
+
+    from .log.directories import LOCK, locked
+
+    held = [locked(os.path.join(path, LOCK)) for path in paths]
+    try:
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _version(command: str) -> int:

@@ -5,7 +5,9 @@ Invariants: (1) records reach the tail from the quorum while this node stands by
   controller while it is the active one, never from both; (2) `controller` is there only while it
   may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
   records that a node brings, which was its own controller before, are in the quorum before it
-  says anything else there.
+  says anything else there; (5) a node that has been in a quorum never begins an empty one with
+  its own records, unless an operator permits it: another node may have newer ones; (6) a node
+  takes part only with a metadata log that is proven to be a prefix of the quorum's.
 Source: KIP-631 (combined nodes); KIP-595.
 """
 
@@ -30,7 +32,7 @@ from pylog.metadata.member import MemberMetadata
 from pylog.metadata.observer import together
 from pylog.metadata.office import Heard, Office
 from pylog.metadata.quorum import END, Holder, Quorum, QuorumLost
-from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.quorum_log import DIVERGED, PREFIX, QuorumLog
 from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
 from pylog.metadata.voters import Voters
@@ -138,6 +140,7 @@ class ControllerMember(MemberMetadata):
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
             await self._reach_the_end()
+            await self._note_membership(self._log.last_epoch)
             if named is None:
                 self._check_cluster(paths[0], known_id, await self._patiently(
                     self._quorum.cluster_id, cluster_id))
@@ -149,7 +152,8 @@ class ControllerMember(MemberMetadata):
 
     async def _unnamed_cluster(self, known_id: str | None) -> str:
         """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
-        empty ones."""
+        empty ones. Raises StartError."""
+        await self._check_founding(self._quorum.known_cluster_id)
         found = known_id or await self._after_the_first(self._quorum.known_cluster_id)
         return found or await self._patiently(
             self._quorum.cluster_id, id_text(random_id(self._random)))
@@ -219,15 +223,13 @@ class ControllerMember(MemberMetadata):
         assert self.office is not None
         view = await self._patiently(self._quorum.look)
         if self._log.end_offset > 0 and view.epoch == 0:
+            await self._check_founding(self._has_begun)
             if not await self._after_the_first(self._has_begun):
                 await in_thread(self._found)         # Keeps (4).
             view = await self._patiently(self._quorum.look)
         if view.holder is not None and view.holder.node_id != self._node_id:
             self.learned(view.holder)        # Whom to register with, once that is possible.
-        if view.end < self._log.end_offset:
-            raise StartError(
-                f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
-                f"the quorum's only {view.end}: {self._quorum.keys.name} has lost its data")
+        await self._prove_prefix(view.end)
         # A short way is gone batch by batch; what was trimmed on it, catch_up() finds.
         if view.end - self._log.end_offset > FEW_RECORDS \
                 and await self._patiently(self._log.load_snapshot):
@@ -239,6 +241,44 @@ class ControllerMember(MemberMetadata):
             except QuorumLost as error:
                 self._check_member()
                 await self._pause(error)
+
+    async def _prove_prefix(self, end: int) -> None:
+        """Keeps (6). end: of the quorum's log. Raises StartError."""
+        found = await self._patiently(self._log.compared_to, end)
+        if found != DIVERGED and end < self._log.end_offset:
+            raise StartError(
+                f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
+                f"the quorum's only {end}: {self._quorum.keys.name} has lost its newest data. "
+                "Restore it from a newer backup, or begin with the longest log of the controllers: "
+                "remove the keys of the cluster and run brokerd restore-quorum there")
+        if found == PREFIX:
+            return
+        if found == DIVERGED:
+            log.error("the metadata log here is not the cluster's: it is read again", extra={
+                "directory": self._logs.paths[0], "end": self._log.end_offset, "quorum_end": end})
+        await in_thread(self._log.start_over, found == DIVERGED)
+        self.tail = Tail(Image())
+        if self.store is not None:
+            # The stored image of other records could pass for one of the new log's.
+            await in_thread(self.store.save, Image(), [])
+
+    async def _check_founding(self, call) -> None:
+        """Keeps (5). call: what becomes true once another node began. Raises StartError."""
+        path = self._logs.paths[0]
+        found = identity.membership_of(path)
+        if found is None or found.change == identity.FOUNDING:
+            return
+        for _ in range(round(FIRST_S / ASK_AGAIN_S)):
+            if await self._patiently(call):
+                return
+            await asyncio.sleep(ASK_AGAIN_S)
+        keys = self._quorum.keys
+        raise StartError(
+            f"{path} belongs to cluster {found.cluster_id} (epoch {found.epoch}), and "
+            f"{keys.name} at {', '.join(keys.addresses)} has none of its keys. Restore them from a "
+            "backup, or check the addresses and the prefix. If they are lost, run brokerd "
+            "restore-quorum on the controller with the longest metadata log, and start that one "
+            "first")
 
     def _has_begun(self) -> bool:
         """Whether the quorum's log has. Blocks."""

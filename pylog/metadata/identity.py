@@ -1,23 +1,71 @@
 """Who this broker is: `meta.properties` in each log directory, written at the first start.
 
-Owns: the meta.properties files.
+Owns: the meta.properties files; `cluster.properties` in the directory of the metadata log of a node
+  whose controllers are other nodes too.
 Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps
   its id for life; (3) a file is complete or absent: it is renamed into place after it is on disk.
+  no separate history: a directory that belongs to a cluster does not run alone under its cluster's
+    id, because the other nodes go on without it.
 Source: KIP-631, KIP-858 (directory.id).
 """
 
 import os
 from collections import namedtuple
 
-from pylog.log.checkpoints import write_whole
+from pylog.log.checkpoints import sync_directory, write_whole
 from pylog.log.errors import StartError
 from pylog.metadata.controller import id_from_text, id_text, random_id
 
 FILE = "meta.properties"
+MEMBERSHIP = "cluster.properties"
 VERSION = "1"
 
 Identity = namedtuple("Identity", ("cluster_id", "node_id", "directories"))
 Identity.__doc__ = "cluster_id: 22 characters; directories: path -> 16-byte id."
+
+
+Membership = namedtuple("Membership", ("cluster_id", "node_id", "voters", "epoch", "change"),
+                        defaults=("",))
+Membership.__doc__ = """What a directory knows of the cluster that it belongs to.
+
+voters: controller.quorum.voters. epoch: of the newest controller it has heard of. change: DETACHING
+or FOUNDING with what an operator has permitted, or "".
+"""
+# Followed by the id of the new cluster, until every directory has it.
+DETACHING = "detach:"
+# The node may begin an empty quorum with its own metadata.
+FOUNDING = "found"
+
+
+def membership_of(path: str) -> Membership | None:
+    """Returns what the directory has, None for one that belongs to no cluster of several nodes.
+    Raises StartError."""
+    entry = _properties(os.path.join(path, MEMBERSHIP))
+    if not entry:
+        return None
+    try:
+        return Membership(entry["cluster.id"], int(entry["node.id"]), entry["voters"],
+                          int(entry["epoch"]), entry.get("change", ""))
+    except (KeyError, ValueError):
+        raise StartError(f"{path}/{MEMBERSHIP} is damaged: restore that file") from None
+
+
+def write_membership(path: str, found: Membership) -> None:
+    """Raises OSError."""
+    _write(os.path.join(path, MEMBERSHIP), {
+        "version": VERSION, "cluster.id": found.cluster_id, "node.id": str(found.node_id),
+        "voters": found.voters, "epoch": str(found.epoch), "change": found.change})
+
+
+def check_alone(path: str) -> None:
+    """Raises StartError for a directory that belongs to a cluster: "no separate history"."""
+    found = membership_of(path)
+    if found is not None:
+        raise StartError(
+            f"{path} belongs to cluster {found.cluster_id} with the controllers {found.voters} "
+            f"(epoch {found.epoch}), and this start names no other node: start it with the "
+            "cluster's settings (--cluster, or process.roles and controller.quorum.voters). To "
+            "leave that cluster and run alone under a new cluster id, run: brokerd detach")
 
 
 def cluster_of(paths) -> str | None:
@@ -55,7 +103,7 @@ def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = Non
                 raise StartError(f"{path} holds a metadata log but no {FILE}: restore that file")
             entry = {"version": VERSION, "cluster.id": cluster_id, "node.id": str(node_id),
                      "directory.id": id_text(random_id(random))}
-            _write(path, entry)
+            _write(os.path.join(path, FILE), entry)
         if entry.get("node.id") != str(node_id):
             raise StartError(f"{path} belongs to node.id {entry.get('node.id')}, not to {node_id}")
         try:
@@ -69,8 +117,16 @@ def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = Non
 
 def properties_of(path: str) -> dict:
     """The properties of a directory; empty when it is not formatted yet."""
+    entry = _properties(os.path.join(path, FILE))
+    if entry and not entry.get("cluster.id"):
+        raise StartError(f"{path}/{FILE} has no cluster.id")
+    return entry
+
+
+def _properties(path: str) -> dict:
+    """The properties in a file, empty without one. Raises StartError."""
     try:
-        with open(os.path.join(path, FILE), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
     except FileNotFoundError:
         return {}
@@ -81,12 +137,43 @@ def properties_of(path: str) -> dict:
             entry[key.strip()] = value.strip()
     if entry.get("version") != VERSION:
         raise StartError(
-            f"{path}/{FILE} has version {entry.get('version')}, only {VERSION} is read")
-    if not entry.get("cluster.id"):
-        raise StartError(f"{path}/{FILE} has no cluster.id")
+            f"{path} has version {entry.get('version')}, only {VERSION} is read")
     return entry
 
 
 def _write(path: str, entry: dict) -> None:
-    write_whole(os.path.join(path, FILE),
-                "".join(f"{key}={value}\n" for key, value in sorted(entry.items())))
+    write_whole(path, "".join(f"{key}={value}\n" for key, value in sorted(entry.items())))
+
+
+def detach(paths, random) -> str:
+    """Makes directories that belong to a cluster those of a node alone, under a new cluster id,
+    which is returned. May be repeated after a crash. Raises StartError, OSError."""
+    found = membership_of(paths[0])
+    if found is None:
+        raise StartError(f"{paths[0]} belongs to no cluster of several nodes: it runs alone as it "
+                         "is")
+    new = found.change.removeprefix(DETACHING) if found.change.startswith(DETACHING) \
+        else id_text(random_id(random))
+    write_membership(paths[0], found._replace(change=DETACHING + new))
+    etcd = os.path.join(paths[0], "etcd")
+    if os.path.isdir(etcd):
+        # The member's data is of use to nobody alone, but it is not ours to delete.
+        os.rename(etcd, f"{etcd}.{found.cluster_id}")
+    for path in paths:
+        entry = properties_of(path)
+        if entry:
+            _write(os.path.join(path, FILE), entry | {"cluster.id": new})
+    os.unlink(os.path.join(paths[0], MEMBERSHIP))
+    sync_directory(paths[0])
+    return new
+
+
+def permit_founding(path: str) -> str:
+    """Lets the node begin an empty quorum with its own metadata; returns the cluster's id. Raises
+    StartError, OSError."""
+    found = membership_of(path)
+    if found is None:
+        raise StartError(f"{path} belongs to no cluster of several nodes: nothing needs to be "
+                         "permitted")
+    write_membership(path, found._replace(change=FOUNDING))
+    return found.cluster_id

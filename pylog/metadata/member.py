@@ -63,6 +63,7 @@ class MemberMetadata(MetadataService):
                 self._following = asyncio.get_running_loop().create_task(
                     supervisor.restarting("metadata observer", observer.run))
                 await observer.caught_up.wait()
+                await self._note_membership(self._log.last_epoch)
         except TimeoutError:
             raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
                 from None
@@ -73,6 +74,19 @@ class MemberMetadata(MetadataService):
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError) as error:
             raise StartError(str(error)) from error
+
+    async def _note_membership(self, epoch: int) -> None:
+        """Stores in the directory that it belongs to this cluster. Raises StartError."""
+        found = identity.Membership(
+            self.cluster_id, self._node_id,
+            ",".join(self._settings["controller.quorum.voters"]), epoch)
+        path = self._logs.paths[0]
+        if identity.membership_of(path) != found:
+            try:
+                await in_thread(identity.write_membership, path, found)
+            except OSError as error:
+                raise StartError(f"{path}/{identity.MEMBERSHIP} cannot be written: {error}") \
+                    from error
 
     def _take_newest(self) -> None:
         super()._take_newest()

@@ -290,6 +290,11 @@ class Quorum:
             raise Trimmed(f"the quorum no longer has the records from {base} on")
         return batches
 
+    def batch_at(self, base: int) -> bytes | None:
+        """The batch in the slot at `base`, None where there is none. Raises QuorumLost."""
+        row = self._tried(lambda: self.keys.get(self._slot(base)))
+        return None if row is None else _given(row.value)
+
     # ---- snapshots ------------------------------------------------------------------------------
 
     def save_snapshot(self, term: Term, end: int, epoch: int, data: bytes) -> None:

@@ -1,18 +1,25 @@
 """The metadata log of several controllers: committed by the quorum, copied to this node's disk.
 
 Owns: the copy, `__cluster_metadata-0`, through ObservedLog.
-Invariants: (1) the copy is a prefix of what the quorum committed, so its end is the high watermark;
+Invariants: (1) the copy is a prefix of what the quorum committed, so its end is the high watermark:
+  a start proves it with compared_to(), because the directory may have been elsewhere meanwhile;
   (2) one thread at a time changes the copy: catch_up() without a term, append() in one; (3) a term
   in which an append failed is over: what is in the log then only the next epoch knows.
 Source: KIP-595 (a log replicated to observers), KIP-630 (snapshots).
 """
 
+import os
+import shutil
+
 from pylog._native import batch
 from pylog._native.log import LogError
 from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch
+from pylog.metadata.local import BATCH_LENGTH_AT
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.quorum import Quorum, Term, TooLong
+
+PREFIX, UNKNOWN, DIVERGED = "prefix", "unknown", "diverged"
 
 
 class QuorumLog(ObservedLog):
@@ -69,6 +76,46 @@ class QuorumLog(ObservedLog):
         self._epoch = max(self._epoch, header.leader_epoch)
         self.commit(self._log.end_offset)
         return header
+
+    def compared_to(self, end: int) -> str:
+        """Returns how the copy stands to the quorum's log, which ends at `end`. Blocks. Raises
+        QuorumLost, LogError's kinds.
+
+        PREFIX: its last batch is byte for byte the quorum's. UNKNOWN: one of the two has no batch
+        to compare, only a snapshot. DIVERGED: there are different records at the same offset.
+        """
+        own_end = self._log.end_offset
+        if own_end == 0:
+            return PREFIX
+        last = min(own_end, end) - 1
+        if last < self._log.start_offset:
+            return UNKNOWN
+        base, data = self._batch_with(last)
+        theirs = self._quorum.batch_at(base)
+        if theirs is None:
+            return UNKNOWN
+        return PREFIX if data == theirs else DIVERGED
+
+    def _batch_with(self, offset: int) -> tuple[int, bytes]:
+        """(base offset, bytes) of the batch that holds the record at `offset`."""
+        data = self._log.read(offset, 1)
+        position, header = next(batch.walk(data))
+        return header.base_offset, bytes(
+            memoryview(data)[position:position + BATCH_LENGTH_AT + header.batch_length])
+
+    def start_over(self, keep: bool) -> None:
+        """Begins an empty copy, to be read from the quorum again. keep: the old one stays beside it
+        under another name. Blocks. Raises LogError's kinds, OSError."""
+        if keep:
+            self._log.settle(self._now_ms())
+            kept = f"{self._folder}.{self._log.end_offset}.diverged"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(self._folder, kept)
+        for name in os.listdir(self._folder):
+            if name.endswith(".checkpoint"):
+                os.unlink(os.path.join(self._folder, name))
+        self._snapshot, self._epoch = None, 0
+        self._begin_at(0)
 
     def load_snapshot(self) -> bool:
         """Puts the quorum's snapshot in place of a copy that ends before it; the log is then read

@@ -81,8 +81,9 @@ class MetadataService:
     def open(self, first=()) -> None:
         """Formats or reads the log directories and opens the partitions. first: records that a new
         cluster begins with whose brokers are elsewhere. Raises StartError."""
-        store, clean, checkpoints = self._open_directories(None)
         logs = self._logs
+        identity.check_alone(logs.paths[0])
+        store, clean, checkpoints = self._open_directories(None)
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,

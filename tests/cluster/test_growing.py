@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from pylog import cli
 from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from pylog.protocol import api, messages
 from pylog.security import authorizer
@@ -51,6 +52,11 @@ class Writer(threading.Thread):
         self.join(70)
         assert not self.is_alive()
         return self.acknowledged
+
+
+def detach(broker) -> None:
+    """Lets the stopped node leave its cluster."""
+    assert cli.brokerd(["detach", "--override", f"log.dirs={broker.data_dir}"]) == 0
 
 
 def alone(cluster) -> Brokerd:
@@ -171,6 +177,7 @@ def test_a_single_node_grows_into_three_machines_and_shrinks_back_with_its_data(
                 cluster.brokers[number].stop()
             for number in (2, 3):
                 shutil.rmtree(cluster.brokers[number].data_dir)
+            detach(single)
             single.start()
             for number in (2, 3):
                 run("cluster", "forget", str(number), "--yes", broker=single)
@@ -192,6 +199,7 @@ def test_one_machine_goes_on_alone_with_what_was_in_sync_there(tmp_path):
         acknowledged = writer.end()
         for broker in cluster.brokers.values():
             broker.kill()
+        detach(alone(cluster))
         with alone(cluster) as single:
             assert values(single, "orders") == acknowledged
             with Producer({"bootstrap.servers": single.bootstrap, "acks": "all"}) as producer:

@@ -8,10 +8,11 @@ import pytest
 
 from pylog.config import ConfigError, Settings
 from pylog.log.errors import StartError
-from pylog.metadata import controller_member
+from pylog.metadata import controller_member, identity
 from pylog.metadata.controller_member import FEW_RECORDS, FIRST_S, TOKEN, ControllerMember
 from pylog.metadata.image import Image
 from pylog.metadata.quorum import Holder, QuorumLost
+from pylog.metadata.quorum_log import DIVERGED, PREFIX, UNKNOWN
 from tests.client.virtual_time import VirtualTime
 
 US, FIRST = 2, 1
@@ -73,6 +74,7 @@ class World:
         member._settings = settings(**{"quorum.etcd.endpoints": "a:1"})
         member._logs = SimpleNamespace(paths=["/data"])
         member._member = member._standing = None
+        member.store = SimpleNamespace(save=self._did("store"))
         member._identity = SimpleNamespace(cluster_id=CLUSTER)
         member.controllers = SimpleNamespace(learned=self._did("learned"))
         member.tail = self.tail(Image())
@@ -87,9 +89,14 @@ class World:
         return SimpleNamespace(newest=image, in_transaction=False, push=self._did("push"),
                                replace=self._did("replace"), fold=lambda batch: batch)
 
-    def log(self, end, snapshot=False, founds=True):
-        """The node's own."""
+    def log(self, end, snapshot=False, founds=True, compared=PREFIX):
+        """The node's own. compared: how it stands to the quorum's."""
+        def start_over(keep):
+            self.heard.append(("start_over", keep))
+            self.member._log.end_offset = 0
+
         self.member._log = SimpleNamespace(
+            compared_to=lambda end: compared, start_over=start_over,
             end_offset=end, snapshot_end=77, load_snapshot=self._did("load_snapshot", snapshot),
             read_committed=lambda offset: iter([f"snapshot at {offset}"]),
             save_own_snapshot=self._did("save_own_snapshot"),
@@ -178,12 +185,45 @@ def test_what_is_committed_by_now_is_caught_up_with(world):
     assert world.heard == [("catch_up", 9)] and world.quorum.asked == [("look",)]
 
 
-def test_a_log_that_is_longer_than_the_quorums_ends_the_start(world):
+@pytest.mark.parametrize("compared", [PREFIX, UNKNOWN])
+def test_a_log_that_is_longer_than_the_quorums_ends_the_start(world, compared):
     world.quorum.end = 8
-    world.log(9)
+    world.log(9, compared=compared)
     with pytest.raises(StartError, match="in /data has 9 records, the quorum's only 8: etcd has"):
         world.run(world.member._reach_the_end())
     assert world.heard == []
+
+
+@pytest.mark.parametrize(("compared", "end", "keeps"), [
+    (DIVERGED, 8, True), (DIVERGED, 12, True), (UNKNOWN, 12, False)])
+def test_a_log_that_is_not_proven_to_be_the_quorums_is_read_again(world, compared, end, keeps):
+    world.quorum.end = end
+    world.log(9, compared=compared)
+    before = world.member.tail
+    world.run(world.member._reach_the_end())
+    assert [call[0] for call in world.heard] == ["start_over", "store", "catch_up"]
+    assert world.heard[0] == ("start_over", keeps) and world.heard[-1] == ("catch_up", end)
+    assert world.member.tail is not before and world.member.tail.newest.offset == -1
+
+
+@pytest.mark.parametrize("call", ["found", "name"])
+def test_a_node_that_was_in_a_quorum_does_not_begin_an_empty_one(world, tmp_path, call):
+    world.member._logs.paths = [str(tmp_path)]
+    known = identity.Membership(CLUSTER, US, "1@a:1,2@b:1,3@c:1", 7)
+    identity.write_membership(str(tmp_path), known)
+    world.quorum.epochs = [0]
+    world.log(5)
+    begin = world.member._reach_the_end if call == "found" \
+        else lambda: world.member._unnamed_cluster(CLUSTER)
+    with pytest.raises(StartError, match=f"belongs to cluster {CLUSTER} .epoch 7., and etcd at "
+                                         "a:1, b:2 has none of its keys.*restore-quorum"):
+        world.run(begin())
+    assert world.heard == []
+    assert identity.permit_founding(str(tmp_path)) == CLUSTER
+    world.quorum.end = 5
+    world.run(begin())
+    if call == "found":
+        assert ("found_quorum", CLUSTER) in world.heard
 
 
 @pytest.mark.parametrize(("behind", "asks"), [(FEW_RECORDS, False), (FEW_RECORDS + 1, True)])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from pylog.metadata.controller_member import FEW_RECORDS, ControllerMember
 from pylog.metadata.log import MetadataBatch
+from pylog.metadata.quorum_log import PREFIX
 from pylog.protocol import messages
 
 
@@ -20,7 +21,7 @@ def test_a_snapshot_of_the_quorum_is_read_from_the_beginning():
     member._quorum = SimpleNamespace(look=lambda: SimpleNamespace(
         holder=None, end=FEW_RECORDS + 1, epoch=3))
     member._log = SimpleNamespace(
-        end_offset=0, load_snapshot=lambda: True,
+        end_offset=0, compared_to=lambda end: PREFIX, load_snapshot=lambda: True,
         read_committed=lambda offset: [MetadataBatch(6, 3, [record])] if offset == 0 else [])
     asyncio.run(member._reach_the_end())
     assert (member.tail.newest.offset, list(member.tail.newest.topics)) == (6, ["t"])

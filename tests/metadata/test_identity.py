@@ -1,3 +1,4 @@
+import os
 import random
 
 import pytest
@@ -72,3 +73,51 @@ def test_a_metadata_log_without_its_identity_stops_the_start(tmp_path):
     (tmp_path / "a" / "__cluster_metadata-0").mkdir()
     with pytest.raises(StartError, match="meta.properties"):
         load(paths)
+
+
+KNOWN = identity.Membership("c" * 22, 2, "1@a:1,2@b:1,3@c:1", 7)
+
+
+def test_a_directory_knows_the_cluster_that_it_belongs_to(tmp_path):
+    path = str(tmp_path)
+    assert identity.membership_of(path) is None
+    identity.check_alone(path)
+    identity.write_membership(path, KNOWN)
+    assert identity.membership_of(path) == KNOWN
+    with pytest.raises(StartError, match="belongs to cluster ccc.*1@a:1,2@b:1,3@c:1 .epoch 7.*"
+                                         "brokerd detach"):
+        identity.check_alone(path)
+
+
+def test_a_damaged_membership_is_not_taken_for_none(tmp_path):
+    (tmp_path / identity.MEMBERSHIP).write_text("version=1\ncluster.id=x\n")
+    with pytest.raises(StartError, match="is damaged"):
+        identity.membership_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash, monkeypatch):
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in paths:
+        os.mkdir(path)
+    before = identity.load_or_format(paths, 2, random.Random(1), KNOWN.cluster_id)
+    identity.write_membership(paths[0], KNOWN)
+    os.makedirs(tmp_path / "a" / "etcd" / "member")
+    if crash:
+        def fail(path, entry, write=identity._write):
+            if path.startswith(paths[1]):
+                raise OSError("the power went")
+            write(path, entry)
+        with monkeypatch.context() as patch:
+            patch.setattr(identity, "_write", fail)
+            with pytest.raises(OSError):
+                identity.detach(paths, random.Random(2))
+        with pytest.raises(StartError, match="belongs to cluster"):
+            identity.check_alone(paths[0])
+    new = identity.detach(paths, random.Random(3))
+    identity.check_alone(paths[0])
+    after = identity.load_or_format(paths, 2, random.Random(4))
+    assert after == before._replace(cluster_id=new) and new != KNOWN.cluster_id
+    assert os.listdir(tmp_path / "a" / f"etcd.{KNOWN.cluster_id}") == ["member"]
+    with pytest.raises(StartError, match="belongs to no cluster"):
+        identity.detach(paths, random.Random(5))

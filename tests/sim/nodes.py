@@ -161,6 +161,8 @@ class BrokerAlone(OfBroker, MemberMetadata):
 class WithController(OfBroker, ControllerMember):
     """One of the controllers, perhaps a broker too."""
 
+    store = None         # A simulated start reads the whole log.
+
     def __init__(self, process):
         self._prepare(process)
         world = process.node.world

@@ -1,0 +1,66 @@
+"""A node of a cluster that was started alone, or whose metadata log is not the cluster's."""
+
+import pytest
+
+from pylog.client import Admin, NewTopic
+from pylog.metadata import identity
+from tests.brokers import BrokerDied, Brokerd
+from tests.clusters import Cluster, until
+from tests.tools.support import run
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as found:
+        yield found
+
+
+def create(broker, name, replicas) -> None:
+    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_topics([NewTopic(name, 2, replicas)])
+
+
+def topics_of(broker) -> set:
+    return {row["topic"] for row in run("topics", "list", "--json", broker=broker).json}
+
+
+def alone(broker) -> Brokerd:
+    """The node's directories, started without the cluster's settings."""
+    single = Brokerd(broker.root, {"node.id": broker.overrides["node.id"]})
+    single.port = broker.port
+    return single
+
+
+def test_a_node_started_without_its_clusters_settings_refuses_to_run_alone(cluster):
+    create(cluster.brokers[1], "before", 3)
+    cluster.brokers[1].kill()
+    with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
+        alone(cluster.brokers[1]).start()
+    cluster.start_broker(1)
+    until(lambda: topics_of(cluster.brokers[1]) == {"before"}, words=cluster.tails())
+
+
+def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
+    first = cluster.brokers[1]
+    create(first, "before", 3)
+    first.kill()
+    # As if it had left this cluster when directories did not know of theirs.
+    mark = first.data_dir / identity.MEMBERSHIP
+    kept = mark.read_bytes()
+    mark.unlink()
+    with alone(first) as single:
+        for number in range(20):
+            create(single, f"alone-{number}", 1)
+    mark.write_bytes(kept)
+    create(cluster.brokers[2], "without", 2)
+    cluster.start_broker(1)
+    assert "it is read again" in first.tail(20000)
+    until(lambda: topics_of(first) == {"before", "without"}, words=cluster.tails())
+    cluster.brokers[2].kill()
+    until(lambda: topics_of(first) == {"before", "without"}, words=cluster.tails())
+    create(first, "after", 2)
+    assert list(first.data_dir.glob("__cluster_metadata-0.*.diverged"))
+    cluster.brokers[3].kill()
+    cluster.start_broker(2)
+    until(lambda: topics_of(cluster.brokers[2]) >= {"before", "without", "after"},
+          words=cluster.tails())
