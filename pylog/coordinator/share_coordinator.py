@@ -116,7 +116,12 @@ class ShareCoordinator:
         pause_s = self._settings["share.coordinator.state.topic.prune.interval.ms"] / 1000
         while True:
             await asyncio.sleep(pause_s)
-            await self.prune()
+            try:
+                await self.prune()
+            except Exception:
+                # Without another try, the topic would grow until the next start.
+                log.exception("a topic could not be pruned; trying again", extra={
+                    "topic": TOPIC, "seconds": pause_s})
 
     async def prune(self) -> None:
         """Deletes the records that later ones replace, of every partition. Keeps (1)."""

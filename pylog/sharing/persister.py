@@ -2,8 +2,8 @@
 broker.
 
 Owns: nothing.
-Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves or loads is asked
-  again for a while.
+Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves, loads or cannot be
+  reached is asked again for RETRY_SECONDS, which is longer than a failover takes.
 Source: KIP-932; Kafka's DefaultStatePersister.
 """
 
@@ -22,7 +22,8 @@ from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
 PAUSE_SECONDS = 0.02, 0.5     # Between tries: at first, at last.
-TRIES_MAX = 12
+# More than broker.session.timeout.ms, less than the request.timeout.ms of clients.
+RETRY_SECONDS = 20.0
 INITIALIZE_VERSION, READ_VERSION, WRITE_VERSION, DELETE_VERSION, SUMMARY_VERSION = 0, 0, 1, 0, 1
 _AGAIN = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NETWORK_EXCEPTION))
@@ -63,19 +64,24 @@ class Persister:
                          cell.delivery_count) for cell in row.state_batches])
         return fault, state
 
-    async def write(self, key: ShareKey, state_epoch: int, leader_epoch: int, start_offset: int,
-                    complete_count: int, batches: list[Batch]) -> Fault:
+    async def write(self, key: ShareKey, state_epoch: int, leader_epoch: int,
+                    progress: Callable[[], tuple[int, int]], batches: list[Batch]) -> Fault:
+        """progress: gives (start offset, records done behind it) for each try, so that a write
+        that is sent again does not move the start back behind a later write."""
         new = messages.WriteShareGroupStateRequest
-        fault, _ = await self._ask(
-            key, WRITE_VERSION, lambda: new(group_id=key.group_id, topics=[new.WriteStateData(
+
+        def request() -> Any:
+            start_offset, complete_count = progress()
+            return new(group_id=key.group_id, topics=[new.WriteStateData(
                 topic_id=key.topic_id, partitions=[new.PartitionData(
                     partition=key.partition, state_epoch=state_epoch, leader_epoch=leader_epoch,
                     start_offset=start_offset, delivery_complete_count=complete_count,
                     state_batches=[new.StateBatch(
                         first_offset=row.first, last_offset=row.last, delivery_state=row.state,
-                        delivery_count=row.deliveries) for row in batches])])]),
-            lambda: self._here(key, ShareStates.write, state_epoch, leader_epoch, start_offset,
-                               complete_count, batches))
+                        delivery_count=row.deliveries) for row in batches])])])
+
+        fault, _ = await self._ask(key, WRITE_VERSION, request, lambda: self._here(
+            key, ShareStates.write, state_epoch, leader_epoch, *progress(), batches))
         return fault
 
     async def delete(self, key: ShareKey) -> Fault:
@@ -113,18 +119,19 @@ class Persister:
         message, or what makes one. Keeps (2)."""
         pause_s, pause_s_max = PAUSE_SECONDS
         found: tuple[Fault, Any] = (ErrorCode.COORDINATOR_NOT_AVAILABLE, None), None
-        for left in range(TRIES_MAX - 1, -1, -1):
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + RETRY_SECONDS
+        while True:
             leader = self._coordinator.leader_of(key.text)
             if leader == self._node_id:
                 found = await here()
             elif leader != NO_LEADER:
                 found = await self._there(leader, version,
                                           request() if callable(request) else request)
-            if found[0][0] not in _AGAIN or not left:
-                break
+            if found[0][0] not in _AGAIN or loop.time() >= end_s:
+                return found
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, pause_s_max)
-        return found
 
     async def _here(self, key: ShareKey, step: Callable[..., Fault],
                     *arguments: Any) -> tuple[Fault, None]:

@@ -42,6 +42,8 @@ _TOLD = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -119,6 +121,12 @@ class SharePartition:
                 "share_partition": self.key.text, "reason": str(error)})
             self.fence(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
+        except Exception:
+            # Without an error, all members would wait for this share partition for ever.
+            log.exception("a share partition could not be read", extra={
+                "share_partition": self.key.text})
+            self.fence(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
         if self.error == ErrorCode.NONE:
             self.in_flight = in_flight
         self._stir(self)
@@ -172,7 +180,7 @@ class SharePartition:
             return fault
         done_count = sum(row.last - row.first + 1 for row in rows if row.state in DONE)
         return await self._persister.write(
-            self.key, state_epoch, self.leader_epoch, start, done_count, rows)
+            self.key, state_epoch, self.leader_epoch, lambda: (start, done_count), rows)
 
     def fence(self, error: Error) -> None:
         """It serves no more (2): whoever asks gets another one, or an error."""
@@ -214,9 +222,10 @@ class SharePartition:
         try:
             fault = await self._write(in_flight, [Batch(*row) for row in states_of(moved)])
         finally:
-            # Also when it is cancelled or fails in a way of its own: else nobody ever had them.
-            if in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms()):
-                self._stir(self)
+            # Also when it is cancelled or raises: else the records would stay locked. After a
+            # failed write they are held again, and the timer must be set for them.
+            in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms())
+            self._stir(self)
         return fault
 
     def expire(self) -> None:
@@ -262,8 +271,8 @@ class SharePartition:
 
     async def _write(self, in_flight: InFlight, batches: list[Batch]) -> tuple[Error, str | None]:
         fault = await self._persister.write(
-            self.key, self._state_epoch, self.leader_epoch, in_flight.start,
-            in_flight.done_count, batches)
+            self.key, self._state_epoch, self.leader_epoch,
+            lambda: (in_flight.start, in_flight.done_count), batches)
         if fault[0] == ErrorCode.NONE:
             return fault
         told = _TOLD.get(fault[0], ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -133,6 +133,25 @@ def test_a_partition_whose_log_fails_hides_no_other(world, caplog):
     assert world.cut[-1] == (TOPIC, 1, 11)
 
 
+def test_pruning_continues_after_an_unexpected_error(monkeypatch, caplog):
+    world, time, at = World(monkeypatch, **{INTERVAL: "7000"}), VirtualTime(), []
+
+    async def prune():
+        at.append(time.now_s - 1000)
+        raise RuntimeError("planted")
+
+    world.service.prune = prune
+
+    async def work():
+        world.service.start()
+        await asyncio.sleep(15)
+        await world.service.stop()
+
+    time.run(work())
+    assert at == [7, 14]
+    assert [line.exc_text or line.exc_info for line in caplog.records].count(None) == 0
+
+
 def test_partitions_are_pruned_at_each_interval_until_the_stop(monkeypatch):
     world, time, at = World(monkeypatch, **{INTERVAL: "7000"}), VirtualTime(), []
 

@@ -51,8 +51,9 @@ class States:
         found = self._refusal("summary")
         return (found, None) if found else self.machine.summary(key)
 
-    async def write(self, key, *arguments):
-        return self._refusal("write") or self.machine.write(key, *arguments)
+    async def write(self, key, state_epoch, leader_epoch, progress, batches):
+        return self._refusal("write") or self.machine.write(
+            key, state_epoch, leader_epoch, *progress(), batches)
 
 
 class Partition:

@@ -18,31 +18,36 @@ NOW = 1_700_000_000_000
 TOPIC_ID = b"t" * 16
 GROUP = "g"
 NODE = 1
-LIMITS = Limits(lock_ms=60_000, deliveries_max=5, records_max=2000, renews=True)
+LOCK_MS = 60_000
 WAIT_S = 20
 
 
 class Persister:
-    """Keeps nothing. While `gate` is cleared, writes wait."""
+    """Keeps nothing. While `gate` is cleared, writes wait. error: what writes are answered."""
 
     def __init__(self):
         self.gate = asyncio.Event()
         self.gate.set()
+        self.error = ErrorCode.NONE
+        self.failure = None
 
     async def read(self, key, leader_epoch):
+        if self.failure is not None:
+            raise self.failure
         state = ShareState()
         state.start_offset = 0
         return (ErrorCode.NONE, None), state
 
     async def write(self, *arguments):
         await self.gate.wait()
-        return ErrorCode.NONE, None
+        return self.error, None
 
 
 class World:
     """A broker that leads all partitions of a topic, and a group's share partitions on it."""
 
-    def __init__(self, path, partitions=1):
+    def __init__(self, path, partitions=1, lock_ms=LOCK_MS):
+        limits = Limits(lock_ms, deliveries_max=5, records_max=2000, renews=True)
         topic = SimpleNamespace(id=TOPIC_ID, name="t", partitions=[
             SimpleNamespace(leader=NODE, leader_epoch=0)] * partitions)
         directory = LogDir(path, 2)
@@ -55,8 +60,8 @@ class World:
             image=SimpleNamespace(topics_by_id={TOPIC_ID: topic}, topics={"t": topic}),
             logs=SimpleNamespace(get=lambda name, index: self.logs[index]))
         settings = SimpleNamespace(
-            limits=lambda group: LIMITS, is_committed=lambda group: False,
-            begins=lambda group: "earliest", lock_ms=lambda group: LIMITS.lock_ms)
+            limits=lambda group: limits, is_committed=lambda group: False,
+            begins=lambda group: "earliest", lock_ms=lambda group: lock_ms)
         self.persister = Persister()
         self.served = SharePartitions(node, None, self.persister, settings, Figures())
 
@@ -97,9 +102,9 @@ class World:
 @pytest.fixture
 def run(tmp_path):
     """Runs a test's coroutine in a world with so many partitions."""
-    def runs(steps, partitions=1):
+    def runs(steps, partitions=1, lock_ms=LOCK_MS):
         async def all_of_it():
-            world = World(tmp_path, partitions)
+            world = World(tmp_path, partitions, lock_ms)
             try:
                 async with asyncio.timeout(4 * WAIT_S):
                     await steps(world)
@@ -184,4 +189,48 @@ def test_a_member_without_room_for_its_new_session_releases_its_records(run):
             GROUP, "m", [(TOPIC_ID, at) for at in range(2)], 2) is None
         world.served.sessions.end("other", "m")
         await world.until(world.begin("n", connection=4), {0: [(0, 4, 2)]})
+    run(steps)
+
+
+@pytest.mark.parametrize("error", [
+    ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_an_acknowledgement_names_the_coordinator_that_is_away_and_may_be_repeated(run, error):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.persister.error = error
+        assert await world.accept(0, 0, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.persister.error = ErrorCode.NONE
+        assert await world.accept(0, 0, 4) == ErrorCode.NONE
+    run(steps)
+
+
+def test_records_whose_release_failed_are_delivered_when_their_lock_expires(run):
+    async def steps(world):
+        world.append(0, 5)
+        await world.until(world.begin(), {0: [(0, 4, 1)]})
+        world.persister.gate.clear()
+        world.served.closed(1)
+        partition = world.served.find(GROUP, (TOPIC_ID, 0))
+        # The timer that was set when they were acquired finds them being written, and is gone.
+        world.served._timers.pop(partition.key).cancel()
+        partition.expire()
+        world.persister.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        other = world.begin("other", connection=2)
+        world.persister.gate.set()
+        await world.until(other, {0: [(0, 4, 2)]})
+    run(steps, lock_ms=1000)
+
+
+def test_a_state_that_cannot_be_read_for_an_unexpected_reason_is_read_again(run):
+    async def steps(world):
+        world.append(0, 5)
+        world.persister.failure = RuntimeError("planted")
+        session = world.begin()
+        rows = await world.served.fetch(Fetch(
+            session, Wanted("m", 500, 500, False), WAIT_S * 1000, 1, 1 << 20), [(TOPIC_ID, 0)])
+        assert rows[TOPIC_ID, 0].error == ErrorCode.UNKNOWN_SERVER_ERROR
+        world.persister.failure = None
+        await world.until(session, {0: [(0, 4, 1)]})
     run(steps)
