@@ -91,6 +91,7 @@ class Monitor:
             cluster=figures.samples, node_id=node_id,
             cluster_id=cluster_id, seconds=seconds)
         self._figures = figures
+        self._now_ms = now_ms
         self._seconds = seconds
         self.address: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
@@ -222,7 +223,7 @@ class Monitor:
             return 200, JSON, _json(view)
         if path == "/cluster":
             with self._scraping:
-                view = self._figures.view()
+                view = {**self._figures.view(), "time_ms": self._now_ms()}
             return (200, HTML, overview.html(view).encode()) \
                 if "text/html" in headers.get("accept", "") else (200, JSON, _json(view))
         if path == "/":

@@ -9,7 +9,6 @@ Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,13 +16,11 @@ import click
 from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
 from pylog.protocol.counts import counted
-from pylog.monitor.overview import quorum_troubles
-from pylog.protocol import messages
-from pylog.tools import endpoint, inquiry, replicas, verify
+from pylog.tools import endpoint, health, inquiry, replicas, verify
 from pylog.tools.cluster_moves import drain, grow, move, shrink
 from pylog.tools.command import TOPIC, Look, Tools, shared, watch_option, watched
 from pylog.tools.elections import elect
-from pylog.tools.printer import size, span
+from pylog.tools.printer import size
 from pylog.tools.reassignments import cancel, moves, reassign
 from pylog.tools.registrations import forget
 from pylog.tools.replacement import replace
@@ -35,8 +32,6 @@ BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
 DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
         "bytes": ("SIZE", size), "usable_bytes": ("FREE", size), "total_bytes": ("OF", size),
         "error": "ERROR"}
-# Kafka's voters fetch twice a second; a member of ours is asked when somebody wants to know.
-SILENT_MS_MAX = 5000
 
 
 @click.group(cls=Tools, invoke_without_command=True,
@@ -52,28 +47,29 @@ def cluster(ctx: click.Context, watch: float | None) -> None:
 @endpoint.endpoint_options
 @click.pass_obj
 def status(session: Session, metrics: str | None, token: str | None) -> None:
-    """What is wrong with the cluster, in sentences; fails when something is.
+    """Check every component of the cluster; fails when one is wrong or cannot be reached.
 
-    What is wrong with a member of etcd or ZooKeeper is known where a controller has a metrics
-    endpoint. Elsewhere the active controller tells which of the others it hears.
+    Checked are brokers, controllers and their quorum, partitions, log directories and certificates.
+    The members of an external etcd or of ZooKeeper, and the clocks, are checked through the
+    metrics endpoints (metrics.listener). Facts that could not be checked are listed.
     """
-    async def work(asked: Cluster) -> dict[str, Any]:
+    async def work(asked: Cluster) -> tuple[dict[str, Any], health.Checked]:
         found = await _overview(asked)
-        return {**found, "quorum_members": await endpoint.quorum(asked, metrics, token)}
+        return found, await health.check(asked, found, metrics, token)
 
-    found = session.run(work)
-    members = found["quorum_members"]
-    heard = members or (found["quorum"] or {}).get("members", ())
-    told = [*_troubles(found), *quorum_troubles(heard)]
+    found, checked = session.run(work)
+    told = [*_troubles(found), *checked.troubles]
     if session.out.as_json:
         session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
-                              "quorum_members": members})
+                              "unchecked": checked.unchecked, "quorum_members": checked.members})
     else:
         for line in told or [f"cluster {found['cluster_id']} is well: "
                              f"{counted(len(found['brokers']), 'broker')}, "
                              f"{counted(found['partitions'], 'partition')}, every replica in sync"
-                             f"{_shown(heard)}"]:
+                             f"{health.reached(checked)}"]:
             session.out.line(line)
+        for line in checked.unchecked:
+            session.out.line(f"not checked: {line}")
     if told:
         raise ToolError(f"{counted(len(told), 'of these needs', 'of these need')} somebody")
 
@@ -122,10 +118,6 @@ def compare(session: Session, names: tuple[str, ...]) -> None:
         "replicas")
 
 
-def _shown(members: Sequence[dict[str, Any]]) -> str:
-    return f", {len(members)} members of the quorum" if len(members) > 1 else ""
-
-
 def _troubles(found: dict[str, Any]) -> list[str]:
     """Keeps (2)."""
     gone = [row for row in found["brokers"] if row["status"] != "ok"]
@@ -142,46 +134,15 @@ def _troubles(found: dict[str, Any]) -> list[str]:
             number = counted(len(names), f"partition {is_so}", f"partitions {are_so}")
             told.append(f"{number}: {', '.join(names[:3])}{more} (pylog cluster explain says why)")
     quorum = found["quorum"]
-    if quorum is not None and quorum["leader"] < 0:
+    if quorum is None:
+        told.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")
+    elif quorum["leader"] < 0:
         told.append("there is no active controller: nothing can be created, changed or elected")
     told += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
              for row in found["log_dirs"] if row["error"]]
+    told += [f"the log directories of broker {broker} cannot be checked: {reason}"
+             for broker, reason in found["log_dir_errors"].items()]
     return told
-
-
-async def _quorum(asked: Cluster) -> dict[str, Any] | None:
-    """Who decides, and how far those are who follow; None where nobody tells."""
-    new = messages.DescribeQuorumRequest
-    try:
-        answer = await asked.send_any(new(topics=[new.TopicData(
-            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
-    except KafkaError:
-        return None
-    if answer.error_code or not answer.topics or not answer.topics[0].partitions:
-        return None
-    row = answer.topics[0].partitions[0]
-    return {"leader": row.leader_id, "epoch": row.leader_epoch,
-            "voters": [voter.replica_id for voter in row.current_voters],
-            "observers": [other.replica_id for other in row.observers],
-            "members": members_of(row)}
-
-
-def members_of(row: Any) -> list[dict[str, Any]]:
-    """How each voter of a DescribeQuorumResponse.PartitionData is, as quorum_troubles() takes it;
-    none where the answer has no times."""
-    newest_ms = max((voter.last_fetch_timestamp for voter in row.current_voters), default=-1)
-    if newest_ms < 0:
-        return []
-    found = []
-    for voter in row.current_voters:
-        silent_ms = newest_ms - voter.last_fetch_timestamp
-        never = voter.last_fetch_timestamp < 0
-        reason = f"controller {row.leader_id} has not heard it yet" if never else \
-            f"controller {row.leader_id} heard it last {span(silent_ms / 1000)} ago" \
-            if silent_ms > SILENT_MS_MAX else ""
-        found.append({"address": f"controller {voter.replica_id}", "answers": not reason,
-                      "reason": reason})
-    return found
 
 
 for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget,
@@ -202,10 +163,13 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
     answers = await asyncio.gather(*[_status(asked, row["broker"]) for row in brokers])
     for row, answer in zip(brokers, answers):
         row.update(answer)
+    listed, failed = await inquiry.log_dirs(
+        asked, [row["broker"] for row in brokers if row["status"] == "ok"])
     dirs = [{"broker": row["broker"], "path": row["path"],
              "partitions": len(row["partitions"]), "bytes": sum(row["partitions"].values()),
              "usable_bytes": row["usable_bytes"], "total_bytes": row["total_bytes"],
-             "error": row["error"]} for row in await inquiry.log_dirs(asked)]
+             "error": row["error"]} for row in listed]
+    quorum, quorum_error = await health.quorum(asked)
     offline = [part for part in parts if part.leader < 0]
     behind = [part for part in parts if len(part.isr) < len(part.replicas)]
     return {"cluster_id": metadata.cluster_id, "controller": metadata.controller,
@@ -213,7 +177,8 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
             "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
             "offline": _names(offline), "under_replicated": _names(behind),
             "missing_brokers": await inquiry.absent_brokers(asked, metadata),
-            "quorum": await _quorum(asked), "brokers": brokers, "log_dirs": dirs}
+            "quorum": quorum, "quorum_error": quorum_error, "brokers": brokers,
+            "log_dirs": dirs, "log_dir_errors": failed}
 
 
 def _names(parts: list[Any]) -> list[str]:

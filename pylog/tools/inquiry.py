@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pylog.client.cluster import Cluster
-from pylog.client.errors import KafkaError
+from pylog.client.errors import KafkaError, raise_for
 from pylog.client.metadata import Metadata, TopicInfo
 from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
 from pylog.config.errors import nearest
@@ -53,15 +53,14 @@ async def all_topics(cluster: Cluster) -> Metadata:
 
 
 async def fenced_brokers(cluster: Cluster) -> set[int]:
-    """The brokers that are registered and not there; none where nobody tells of them."""
+    """The registered brokers that are down; none from brokers before Kafka 4.0. Raises KafkaError.
+    """
     request = messages.DescribeClusterRequest
-    try:
-        connection = await cluster.any_connection()
-        if connection.version(request) < FENCED_BROKERS_VERSION:
-            return set()
-        answer = await connection.send(request(include_fenced_brokers=True))
-    except KafkaError:
+    connection = await cluster.any_connection()
+    if not connection.serves(request) or connection.version(request) < FENCED_BROKERS_VERSION:
         return set()
+    answer = await connection.send(request(include_fenced_brokers=True))
+    raise_for(answer.error_code, answer.error_message)
     return {row.broker_id for row in answer.brokers if row.is_fenced}
 
 
@@ -295,10 +294,15 @@ async def _every(by_leader: dict[int, list[TopicPartition]], ask: Any,
 
 # Disks
 
-async def log_dirs(cluster: Cluster) -> list[dict[str, Any]]:
-    """One row for each log directory of each broker that answers."""
+async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
+                   ) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """(one row for each log directory, {broker that reports none: reason}). brokers: None for all.
+    """
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
+        if answer.error_code or not answer.results:
+            raise ToolError(said(answer.error_code, None, "DescribeLogDirs")
+                            if answer.error_code else "it lists none")
         return [{
             "broker": node, "path": row.log_dir,
             "error": error_name(row.error_code) if row.error_code else None,
@@ -307,21 +311,25 @@ async def log_dirs(cluster: Cluster) -> list[dict[str, Any]]:
             "total_bytes": row.total_bytes, "usable_bytes": row.usable_bytes,
         } for row in answer.results]
 
-    ended = await asyncio.gather(*[ask(node) for node in sorted(cluster.metadata.nodes)],
-                                 return_exceptions=True)
-    found = []
-    for outcome in ended:
+    nodes = sorted(cluster.metadata.nodes if brokers is None else brokers)
+    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    found: list[dict[str, Any]] = []
+    failed = {}
+    for node, outcome in zip(nodes, ended):
         if isinstance(outcome, list):
             found += outcome
-        elif not isinstance(outcome, KafkaError):
+        elif isinstance(outcome, (KafkaError, ToolError)):
+            failed[node] = str(outcome)
+        else:
             raise outcome
-    return found
+    return found, failed
 
 
 async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
     """Bytes of each partition, of its largest replica where there are several."""
     found: dict[TopicPartition, int] = {}
-    for row in await log_dirs(cluster):
+    rows, _ = await log_dirs(cluster)
+    for row in rows:
         for part, count in row["partitions"].items():
             found[part] = max(count, found.get(part, 0))
     return found

@@ -238,10 +238,10 @@ def _names(parts: list[Any]) -> str:
 
 
 async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
-    found, local = [], []
-    rows = await inquiry.log_dirs(cluster)
-    if not rows:
-        return [Finding("log directory", "", SKIP, "no broker reports its own")], []
+    local: list[str] = []
+    rows, failed = await inquiry.log_dirs(cluster)
+    found = [Finding("log directory", f"broker {broker}", SKIP, f"it is not reported: {reason}")
+             for broker, reason in failed.items()]
     for row in rows:
         subject = f"broker {row['broker']} {row['path']}"
         if row["error"]:

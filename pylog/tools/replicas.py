@@ -12,7 +12,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 from pylog.client.cluster import Cluster
-from pylog.client.errors import KafkaError
+from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from pylog.protocol.counts import counted
 from pylog.protocol import messages
 from pylog.tools import inquiry, resources
@@ -24,8 +24,9 @@ SAMPLE_S = 1.0
 class Facts(NamedTuple):
     """Of one partition. lags: broker -> records that its replica lacks, None where it did not
     answer. gains: broker -> how many records nearer it comes in a second. alive: brokers that the
-    cluster lists. eligible, last_known: replicas that may lead though they are not in sync, None
-    when the cluster does not tell. adding, removing: replicas, by a move under way."""
+    cluster lists. unreachable: of these, broker -> why no connection to it could be made.
+    eligible, last_known: replicas that may lead though they are not in sync, None when the cluster
+    does not tell. adding, removing: replicas, by a move under way."""
 
     topic: str
     partition: int
@@ -41,6 +42,7 @@ class Facts(NamedTuple):
     gains: dict[int, float] = {}
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    unreachable: dict[int, str] = {}
 
     @property
     def name(self) -> str:
@@ -53,8 +55,14 @@ def sentences(facts: Facts) -> list[str]:
         return [f"{facts.name} is offline: it has no leader, nothing can be written or read.",
                 *_why_no_leader(facts)]
     missing = [replica for replica in facts.replicas if replica not in facts.isr]
+    silent = [replica for replica in facts.replicas
+              if replica in facts.unreachable and replica not in missing]
     found = []
-    if not missing:
+    if silent and not missing:
+        found.append(f"{facts.name} counts as led by broker {facts.leader} with all "
+                     f"{counted(len(facts.replicas), 'replica')} in sync, but not every broker "
+                     "answers.")
+    elif not missing:
         count = len(facts.replicas)
         found.append(f"{facts.name} is well: led by broker {facts.leader}, "
                      + (f"all {count} replicas in sync." if count > 1 else "its only replica."))
@@ -62,6 +70,10 @@ def sentences(facts: Facts) -> list[str]:
         found.append(f"{facts.name} is under-replicated: led by broker {facts.leader}, "
                      f"{_brokers(missing)} not in sync.")
         found += [_why_not_in_sync(facts, replica) for replica in missing]
+    found += [_does_not_answer(facts, replica) for replica in silent]
+    if facts.leader in facts.unreachable:
+        found.append("Nothing can be written or read until the controller elects another leader, "
+                     "when the broker's session has expired.")
     if facts.adding or facts.removing:
         found.append(f"It is being moved: {_moved(facts)}.")
     if facts.in_sync_min is not None and len(facts.isr) < min(
@@ -77,7 +89,8 @@ def sentences(facts: Facts) -> list[str]:
 def _why_no_leader(facts: Facts) -> list[str]:
     may_lead = list(dict.fromkeys([*facts.isr, *(facts.eligible or ())]))
     if may_lead:
-        gone = [broker for broker in may_lead if broker not in facts.alive]
+        gone = [broker for broker in may_lead
+                if broker not in facts.alive or broker in facts.unreachable]
         if gone:
             return [f"{_brokers(gone, 'has', 'have')} every acknowledged record and "
                     f"{'is' if len(gone) == 1 else 'are'} not there: start "
@@ -95,6 +108,9 @@ def _why_no_leader(facts: Facts) -> list[str]:
 def _why_not_in_sync(facts: Facts, replica: int) -> str:
     if replica not in facts.alive:
         return f"Broker {replica} is not there, or was fenced: start it, or see its log."
+    if replica in facts.unreachable:
+        # Its replicas count as offline too, until its session has expired.
+        return _does_not_answer(facts, replica)
     if replica in facts.offline:
         return f"Broker {replica} cannot use the log directory of this replica."
     lag = facts.lags.get(replica)
@@ -110,6 +126,11 @@ def _why_not_in_sync(facts: Facts, replica: int) -> str:
         return (f"{behind} and comes no nearer: its disk or link is slow, a throttle holds it "
                 "back, or its log says what is wrong.")
     return f"{behind} and gains {gain:.0f} a second: in sync in about {lag / gain:.0f} s."
+
+
+def _does_not_answer(facts: Facts, replica: int) -> str:
+    return (f"Broker {replica} does not answer ({facts.unreachable[replica]}): start it, or look "
+            "at its log.")
 
 
 def _moved(facts: Facts) -> str:
@@ -134,7 +155,7 @@ async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
     info = (await inquiry.topics(cluster, [topic]))[0].partitions.get(partition)
     if info is None:
         raise ToolError(f"topic {topic} has no partition {partition}")
-    row, lags, in_sync_min, (adding, removing) = await asyncio.gather(
+    row, (lags, unreachable), in_sync_min, (adding, removing) = await asyncio.gather(
         _described(cluster, topic, partition), _lags(cluster, topic, partition),
         _in_sync_min(cluster, topic), _moving(cluster, topic, partition))
     behind = [replica for replica in info.replicas if replica not in info.isr and lags.get(replica)]
@@ -143,7 +164,7 @@ async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
         topic, partition, info.leader, info.replicas, info.isr, frozenset(cluster.metadata.nodes),
         info.offline_replicas, None if row is None else _numbers(row.eligible_leader_replicas),
         None if row is None else _numbers(row.last_known_elr), in_sync_min, lags, gains,
-        adding, removing)
+        adding, removing, unreachable)
 
 
 def _numbers(found: Any) -> tuple[int, ...]:
@@ -163,7 +184,9 @@ async def _described(cluster: Cluster, topic: str, partition: int) -> Any:
                  if row.partition_index == partition), None)
 
 
-async def _lags(cluster: Cluster, topic: str, partition: int) -> dict[int, int | None]:
+async def _lags(cluster: Cluster, topic: str, partition: int
+                ) -> tuple[dict[int, int | None], dict[int, str]]:
+    """(lags, unreachable) as Facts has them."""
     new = messages.DescribeLogDirsRequest
 
     async def ask(node: int) -> int | None:
@@ -174,15 +197,17 @@ async def _lags(cluster: Cluster, topic: str, partition: int) -> dict[int, int |
 
     nodes = sorted(cluster.metadata.nodes)
     ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
-    return {node: None if isinstance(found, BaseException) else found
-            for node, found in zip(nodes, ended)}
+    return ({node: None if isinstance(found, BaseException) else found
+             for node, found in zip(nodes, ended)},
+            {node: str(found) for node, found in zip(nodes, ended)
+             if isinstance(found, (KafkaConnectionError, KafkaTimeoutError))})
 
 
 async def _gains(cluster: Cluster, topic: str, partition: int, before: dict[int, int | None]
                  ) -> dict[int, float]:
     """By how many records a second each replica comes nearer to its leader."""
     await asyncio.sleep(SAMPLE_S)
-    after = await _lags(cluster, topic, partition)
+    after, _ = await _lags(cluster, topic, partition)
     return {node: (lag - left) / SAMPLE_S for node, lag in before.items()
             if lag is not None and (left := after.get(node)) is not None}
 

@@ -323,7 +323,7 @@ def test_members_are_asked_again_after_a_while(quorum, clock, monkeypatch):
         return MemoryKeys.state_of(quorum.keys, address)
     monkeypatch.setattr(quorum.keys, "state_of", state_of)
     first = quorum.members()
-    clock.now += 1.99
+    clock.now += quorum_module.MEMBERS_S - 0.01
     assert quorum.members() is first and len(asked) == 3
     clock.now += 0.01
     assert quorum.members() is not first and len(asked) == 6

@@ -5,8 +5,8 @@ import pytest
 from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
-from pylog.tools.cluster import members_of
 from pylog.tools.cluster_moves import planned
+from pylog.tools.health import members_of
 from pylog.tools.replicas import Facts, sentences
 from pylog.tools.session import ToolError
 from tests.tools.support import run, topic_of
@@ -48,10 +48,12 @@ def test_replicas_are_compared(target):
 
 
 def voters(**fetched_ms):
-    """A DescribeQuorumResponse's partition of voters n1, n2 ..., heard at these times."""
+    """A DescribeQuorumResponse's partition of voters n1, n2 ..., heard at these times. It is
+    answered by n1 when 90 s have passed."""
     new = messages.DescribeQuorumResponse
     return new.PartitionData(leader_id=1, current_voters=[new.ReplicaState(
-        replica_id=int(name[1:]), last_fetch_timestamp=time_ms)
+        replica_id=int(name[1:]), last_fetch_timestamp=time_ms,
+        last_caught_up_timestamp=90_000 if name == "n1" else time_ms)
         for name, time_ms in fetched_ms.items()])
 
 
@@ -64,8 +66,12 @@ def voters(**fetched_ms):
         "controller 2 of the quorum cannot be used: controller 1 has not heard it yet",
         "controller 3 of the quorum cannot be used: controller 1 has not heard it yet",
         "the quorum has no majority: nothing can be created, changed or elected"]),
-    (voters(n1=-1, n2=-1, n3=-1), []), (voters(), [])])
-def test_who_is_not_heard_in_the_quorum_is_said(row, said):
+    (voters(n1=40_000, n2=40_000, n3=40_000), [
+        *[f"controller {number} of the quorum cannot be used: controller 1 heard it last 50.0 s ago"
+          for number in (1, 2, 3)],
+        "the quorum has no majority: nothing can be created, changed or elected"]),
+    (voters(), [])])
+def test_silent_voters_of_the_quorum_are_reported(row, said):
     assert quorum_troubles(members_of(row)) == said
 
 
@@ -87,6 +93,13 @@ def facts(**changed):
     ({"isr": (1, 2), "lags": {3: 0}}, ["about to be in sync"]),
     ({"isr": (1, 2), "lags": {}}, ["does not say how far"]),
     ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
+    ({"isr": (1, 2), "offline": (3,), "unreachable": {3: "refused"}},
+     ["under-replicated", "Broker 3 does not answer (refused): start it"]),
+    ({"unreachable": {3: "refused"}}, ["not every broker answers", "Broker 3 does not answer"]),
+    ({"unreachable": {1: "refused"}},
+     ["Broker 1 does not answer", "until the controller elects another leader"]),
+    ({"leader": -1, "isr": (2,), "unreachable": {2: "refused"}},
+     ["broker 2 has every acknowledged record and is not there"]),
     ({"isr": (1,)}, ["brokers 2, 3 are not in sync", "acks=all are refused: 1 in sync"]),
     ({"leader": 2}, ["Broker 1 should lead it"]),
     ({"leader": -1, "isr": (), "eligible": (2, 3), "alive": frozenset((1,))},
