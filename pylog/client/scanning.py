@@ -3,13 +3,15 @@
 Owns: the consumer of each reader, from its first batch to its last, or until it is dropped.
 Invariants: (1) the stretch is fixed when scan() is called: per partition [start, end); (2) memory
   is bounded by queued.max.messages.kbytes and one batch; (3) rows of a partition come in the order
-  of their offsets, partitions as they arrive.
+  of their offsets, partitions as they arrive; (4) an offset is skipped only when the broker has
+  deleted its record, and that is logged; a scan of a topic that was deleted raises.
 Source: KIP-33, KIP-79 (offsets by time); Arrow's stream interface.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +21,11 @@ from pylog.client.arguments import several, whole
 from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
 from pylog.client.driver import Driver
-from pylog.client.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
+from pylog.client.errors import (
+    KafkaError, KafkaTimeoutError, OffsetOutOfRangeError, UnknownTopicOrPartitionError,
+)
 from pylog.client.offsets import TopicPartition
+from pylog.protocol.codec import ZERO_UUID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
 MISSING_S = 5.0   # A topic that was made just now is soon known to every broker.
 _NEEDED = ("partition", "offset")
+_LOG = logging.getLogger("pylog.client")
 
 Time = int | float | str | datetime.datetime | datetime.date | datetime.timedelta | None
 
@@ -46,7 +52,9 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     before now; a partition's stretch begins at its first record not older than `since` and ends
     before its first record not older than `until`, or at its end. columns: topic, partition,
     offset, timestamp, key, value, headers; all by default. config, more: a Consumer's settings
-    (bootstrap_servers="…"). Nothing is read before the first batch is taken. Raises KafkaError.
+    (bootstrap_servers="…"). Nothing is read before the first batch is taken. Raises KafkaError, and
+    so does a batch: UnknownTopicOrPartitionError when the topic is deleted meanwhile. Records that
+    retention deletes before they are read are left out, with a warning in the log.
     """
     import pyarrow as pa
 
@@ -56,7 +64,10 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     settings.setdefault("allow.auto.create.topics", False)   # Reading makes no topic.
     with Consumer(settings) as consumer:
         found = stretches(consumer, topic, partitions, milliseconds(since), milliseconds(until))
-    batches = _batches(settings, found, names, batch_records_max)
+        topic_id = _topic_id(consumer, topic)
+    # A reset would skip records, or read those of another topic.
+    settings["auto.offset.reset"] = "none"
+    batches = _batches(settings, found, names, batch_records_max, topic_id)
     return pa.RecordBatchReader.from_batches(schema(names), batches)
 
 
@@ -78,14 +89,7 @@ def milliseconds(given: Time) -> int | None:
 def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
               since_ms: int | None, until_ms: int | None) -> dict[TopicPartition, tuple[int, int]]:
     """[start, end) of each partition that has something to read."""
-    try:
-        known = consumer.partitions_for(topic, MISSING_S)
-    except KafkaTimeoutError as late:
-        if isinstance(late.__cause__, UnknownTopicOrPartitionError):
-            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}") from None
-        raise
-    if not known:
-        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    known = _partitions(consumer, topic)
     wanted = known if partitions is None else [
         whole("a partition", number) for number in several("partitions", partitions)]
     if set(wanted) - set(known):
@@ -102,8 +106,26 @@ def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
     return {tp: (starts[tp], ends[tp]) for tp in parts if starts[tp] < ends[tp]}
 
 
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    """Raises UnknownTopicOrPartitionError."""
+    try:
+        known = consumer.partitions_for(topic, MISSING_S)
+    except KafkaTimeoutError as late:
+        if isinstance(late.__cause__, UnknownTopicOrPartitionError):
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}") from None
+        raise
+    if not known:
+        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    return known
+
+
+def _topic_id(consumer: Consumer, topic: str) -> bytes:
+    """As this consumer knows it; zero where the broker has no topic ids."""
+    return consumer._core.cluster.metadata.topic_id(topic)
+
+
 def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int, int]],
-             names: list[str], records_max: int) -> Iterator[Any]:
+             names: list[str], records_max: int, topic_id: bytes) -> Iterator[Any]:
     if not found:
         return
     left = {tp: end for tp, (_, end) in found.items()}
@@ -114,7 +136,12 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
         for tp, (start, _) in found.items():
             consumer.seek(tp, start)
         while left:
-            batch = consumer.poll_arrow(POLL_S, records_max, {*names, *_NEEDED})
+            try:
+                batch = consumer.poll_arrow(POLL_S, records_max, {*names, *_NEEDED})
+            except OffsetOutOfRangeError as failure:
+                _skip_deleted(consumer, left, failure)
+                continue
+            _check_topic(consumer, topic, topic_id, batch.num_rows == 0)
             if batch.num_rows:
                 pieces, ended = _inside(batch, topic, left)
             else:
@@ -132,6 +159,30 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             threading.Thread(target=consumer.close, name="pylog-scan-close").start()
         else:
             consumer.close()
+
+
+def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: bool) -> None:
+    """Raises UnknownTopicOrPartitionError when the topic is gone, or another one by its name."""
+    if is_silent:
+        _partitions(consumer, topic)
+    now = _topic_id(consumer, topic)
+    if now not in (topic_id, ZERO_UUID):
+        raise UnknownTopicOrPartitionError(f"{topic} was deleted and created again during the scan")
+
+
+def _skip_deleted(consumer: Consumer, left: dict[TopicPartition, int],
+                  failure: KafkaError) -> None:
+    """Goes on behind what the brokers have deleted. Keeps (4)."""
+    starts, is_behind = consumer.beginning_offsets(list(left)), False
+    for tp, end in left.items():
+        position = consumer.position(tp)
+        if position < starts[tp]:
+            _LOG.warning("scan of %s: offsets %d to %d were deleted before they were read", tp,
+                         position, min(starts[tp], end) - 1)
+            consumer.seek(tp, starts[tp])
+            is_behind = True
+    if not is_behind:
+        raise failure
 
 
 def _inside(batch: Any, topic: str,

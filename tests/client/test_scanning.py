@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylog.client import scanning
 from pylog.client.admin import Admin
 from pylog.client.errors import UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
@@ -151,3 +152,68 @@ def test_a_scan_of_a_missing_topic_says_so_and_makes_none(target):
         scan(name, bootstrap_servers=target.bootstrap)
     with Admin(bootstrap_servers=target.bootstrap) as admin:
         assert name not in admin.list_topics()
+
+
+# Topics that change while they are scanned.
+
+
+@pytest.fixture
+def growing(target):
+    """(bootstrap, topic) of a topic with 1,000 records in batches of one."""
+    topic = new_topic(target.bootstrap, 1)
+    with Producer(bootstrap_servers=target.bootstrap, batch_size=1) as producer:
+        for number in range(1000):
+            producer.send(topic, b"%d" % number)
+    return target.bootstrap, topic
+
+
+def small_fetches(bootstrap, topic):
+    return scan(topic, bootstrap_servers=bootstrap, batch_records_max=10, fetch_max_bytes=1000,
+                max_partition_fetch_bytes=1000, queued_max_messages_kbytes=1)
+
+
+def values_of(batches):
+    return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("read_before", [0, 1])
+def test_a_scan_goes_on_behind_records_that_are_deleted_meanwhile(growing, caplog, read_before):
+    bootstrap, topic = growing
+    reader = small_fetches(bootstrap, topic)
+    found = values_of([reader.read_next_batch() for _ in range(read_before)])
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 995})
+    found += values_of(reader)
+    # What was fetched before may still come; after the gap, everything does.
+    assert found[-5:] == list(range(995, 1000)) and found == sorted(set(found))
+    assert "were deleted before they were read" in caplog.text
+
+
+def test_a_scan_ends_at_once_when_all_that_is_left_is_deleted(growing):
+    bootstrap, topic = growing
+    reader = small_fetches(bootstrap, topic)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): -1})
+    assert values_of(reader) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_scan_of_a_topic_that_is_deleted_raises(growing, monkeypatch, is_created_again):
+    monkeypatch.setattr(scanning, "MISSING_S", 1.0)
+    bootstrap, topic = growing
+    reader = small_fetches(bootstrap, topic)
+    reader.read_next_batch()
+    with Admin(bootstrap_servers=bootstrap) as admin, \
+            Producer(bootstrap_servers=bootstrap) as producer:
+        admin.delete_topics([topic])
+        if is_created_again:
+            admin.create_topics([topic])
+            for number in range(2000, 4000):
+                producer.send(topic, b"%d" % number)
+            producer.flush(20)
+        found = []
+        with pytest.raises(UnknownTopicOrPartitionError, match="no topic|deleted"):
+            for batch in reader:
+                found += values_of([batch])
+    assert max(found, default=0) < 1000

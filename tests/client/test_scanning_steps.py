@@ -22,6 +22,8 @@ class Consumer:
         self.known = {A: (0, 10), B: (5, 8), C: (4, 4)} if known is None else known
         self.times, self.batches, self.heard, self.positions = {}, list(batches), [], {}
         self.settings = None
+        metadata = SimpleNamespace(topic_id=lambda topic: b"id")
+        self._core = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
 
     def __call__(self, settings):
         self.settings = dict(settings)
@@ -179,7 +181,7 @@ def test_a_scan_commits_nothing_and_makes_no_topic_unless_it_is_told_to(monkeypa
 
 def test_a_reader_that_is_dropped_hangs_up(monkeypatch):
     consumer = Consumer({A: (0, 9)}, [rows_of(A, 0), rows_of(A, 1)])
-    batches = scanning._batches({}, {A: (0, 9)}, ["offset"], 5)
+    batches = scanning._batches({}, {A: (0, 9)}, ["offset"], 5, b"id")
     monkeypatch.setattr(scanning, "Consumer", consumer)
     assert next(batches).to_pydict() == {"offset": [0]}
     batches.close()
@@ -194,7 +196,7 @@ def test_a_reader_that_is_dropped_on_the_clients_own_thread_hangs_up_on_another(
     monkeypatch.setattr(scanning, "Consumer", consumer)
     monkeypatch.setattr(scanning, "Driver", SimpleNamespace(
         shared=lambda: SimpleNamespace(thread=threading.current_thread())))
-    batches = scanning._batches({}, {A: (0, 9)}, ["offset"], 5)
+    batches = scanning._batches({}, {A: (0, 9)}, ["offset"], 5, b"id")
     next(batches)
     batches.close()
     assert done.wait(30)
