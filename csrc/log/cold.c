@@ -198,7 +198,11 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
         if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
         own.next = end;
     }
-    if (place != NULL) cold_put(cold, place, &own);
+    /* Without a place nobody comes back to the stream. Its pages stay: they are not sent yet. */
+    if (place != NULL)
+        cold_put(cold, place, &own);
+    else if (own.segment != NULL)
+        segment_release(own.segment);
     return cold_here || !known;
 }
 

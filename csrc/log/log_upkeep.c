@@ -186,6 +186,16 @@ uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
 
 /* ---- truncation ---- */
 
+/* The last segment's file could not be cut, and still has so many bytes. */
+static void log_restore_bytes(struct log *log, struct segment *s, int64_t bytes)
+    LOG_APPENDING(log) {
+    log_view_change(log);
+    assert(bytes >= atomic_load(&s->bytes));
+    atomic_fetch_add(&log->view.size_bytes, bytes - atomic_load(&s->bytes));
+    atomic_store(&s->bytes, bytes);
+    log_view_changed(log);
+}
+
 /* Cuts the last segment before the batch that holds `offset`; *end is where the log ends then. */
 static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end)
     LOG_APPENDING(log) {
@@ -221,6 +231,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         segment_holes_forget(s);
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
+        /* Readers must not see bytes that go; but those that stayed must be cut by the next try. */
+        if (cut != 0) log_restore_bytes(log, s, bytes);
         if (cut == 0 && (cut = log_aborted_cut(s, first)) == 0 &&
             log_is_short(cut = log_aborted_write(log, s)))
             cut = 0;

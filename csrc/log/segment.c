@@ -381,6 +381,8 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
     if (result == 0 && disk->renameat(dir->fd, fresh, dir->fd, path) != 0) result = -errno;
     if (result == 0 && dup3(fd, s->fd, O_CLOEXEC) < 0) result = -errno;
     close(fd);
+    /* After the rename there is none; before it, it takes room that is short. */
+    if (result != 0) disk->unlinkat(dir->fd, fresh, 0);
     /* Before anything is appended: after a power cut the name might be the shared file's again. */
     if (result == 0 && disk->fsync(folder) != 0) {
         log_dir_fail(dir, errno, "fsync");

@@ -149,11 +149,27 @@ static void forget_nothing_blindly(void) {
     let_go();
 }
 
+/* A reader for which no stream is free leaves no reference to the segment. */
+static void read_with_all_streams_busy(void) {
+    int64_t offset = 0;
+    open_one(scene_config(1 << 26, 4096));
+    append_some();
+    struct segment *s = one->view.segments[0];
+    uint32_t references = atomic_load(&s->references);
+    for (int i = 0; i < COLD_STREAMS_MAX; i++) dir->cold.streams[i].busy = true;
+    while (offset < APPENDED) CHECK(read_on(&offset, 100000));
+    CHECK(atomic_load(&s->references) == references && atomic_load(&dir->cold.live) == 0);
+    CHECK(forgotten == 0);
+    for (int i = 0; i < COLD_STREAMS_MAX; i++) dir->cold.streams[i].busy = false;
+    let_go();
+}
+
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {{"read", forget_what_was_read_in},
                                           {"next", leave_its_next_range_to_a_worker},
                                           {"appended", keep_what_is_appended},
                                           {"resident", keep_what_was_resident},
-                                          {"silent", forget_nothing_blindly}};
+                                          {"silent", forget_nothing_blindly},
+                                          {"busy", read_with_all_streams_busy}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

@@ -323,6 +323,8 @@ static void close_with_faults(void) {
     fill(1, 51);
     played_shorten(PWRITE, ".snapshot", 5);
     CHECK(log_close_clean(one, NOW) == LOG_E_FULL);
+    CHECK(played_size(dir, file_of(13, "snapshot")) == -1);
+    CHECK(played_size(dir, file_of(13, "snapshot.tmp")) == -1);
     fill(1, 52);
     atomic_store(&one->view.segments[0]->allocated, 1);
     played_fail(FTRUNCATE, ".log", ENOSPC, 1);

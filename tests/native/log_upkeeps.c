@@ -362,12 +362,36 @@ static void delete_by_name(void) {
     let_go();
 }
 
+/* A file that a branch has too is copied when it is cut, which may find no room. */
+static void truncate_without_room(void) {
+    open_one(scene_config(1 << 20, 100));
+    fill(10, 1);
+    CHECK(log_flush(one) == 0);
+    int64_t bytes = log_size_bytes(one);
+    CHECK(linkat(dir->fd, file_of(0, "log"), dir->fd, "branch", 0) == 0);
+    played_fail(PWRITE, ".cleaned", ENOSPC, 1);
+    CHECK(log_truncate(one, 4, -1) == LOG_E_FULL && !log_dir_offline(dir));
+    CHECK(played_size(dir, file_of(0, "log.cleaned")) == -1);
+    CHECK(log_size_bytes(one) == bytes && ends_are(0, 10, 10, 10));
+    struct log_range range;
+    CHECK(read_bytes(4, 1 << 20, &range) == bytes - 4 * SMALL);
+    /* The next try cuts the file, and not only what is known of it. */
+    CHECK(log_truncate(one, 4, -1) == 0 && ends_are(0, 4, 4, 4));
+    CHECK(log_size_bytes(one) == 4 * SMALL && played_size(dir, file_of(0, "log")) == 4 * SMALL);
+    leave();
+    CHECK(open_with(scene_config(1 << 20, 100), from_nothing()) == 0);
+    CHECK(log_end_offset(one) == 4);
+    let_go();
+    CHECK(unlinkat(dir->fd, "branch", 0) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct scene scenes[] = {
         {"time", keep_by_time},     {"size", keep_by_size},   {"high", keep_what_is_not_committed},
         {"room", go_on_without_room}, {"files", remove_files}, {"short", remove_at_once_when_short},
         {"start", move_start},      {"roll", roll_when_due}, {"truncate", truncate_to},
         {"within", truncate_within}, {"cut", fail_to_truncate}, {"restart", restart},
-        {"delete", delete},         {"names", delete_by_name}};
+        {"delete", delete},         {"names", delete_by_name},
+        {"unshare", truncate_without_room}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

@@ -10,6 +10,7 @@ SCENES = {
     "what_is_appended_while_it_reads_stays": "appended",
     "what_was_resident_before_it_came_stays": "resident",
     "where_the_kernel_cannot_tell_nothing_is_forgotten": "silent",
+    "a_read_while_all_streams_are_busy_keeps_no_reference": "busy",
 }
 
 

@@ -16,6 +16,7 @@ SCENES = {
     "a_truncation_takes_what_is_at_and_above_the_offset": "truncate",
     "a_truncation_takes_the_batch_that_holds_the_offset": "within",
     "a_truncation_that_cannot_be_on_disk_ends_the_directory": "cut",
+    "a_truncation_that_finds_no_room_can_be_tried_again": "unshare",
     "a_follower_begins_anew_where_its_leader_does": "restart",
     "a_deleted_log_has_another_name_at_once_and_wakes_all": "delete",
     "the_name_of_a_deleted_log_says_which_it_was": "names",
