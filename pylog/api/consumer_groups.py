@@ -64,10 +64,7 @@ class ConsumerGroupsApi:
         """
         if not self._is_served():
             return consumer_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)
-        access, sees = self._access, None
-        if access is not None:
-            def sees(topic: str) -> bool:
-                return access.may_besides(context, DESCRIBE, TOPIC, topic)
+        sees = None if self._access is None else self._access.seen_by(context, DESCRIBE, TOPIC)
         repeat = None if self._repeats is None else Repeat(self._repeats)
         client = consumer_groups.Client(
             context.client_id or "", f"/{context.peer_host}", sees, repeat)

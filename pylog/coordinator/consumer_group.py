@@ -8,7 +8,7 @@ Invariants: (1) what is counted or inverted (subscriptions, expressions, assigno
 Source: KIP-848; Kafka's ConsumerGroup and ConsumerGroupMember.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pylog.coordinator.assigned_group import AssignedGroup
@@ -19,6 +19,7 @@ from pylog.coordinator.group import CONSUMER
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
 LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
 NO_TIMEOUT = -1
+NEVER_MATCHED_MS = -(1 << 63)
 NOBODY: dict[int, str] = {}
 NOTHING: Assignment = {}
 
@@ -99,7 +100,8 @@ class ConsumerGroup(AssignedGroup):
     """See the module's head. Its topics are those subscribed to."""
 
     __slots__ = ("assignors", "classic_protocols", "classics", "had_old_metadata", "names",
-                 "owners", "regexes", "resolved", "resolving", "statics")
+                 "matched_ms", "owners", "regexes", "resolved", "resolving", "statics",
+                 "viewers")
     members: dict[str, ConsumerMember]
     targets: dict[str, Assignment]
     kind = CONSUMER
@@ -110,6 +112,10 @@ class ConsumerGroup(AssignedGroup):
         self.had_old_metadata = False
         self.resolved: dict[str, Resolved] = {}
         self.resolving: Iterator[dict[str, Resolved] | None] | None = None   # See targets.
+        # Wall clock of the last match; far in the past after a load.
+        self.matched_ms = NEVER_MATCHED_MS
+        # Expression -> whether the member that last sent it may know of a topic; None: of all.
+        self.viewers: dict[str, Callable[[str], bool] | None] = {}
         self.statics: dict[str, str] = {}            # Instance id -> member id.
         self.names: dict[str, int] = {}              # Topic -> members that name it,
         self.regexes: dict[str, int] = {}            # expression -> members that have it,

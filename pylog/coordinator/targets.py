@@ -2,8 +2,10 @@
 
 Owns: nothing; all of it is the group's.
 Invariants: (1) the group's epoch rises whenever what it subscribes to changes, or the topics behind
-  it; (2) a target is made in the group's epoch, at most one in an assignment interval; (3) an
-  expression matches topics in steps of MATCHES_STEP, however many there are of both.
+  it, or the assignor that most members ask for; (2) a target is made in the group's epoch, at most
+  one in an assignment interval; (3) an expression matches topics in steps of MATCHES_STEP, however
+  many there are of both; (4) an expression matches with the rights of a member that subscribes
+  with it.
 Source: KIP-848, KIP-1101 (metadata hash), KIP-1263 (assignment interval); Kafka's
   TargetAssignmentBuilder and TopicRegexResolver.
 """
@@ -32,7 +34,6 @@ RESOLVE = "expressions"     # The timer that resolves them.
 NEVER_MS = 2**31 - 1        # Kafka's pause between refreshes that nothing asked for,
 PAUSE_MS = 10_000           # and between matches.
 MATCHES_STEP = 5000
-NEVER = -(1 << 63)
 
 Sees = Callable[[str], bool] | None
 
@@ -56,8 +57,7 @@ def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member:
     than before. Keeps (1)."""
     known = before.regex in group.regexes
     is_new = member.id not in group.members
-    is_new_expression = bool(member.regex) and member.regex != before.regex \
-        and member.regex not in group.regexes
+    assignor_before = _assignor_name(groups, group)
     if before.subscription() != member.subscription() or is_new:
         if is_new:
             groups.events["member_joined"] += 1
@@ -69,10 +69,13 @@ def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member:
         forget_expressions(groups, group)
     other_expression = before.regex != member.regex
     bump = before.topics != member.topics or other_expression and (
-        member.regex in group.resolved if member.regex else bool(before.regex))
+        member.regex in group.resolved if member.regex else bool(before.regex)) \
+        or _assignor_name(groups, group) != assignor_before
     if bump and not is_new:
         groups.rebalances.because(group, rebalances.SUBSCRIBED, member)
-    _resolve_if_due(groups, group, is_new_expression, sees)
+    if member.regex:
+        group.viewers[member.regex] = sees
+        _resolve_if_due(groups, group, member.regex)
     if bump or groups.clock.now_ms() >= group.refresh_ms:
         _refresh(groups, group, bump)
     return before.topics != member.topics or other_expression
@@ -122,19 +125,20 @@ def topic_ids_of(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> f
 
 # ---- expressions --------------------------------------------------------------------------------
 
-def _resolve_if_due(groups: Any, group: ConsumerGroup, is_new: bool, sees: Sees) -> None:
-    """All of a group's expressions at a time, so that one rebalance follows."""
-    if not group.regexes or group.resolving is not None:
+def _resolve_if_due(groups: Any, group: ConsumerGroup, text: str) -> None:
+    """All of a group's expressions at a time, so that one rebalance follows. text: the expression
+    of the member that sent a heartbeat."""
+    if group.resolving is not None:
         return
-    last = next(iter(group.resolved.values()), None)
     now_ms = groups.clock.wall_ms()
-    last_ms = NEVER if last is None else last.ms
-    if last_ms <= now_ms <= last_ms + PAUSE_MS:     # A clock that was put back holds nothing up.
+    # A clock that was put back holds nothing up.
+    if group.matched_ms <= now_ms <= group.matched_ms + PAUSE_MS:
         return
-    if is_new or len(group.regexes) != len(group.resolved) or (
-            last is not None and last.version < groups.topics_version) \
-            or not last_ms <= now_ms <= last_ms + groups.limits.consumer.refresh_ms:
-        group.resolving = _resolving(groups, group, sees)
+    known = group.resolved.get(text)
+    if known is None or known.version < groups.topics_version \
+            or not known.ms <= now_ms <= known.ms + groups.limits.consumer.refresh_ms:
+        group.matched_ms = now_ms
+        group.resolving = _resolving(groups, group)
         groups.timers.set((RESOLVE, group.id), groups.clock.now_ms())
 
 
@@ -165,12 +169,14 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
             for member in group.members.values() if member.regex in found))
 
 
-def _resolving(groups: Any, group: ConsumerGroup,
-               sees: Sees) -> Iterator[dict[str, Resolved] | None]:
-    """Yields None for each step, then what the expressions of this moment match."""
+def _resolving(groups: Any, group: ConsumerGroup) -> Iterator[dict[str, Resolved] | None]:
+    """Yields None for each step, then what the expressions of this moment match. Keeps (4)."""
     image, now_ms = groups.image(), groups.clock.wall_ms()
     found: dict[str, Resolved] = {}
     for text in list(group.regexes):
+        if text not in group.viewers:
+            continue    # Of a member that has sent no heartbeat since the load.
+        sees = group.viewers[text]
         matched: set[str] = set()
         names = iter(image.topics)
         while some := list(islice(names, MATCHES_STEP)):
@@ -184,6 +190,8 @@ def _resolving(groups: Any, group: ConsumerGroup,
 
 def forget_expressions(groups: Any, group: ConsumerGroup) -> None:
     """Those that no member has any more."""
+    for text in group.viewers.keys() - group.regexes.keys():
+        del group.viewers[text]
     for text in group.resolved.keys() - group.regexes.keys():
         del group.resolved[text]
         groups.records.append(consumer_records.expression_gone(group.id, text))
@@ -212,6 +220,13 @@ def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
     return True
 
 
+def _assignor_name(groups: Any, group: ConsumerGroup) -> str:
+    """The name of the assignor that most members ask for, else of the first that there is."""
+    known: dict[str, Any] = groups.limits.consumer.assignors
+    name = group.preferred_assignor()
+    return name if name in known else next(iter(known))
+
+
 def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
     """A new target, by the assignor that most members ask for; None when it failed."""
     image, known = groups.image(), groups.limits.consumer.assignors
@@ -224,10 +239,7 @@ def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
         members.append(Subscriber(member.id, member.instance_id, member.rack_id, ids[names],
                                   group.targets.get(member.id, NOTHING)))
     topics = subscriptions.shapes(image, frozenset().union(*ids.values()))
-    name = group.preferred_assignor()
-    assignor = known.get(name) if name is not None else None
-    if assignor is None:
-        assignor = next(iter(known.values()))
+    assignor = known[_assignor_name(groups, group)]
     if assignor in assignors.BUILT_IN.values():
         return assignor(members, topics)
     try:

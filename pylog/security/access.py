@@ -50,6 +50,15 @@ class Access:
         return self.decide(self.identities.principal(context.principal), context.peer_host,
                            context.api_key, operation, resource_type, name, refusal_ends=False)
 
+    def seen_by(self, context: RequestContext, operation: int,
+                resource_type: int) -> Callable[[str], bool]:
+        """As may_besides(), for resources that are looked at after the request: the rights of
+        its principal and address count, whatever has become of the connection."""
+        principal, host = self.identities.principal(context.principal), context.peer_host
+        api_key = context.api_key
+        return lambda name: self.decide(
+            principal, host, api_key, operation, resource_type, name, refusal_ends=False)
+
     def is_node(self, context: RequestContext) -> bool:
         """Whether a request may be one of the cluster's own nodes'."""
         return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)

@@ -7,7 +7,8 @@ import pytest
 from pylog.coordinator import targets
 from pylog.coordinator.limits import ConsumerLimits
 from pylog.metadata.image import Image, Topic
-from tests.coordinator.test_consumer_groups import IMAGE, Machine, T, U
+from tests.coordinator import test_consumer_groups
+from tests.coordinator.test_consumer_groups import CLIENT, IMAGE, Machine, T, U
 from tests.coordinator.world import LIMITS
 
 PAUSE_MS, REFRESH_MS, NEVER_MS = 10_000, 600_000, 2**31 - 1
@@ -223,9 +224,51 @@ def test_an_expression_that_everybody_gave_up_while_it_was_matched_is_not_kept(m
 def test_an_expression_matches_only_what_its_member_may_see(machine):
     join_matching(machine, "[tu]")
     group = machine.group
-    group.resolving = targets._resolving(machine.groups, group, lambda name: name == "u")
+    group.viewers["[tu]"] = lambda name: name == "u"
+    group.resolving = targets._resolving(machine.groups, group)
     targets.resolve_some(machine.groups, group)
     assert group.resolved["[tu]"].topics == {"u"}
+
+
+def test_a_refresh_matches_each_expression_with_the_rights_of_its_own_member(machine, monkeypatch):
+    def beat(member_id, epoch, text, seen):
+        monkeypatch.setattr(test_consumer_groups, "CLIENT", CLIENT._replace(
+            sees=lambda name: name in seen))
+        machine.beat(member_id, epoch, rebalance_timeout_ms=1000, topic_partitions=[],
+                     subscribed_topic_regex=text)
+        machine.run(0)
+        machine.run(0)
+        machine.run(0)
+
+    beat("m", 0, "[tu]", {"t"})
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat("n", 0, "t|u", {"u"})
+    found = {text: row.topics for text, row in machine.group.resolved.items()}
+    assert found == {"[tu]": {"t"}, "t|u": {"u"}}
+
+
+def test_an_expression_of_a_member_that_is_silent_since_the_load_keeps_its_topics(machine):
+    join_matching(machine, "t.*")
+    machine.group.viewers.clear()
+    machine.groups.clock.ms += PAUSE_MS + 1
+    join_matching(machine, "u.*", "n")
+    machine.run(0)
+    assert set(machine.group.resolved) == {"t.*", "u.*"}
+    assert machine.group.resolved["t.*"].ms < machine.group.resolved["u.*"].ms
+
+
+def test_static_members_that_return_with_another_assignor_get_its_target(machine):
+    for name in "abc":
+        machine.join(name, instance_id=name, server_assignor="uniform")
+    epoch = machine.group.epoch
+    for name in "abc":
+        machine.beat(name, -2, instance_id=name)
+    machine.join("a2", instance_id="a", server_assignor="range")
+    assert machine.group.epoch == epoch
+    machine.join("b2", instance_id="b", server_assignor="range")
+    assert machine.group.epoch == epoch + 1
+    machine.join("c2", instance_id="c", server_assignor="range")
+    assert machine.group.epoch == epoch + 1 and machine.group.assignors == {"range": 3}
 
 
 def test_to_go_on_with_nothing_that_was_begun_is_nothing(machine):
@@ -242,15 +285,15 @@ def test_many_topics_take_a_step_each_five_thousand_and_one_expression_of_few_no
                  for number in range(count)}
         image = Image(topics=names, topics_by_id={}, offset=6)
         machine.groups.image = lambda image=image: image
-        group = SimpleNamespace(regexes={"t1": 1})
-        found = list(targets._resolving(machine.groups, group, None))
+        group = SimpleNamespace(regexes={"t1": 1}, viewers={"t1": None})
+        found = list(targets._resolving(machine.groups, group))
         assert found[:-1] == [None] * (steps - 1)
         assert found[-1]["t1"].topics == {"t1"}
 
 
 def test_of_several_expressions_each_is_a_step(machine):
-    group = SimpleNamespace(regexes={"t": 1, "u": 1})
-    found = list(targets._resolving(machine.groups, group, None))
+    group = SimpleNamespace(regexes={"t": 1, "u": 1}, viewers={"t": None, "u": None})
+    found = list(targets._resolving(machine.groups, group))
     assert found[:-1] == [None, None]
     assert {text: row.topics for text, row in found[-1].items()} == {"t": {"t"}, "u": {"u"}}
 
@@ -393,8 +436,7 @@ def test_a_clock_that_was_put_back_holds_no_assignment_up(ahead_ms, waits):
 
 def test_a_clock_that_was_put_back_holds_no_expression_up(machine):
     join_matching(machine, "t.*")
-    for name, row in machine.group.resolved.items():
-        machine.group.resolved[name] = row._replace(ms=row.ms + 10**9)
+    machine.group.matched_ms += 10**9
     machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
                  subscribed_topic_regex="u.*")
     assert machine.group.resolving is not None
