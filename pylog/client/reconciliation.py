@@ -92,7 +92,6 @@ class ConsumerMembership(Membership):
     async def _beat(self) -> None:
         pauses = self.cluster.backoff()
         while True:
-            self.kick.clear()
             if self.is_late:
                 await self.leave()
                 self._forget()
@@ -114,15 +113,21 @@ class ConsumerMembership(Membership):
                     if failure.fatal:
                         return
                 await asyncio.sleep(pauses.next())
+                self.kick.clear()  # The next heartbeat contains every change.
                 continue
             await self._sleep(self.beat_s)
 
     async def _sleep(self, wait_s: float) -> None:
+        """Wait for a change, at most wait_s seconds, and consume it.
+
+        A change that stayed set would make the next wait return without yielding to the loop.
+        """
         try:
             async with asyncio.timeout(wait_s):
                 await self.kick.wait()
         except TimeoutError:
             pass
+        self.kick.clear()
 
     def _forget(self) -> None:
         self.generation = JOINING

@@ -1,5 +1,8 @@
 """`broker` is brokerd, then Apache Kafka: the same tests for both."""
 
+import contextlib
+import signal
+
 import pytest
 
 
@@ -45,3 +48,22 @@ def fetch(virtual_time):
     from tests.client.played_fetches import fetch_player
 
     return fetch_player(virtual_time)
+
+
+@pytest.fixture
+def interrupted_after():
+    """`with interrupted_after(seconds):` fails when it lasts longer, also in a loop that spins."""
+    @contextlib.contextmanager
+    def limit(seconds: float):
+        def spins(*_):
+            raise AssertionError(f"not over after {seconds} s: a loop does not yield")
+
+        before = signal.signal(signal.SIGALRM, spins)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    return limit

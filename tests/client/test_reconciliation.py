@@ -239,6 +239,16 @@ def test_an_application_that_does_not_poll_leaves_the_group(world, polling, inte
     assert one.one.lost == bool(left)
 
 
+def test_a_refused_commit_while_late_does_not_stop_the_loop(world, interrupted_after):
+    one = world(max_poll_interval_ms=7000)
+    one.polling = False
+    one.subscription.add([ONE])
+    with interrupted_after(20):
+        one.beats(60, (30, lambda: one.one.commit_refused(None)),
+                  (31, lambda: one.one.subscription_changed()))
+    assert one.one.lost
+
+
 def test_exactly_the_longest_time_without_a_poll_is_not_late(world):
     one = world(max_poll_interval_ms=5000)
     one.polling = False
