@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pylog.client import commits
+from pylog.client import callbacks, commits
 from pylog.client.arguments import several
 from pylog.client.cluster import Cluster
 from pylog.client.commits import Identity
@@ -142,7 +142,7 @@ class Committing:
             failure = self._commit_failure(refused)
         for interceptor in self.interceptors:
             if failure is None and hasattr(interceptor, "on_commit"):
-                interceptor.on_commit(given)
+                callbacks.call("an interceptor's on_commit", interceptor.on_commit, given)
         if failure is not None:
             raise failure
         return given
@@ -172,7 +172,7 @@ class Committing:
                 self.cluster.notices.warn(("commit", type(refused)),
                                           "offsets were not committed: %s", refused)
             if callback is not None:
-                callback(given, failure)
+                callbacks.call("a commit callback", callback, given, failure)
 
         task = asyncio.create_task(work())
         self._committing.add(task)

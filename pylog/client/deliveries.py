@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from pylog._native.intake import Delivery
+from pylog.client import callbacks
 from pylog.client.durations import rounded
 from pylog.client.errors import KafkaError, KafkaTimeoutError
-
-_LOG = logging.getLogger("pylog.client")
 
 __all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
 
@@ -91,15 +89,15 @@ class Pending:
             self.done = True
             if error is not None and self.parts is None:
                 self.queue.lost_count += self.count
-            callbacks, self.callbacks = self.callbacks, None
+            functions, self.callbacks = self.callbacks, None
             waiters, self.waiters = self.waiters, None
             self.batch = None
-        for index, timestamp, function in callbacks or ():
+        for index, timestamp, function in functions or ():
             failure = self.part(index)[0].error
             found = self.metadata(index, timestamp) if failure is None else None
-            _call(function, found, failure)
+            callbacks.call("a delivery callback", function, found, failure)
         for waiter in waiters or ():
-            _call(waiter)
+            callbacks.call("a delivery callback", waiter)
 
     def when_done(self, function: Callable[[], Any]) -> None:
         """Calls function once the outcome stands: now, or on the thread that completes it."""
@@ -150,14 +148,6 @@ class Pending:
         if not self.done:
             yield from self.future().__await__()
         return self.result_of(index, timestamp, None)
-
-
-def _call(function: Callable[..., Any], *given: Any) -> None:
-    """An application's function: what it raises is its own affair, and is logged."""
-    try:
-        function(*given)
-    except Exception:
-        _LOG.exception("a delivery callback failed")
 
 
 class TableDelivery:

@@ -10,13 +10,13 @@ Source: the metrics of Kafka's Java clients (producer-metrics, consumer-fetch-ma
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
+from pylog.client import callbacks
+
 TOPICS_MAX = 1000
-_LOG = logging.getLogger("pylog.client")
 
 Metrics = dict[str, dict[str, float]]
 
@@ -86,10 +86,7 @@ async def report(interval_s: float, function: Callable[[Metrics], Any],
     """Calls function(metrics()) again and again; what it raises is logged."""
     while True:
         await asyncio.sleep(interval_s)
-        try:
-            function(metrics())
-        except Exception:  # The application's own.
-            _LOG.exception("stats_cb failed")
+        callbacks.call("stats_cb", function, metrics())
 
 
 def age_s(since_s: float) -> float:

@@ -51,7 +51,7 @@ class Membership:
         self.generation = -1
         self.lost = False
         self.failure: Exception | None = None
-        self.told: Exception | None = None   # What a callback of the application's raised.
+        self.told: BaseException | None = None   # What a callback of the application's raised.
         self.polled_s = time.monotonic()
         self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
         self.task: asyncio.Task[None] | None = None
@@ -93,7 +93,10 @@ class Membership:
         for it, and what it gave is this member's."""
         try:
             await self.host.call_listener(what, partitions)
-        except Exception as failure:
+        except (Exception, asyncio.CancelledError) as failure:
+            task = asyncio.current_task()
+            if isinstance(failure, asyncio.CancelledError) and task and task.cancelling():
+                raise  # The client ends this task: the callback did not raise it.
             self.told = self.told or failure
             self.host.notify()
 

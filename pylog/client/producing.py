@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylog._native.intake import Delivery, Route
-from pylog.client import refusals
+from pylog.client import callbacks, refusals
 from pylog.client.accumulator import Accumulator
 from pylog.client.cluster import Cluster
 from pylog.client.deliveries import Pending
@@ -30,7 +31,7 @@ from pylog.client.measures import Metrics
 from pylog.client.partitioners import Default, Sticky, partitioner
 from pylog.client.sender import Sender
 from pylog.client.settings import CODECS, Settings
-from pylog.client.transactions import Identity, Prepared, Transactions
+from pylog.client.transactions import ABORT, COMMIT, Identity, Prepared, Transactions
 from pylog.protocol.errors import ErrorCode
 
 _LOG = logging.getLogger("pylog.client")
@@ -59,7 +60,8 @@ class Producing:
         self.value_serializer = _serializer(settings["value.serializer"])
         self.serializes = self.key_serializer is not None or self.value_serializer is not None
         self.interceptors = [_instance(given) for given in settings["interceptor.classes"]]
-        self.closed = False
+        self.started = self.closed = self._stopping = False
+        self.process = os.getpid()
         self._idempotent = idempotent
         # Empty while records cannot be sent: what takes the short way then finds none.
         self.routes: dict[str, Route] = {}
@@ -69,6 +71,7 @@ class Producing:
     async def start(self) -> Producing:
         self.loop = asyncio.get_running_loop()
         self.cluster = await Cluster(self.settings).start()
+        self.started = True
         self.cluster.watchers.append(lambda _: self.routes.clear())
         self.accumulator = Accumulator(
             batch_bytes=self.batch_bytes, bytes_max=self.settings["buffer.memory"],
@@ -111,7 +114,9 @@ class Producing:
             "record-send-total", "byte-total", "record-error-total"))}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A mistake of ours must not leave the application waiting."""
+        """A mistake of ours must not leave the application waiting, nor the end of its loop."""
+        if task.cancelled() and not self._stopping:
+            self._fail(FatalError("the event loop cancelled the producer's task: it is ending"))
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _LOG.error("the sender has failed", exc_info=failure)
@@ -210,6 +215,9 @@ class Producing:
         if taken is None:
             return "memory"
         route.add_lane(partition, queue)
+        if self.sender.failure is not None:
+            # It was set after this record was checked: nothing would send the record, or end it.
+            self.loop.call_soon_threadsafe(accumulator.fail_unsent, self.sender.failure)
         return Delivery(taken[0], taken[1], timestamp)
 
     def _choose(self, route: Route, topic: str, key: Any, size: int) -> int:
@@ -293,10 +301,7 @@ class Producing:
 
         def acknowledged(metadata: Any, failure: Any) -> None:
             for function in functions:
-                try:
-                    function(metadata, failure)
-                except Exception:   # As in Kafka, it keeps nobody from the outcome.
-                    _LOG.exception("an interceptor's on_acknowledgement failed")
+                callbacks.call("an interceptor's on_acknowledgement", function, metadata, failure)
             if on_delivery is not None:
                 on_delivery(metadata, failure)
 
@@ -344,9 +349,14 @@ class Producing:
             await self.cluster.close()
             # Its requests have failed by now, so that nothing is left without an outcome.
             await asyncio.sleep(0)
+            self._stopping = True
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self.accumulator.fail_unsent(ClosedError("the producer was closed"))
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the producer: delivers what it sent."""
+        await self.close(timeout_s)
 
     # Transactions
 
@@ -356,6 +366,10 @@ class Producing:
         return self.transactions
 
     async def end_transaction(self, committed: bool) -> None:
+        await self.needs_transactions().finish(
+            COMMIT if committed else ABORT, lambda: self._end_transaction(committed))
+
+    async def _end_transaction(self, committed: bool) -> None:
         transactions = self.needs_transactions()
         transactions.begin_end(committed)
         if not committed:

@@ -3,7 +3,8 @@
 Owns: producer id and epoch, the state of the transaction.
 Invariants: (1) nothing is sent for a partition that the transaction's coordinator does not know of,
   unless the brokers add it themselves (transaction.version 2); (2) after a failure inside a
-  transaction only abort() goes on; after a fatal one nothing does.
+  transaction only abort() goes on; after a fatal one nothing does; (3) a commit or abort whose
+  caller left continues, and only the same call may follow: it returns the outcome.
 Source: KIP-98, KIP-360 (epochs), KIP-447 (group metadata), KIP-588, KIP-890 (transaction.version),
   KIP-939 (a transaction that another process ends).
 """
@@ -11,12 +12,12 @@ Source: KIP-98, KIP-360 (epochs), KIP-447 (group metadata), KIP-588, KIP-890 (tr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from pylog.client.cluster import GROUP, TRANSACTION, Cluster
 from pylog.client.errors import (
-    FatalError, IllegalStateError, KafkaError, error, raise_for,
+    ClosedError, FatalError, IllegalStateError, KafkaError, error, raise_for,
 )
 from pylog.client.offsets import OffsetAndMetadata, TopicPartition
 from pylog.client.settings import Settings
@@ -32,9 +33,10 @@ _COORDINATOR_MOVED = {int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_
 _AGAIN = {int(ErrorCode.CONCURRENT_TRANSACTIONS), int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
           *_COORDINATOR_MOVED}
 
-UNINITIALIZED, READY, OPEN, ENDING, BROKEN = (
-    "not initialized", "without a transaction", "in a transaction", "ending a transaction",
-    "in a failed transaction")
+UNINITIALIZED, READY, OPEN, COMMITTING, ABORTING, BROKEN = (
+    "not initialized", "without a transaction", "in a transaction", "committing a transaction",
+    "aborting a transaction", "in a failed transaction")
+COMMIT, ABORT = "commit_transaction", "abort_transaction"
 
 
 class Prepared(NamedTuple):
@@ -128,12 +130,13 @@ class Transactions(Identity):
         self._known: set[tuple[str, int]] = set()
         self._wanted: set[tuple[str, int]] = set()
         self._touched = False  # The coordinator knows of this transaction.
+        self._ending: tuple[str, asyncio.Task[None]] | None = None
 
     # For the sender.
 
     def admits(self, topic: str, partition: int) -> bool:
         """Keeps (1)."""
-        if self.producer_id < 0 or self.state == BROKEN:
+        if self.producer_id < 0 or self.state in (BROKEN, ABORTING):
             return False
         if self.brokers_add:
             self._touched = True
@@ -146,13 +149,13 @@ class Transactions(Identity):
 
     @property
     def may_retry(self) -> bool:
-        return self.state != BROKEN
+        return self.state not in (BROKEN, ABORTING)
 
     def note_failure(self, failure: KafkaError) -> None:
         """Keeps (2)."""
         if self.failure is None or failure.fatal and not self.failure.fatal:
             self.failure = failure
-        if self.state in (OPEN, ENDING):
+        if self.state in (OPEN, COMMITTING):
             self.state = BROKEN
             # Soon: the sender may be in the midst of choosing what to send.
             asyncio.get_running_loop().call_soon(self._fail, failure)
@@ -192,8 +195,18 @@ class Transactions(Identity):
         """Raises unless records may be sent now."""
         if self.state == BROKEN and self.failure is not None:
             raise self._broken()
+        self._check_ended()
         if self.state != OPEN:
             raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
+
+    def _check_ended(self, call: str = "") -> None:
+        """Raises IllegalStateError while a commit or abort other than `call` has no outcome."""
+        known = self._ending[0] if self._ending is not None else {
+            COMMITTING: COMMIT, ABORTING: ABORT}.get(self.state)
+        if known not in (None, call):
+            raise IllegalStateError(
+                f"{known}() timed out or was cancelled: call {known}() again first. It waits for "
+                "the outcome")
 
     def _broken(self) -> KafkaError:
         assert self.failure is not None
@@ -201,6 +214,7 @@ class Transactions(Identity):
 
     async def init(self) -> None:
         """Fences earlier producers of this id and ends what they left open."""
+        self._check_ended()
         if self.state not in (UNINITIALIZED, READY):
             raise IllegalStateError(f"the producer is {self.state}")
         await self._init()
@@ -246,20 +260,44 @@ class Transactions(Identity):
         self.failure = None
 
     def begin(self) -> None:
+        self._check_ended()
         if self.state != READY:
             raise IllegalStateError(f"the producer is {self.state}")
         self._forget()
         self.state = OPEN
 
+    async def finish(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Awaits work(), which ends the transaction. Keeps (3). call: COMMIT or ABORT.
+
+        A caller that is cancelled leaves the work running; the next same call awaits that one.
+        """
+        self._check_ended(call)
+        known = self._ending
+        if known is None or known[1].done() and may_pass(known[1]):
+            self._ending = known = call, asyncio.create_task(work())
+        task = known[1]
+        await asyncio.wait([task])
+        self._ending = None
+        if task.cancelled():
+            raise ClosedError(f"the producer was closed during {call}()")
+        task.result()
+
+    def close(self) -> None:
+        super().close()
+        if self._ending is not None:
+            self._ending[1].cancel()
+
     def begin_end(self, committed: bool) -> None:
         """Before the batches are flushed or dropped. Raises what the transaction failed with."""
+        if self.state == (COMMITTING if committed else ABORTING):
+            return  # Tried again: the coordinator did not answer.
         if committed and self.state == BROKEN:
             raise self._broken()
         if self.state not in (OPEN, BROKEN):
             raise IllegalStateError(f"the producer is {self.state}")
         if self.failure is not None and self.failure.fatal:
             raise self.failure
-        self.state = ENDING if committed else BROKEN
+        self.state = COMMITTING if committed else ABORTING
 
     async def end(self, committed: bool) -> None:
         """When nothing is under way any more."""
@@ -283,7 +321,8 @@ class Transactions(Identity):
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
-            self.note_failure(failure)
+            if not failure.retriable:  # Otherwise the outcome is not known: Keeps (3).
+                self.note_failure(failure)
             raise
         if answer.producer_id >= 0:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
@@ -358,6 +397,12 @@ class Transactions(Identity):
         if self.state == UNINITIALIZED or self.state == READY:
             self.brokers_add = connection.features.get("transaction.version", 0) >= 2
             self.produce_version_max = None if self.brokers_add else V1_PRODUCE_VERSION_MAX
+
+
+def may_pass(task: asyncio.Task[None]) -> bool:
+    """Whether a task that is done failed with what may not happen again."""
+    failure = None if task.cancelled() else task.exception()
+    return isinstance(failure, KafkaError) and failure.retriable
 
 
 def _check_offsets(answer: Any) -> None:
