@@ -9,10 +9,12 @@ Source: Kafka's client, whose tries take the addresses of a name in turn.
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pylog.client import blocking
 from pylog.client.settings import Settings
 
 # A connection that is silent for 10 s is asked every 3 s, three times. Not every system has these.
@@ -26,7 +28,7 @@ async def reached(host: str, port: int, settings: Settings, wait_s: float,
     closed where it does not. Raises OSError, of the last one."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
-    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    infos = await _resolved(host, port)
     last: OSError | None = None
     for number, info in enumerate(infos):
         share_s = (end_s - loop.time()) / (len(infos) - number)  # Keeps (1).
@@ -36,6 +38,17 @@ async def reached(host: str, port: int, settings: Settings, wait_s: float,
         except OSError as failure:
             last = failure
     raise last or OSError("the name has no address")
+
+
+async def _resolved(host: str, port: int) -> list[Any]:
+    """What getaddrinfo returns. Not the loop's: that one fails once main() has returned."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # A name, whose lookup may take seconds.
+    found: list[Any] = await blocking.run(
+        functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    return found
 
 
 async def _reached(info: Any, settings: Settings, share_s: float,

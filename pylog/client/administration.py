@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from pylog.client import positions
+from pylog.client import endings, positions
 from pylog.client.arguments import checks_iterables
 from pylog.client.cluster import Cluster
 from pylog.client.descriptions import (
@@ -65,6 +65,11 @@ class Admin(Groups, ShareAdministration, StreamsAdministration, SecurityAdminist
     async def start(self) -> Admin:
         await self.cluster.start()
         return self
+
+    def __del__(self) -> None:
+        cluster = getattr(self, "_made", None)
+        if cluster is not None and cluster.loop is not None:
+            endings.dropped(self, cluster)
 
     async def close(self) -> None:
         if self._made is not None:

@@ -15,12 +15,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from pylog._native.columns import Columns, Record
+from pylog.client import endings
 from pylog.client.consumer import (
     ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, Make, empty_batch,
 )
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
-from pylog.client.listener import listener_of
+from pylog.client.listener import listener_of, weakly
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
@@ -43,6 +44,7 @@ class Consumer:
         self._event = asyncio.Event()
         self._records_max = self.settings["max.poll.records"]
         self._started: Consuming | None = None
+        self._listener: Any = None
         self._interceptors: list[Any] = []
 
     @property
@@ -54,7 +56,7 @@ class Consumer:
     async def start(self) -> Consumer:
         """Once, on the loop that all calls will be made on."""
         if self._started is None:
-            core = Consuming(self.settings, self._call, self._event.set)
+            core = Consuming(self.settings, _call, self._event.set)
             self._started = await core.start()
             self._interceptors = [
                 interceptor for interceptor in core.interceptors
@@ -67,11 +69,10 @@ class Consumer:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _call(self, function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
-        """Keeps (2)."""
-        result = function(partitions)
-        if inspect.isawaitable(result):
-            await result
+    def __del__(self) -> None:
+        core = getattr(self, "_started", None)
+        if core is not None:
+            endings.dropped(self, core)
 
     # Reading
 
@@ -206,7 +207,9 @@ class Consumer:
                         on_lost: Callable[..., Any] | None = None) -> None:
         """Topics by name, or all that match a pattern (re, or one name that begins with "^")."""
         callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
-        await self._core.subscribe(topics, pattern, callbacks)
+        self._listener = callbacks, self._listener  # The second until the first replaces it.
+        await self._core.subscribe(topics, pattern, weakly(callbacks))
+        self._listener = callbacks
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions, without a group's help."""
@@ -306,3 +309,10 @@ class Consumer:
         """Commits where that is automatic, leaves the group, closes the connections."""
         if self._started is not None:
             await self._started.close(timeout)
+
+
+async def _call(function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
+    """Keeps (2)."""
+    result = function(partitions)
+    if inspect.isawaitable(result):
+        await result

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pylog.client import endings
+from pylog.client import blocking, endings
 from pylog.client.deliveries import Delivery, RecordMetadata, TableDelivery
 from pylog.client.errors import LostRecords
 from pylog.client.exactly_once import AioTransaction, core_of
@@ -49,6 +49,11 @@ class Producer:
 
     async def __aexit__(self, kind: Any, *rest: object) -> None:
         await self.close(CLOSE_S if kind is None else 0)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None and core.started:
+            endings.dropped(self, core)
 
     async def send(self, topic: str, value: Any = None, key: Any = None, *,
                    partition: int | None = None, timestamp: int | None = None, headers: Any = None,
@@ -90,7 +95,7 @@ class Producer:
         def work() -> TableDelivery:
             return TableSender(self._core, topic, batch_bytes, wait_for).send(data, columns)
 
-        return await asyncio.to_thread(work)
+        return await blocking.run(work)
 
     def metrics(self) -> Metrics:
         """{group: {name: value}} by Kafka's names, with a group for each topic."""
@@ -119,11 +124,11 @@ class Producer:
     def transaction(self, consumer: Consumer | None = None) -> AioTransaction:
         """`async with producer.transaction(consumer):`, as the Producer's."""
         if consumer is None:
-            return AioTransaction(self._core, None)
+            return AioTransaction(self, self._core, None)
         # Imported here: a program that only writes does not pay for it.
         from pylog.client.aio_consumer import Consumer
 
-        return AioTransaction(self._core, core_of(consumer, Consumer))
+        return AioTransaction(self, self._core, core_of(consumer, Consumer))
 
     async def init_transactions(self) -> None:
         """Once, before the first transaction: fences earlier producers of the transactional.id."""

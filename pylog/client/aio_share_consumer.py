@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from pylog._native.columns import Record
+from pylog.client import endings
 from pylog.client.acknowledgements import Acknowledge
 from pylog.client.errors import IllegalStateError, KafkaError
 from pylog.client.offsets import TopicPartition
@@ -50,6 +51,11 @@ class ShareConsumer:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        records = getattr(self, "_started", None)
+        if records is not None:
+            endings.dropped(self, records.core)
 
     async def subscribe(self, topics: Iterable[str] | str) -> None:
         """Topics by name."""

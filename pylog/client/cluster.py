@@ -12,6 +12,7 @@ Source: KIP-144 (reconnect backoff), KIP-580 (retry backoff), KIP-899 (rebootstr
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -71,6 +72,8 @@ class Cluster:
 
     def __init__(self, settings: Settings):
         self.settings = settings
+        self.process = os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None  # Once it was started.
         self.notices = Notices(f"{settings.role} {settings['client.id']}")
         self.metadata = Metadata()
         self.interest: set[str] = set()
@@ -99,6 +102,7 @@ class Cluster:
             self.notices.inform("settings of other clients, without effect here: %s",
                                 ", ".join(self.settings.idle))
         if self._keeper is None:
+            self.loop = asyncio.get_running_loop()
             self._keeper = asyncio.create_task(self._keep_fresh())
         return self
 
@@ -124,6 +128,10 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the client."""
+        await self.close()
 
     async def __aenter__(self) -> Cluster:
         return await self.start()

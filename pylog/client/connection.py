@@ -205,6 +205,10 @@ class Connection(asyncio.BufferedProtocol):
             made.fail(KafkaConnectionError(f"{host}:{port}: {reason_of(failure)}"))
         except KafkaError as failure:
             made.fail(failure)
+        except (RuntimeError, MemoryError) as failure:
+            # No thread for the name's lookup, say: tried again after a pause like a dead broker.
+            made.fail(KafkaConnectionError(
+                f"{host}:{port}: {type(failure).__name__}: {failure}"))
         except BaseException:
             made.close()
             raise

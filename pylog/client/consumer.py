@@ -1,9 +1,9 @@
 """The consumer of a program without asyncio: records, Arrow or NumPy.
 
 Owns: the thread's side of polling; the work is consuming.Consuming's, on the shared event loop.
-Invariants: (1) one thread at a time, but for `wakeup`; (2) a poll that finds records waiting does
-  not go through the event loop; (3) callbacks run on the thread that polls; (4) positions move only
-  past what a poll returns: when it raises, they stay.
+Invariants: (1) one thread at a time, but for `wakeup` and `close`; (2) a poll that finds
+  records waiting does not go through the event loop; (3) callbacks run on the thread that polls;
+  (4) positions move only past what a poll returns: when it raises, they stay.
 Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in Python.
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from pylog._native.columns import Columns, Record
 from pylog.client.consuming import Consuming
-from pylog.client.driver import Desk, Driver
-from pylog.client.errors import ClosedError
-from pylog.client.listener import listener_of
+from pylog.client import endings
+from pylog.client.driver import Desk, Driver, SingleUser
+from pylog.client.errors import ClosedError, ConcurrentUseError
+from pylog.client.listener import listener_of, weakly
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
@@ -42,8 +43,8 @@ Make = Callable[[Any], tuple[Any, Mapping[TopicPartition, int] | None]]
 class Consumer:
     """Reads topics: `with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`.
 
-    Settings have Kafka's names, in a dict with dots or as keywords with underscores. Not for
-    several threads at once.
+    Settings have Kafka's names, in a dict with dots or as keywords with underscores. A call while
+    another thread is in a call raises ConcurrentUseError, except for `wakeup` and `close`.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None,
@@ -51,9 +52,11 @@ class Consumer:
         self.settings = Settings(CONSUMER, config, **more)
         self._driver = Driver.shared()
         self._desk = Desk(self._driver)
+        self._user = SingleUser("consumer")
         self._event = threading.Event()
         self._records_max = self.settings["max.poll.records"]
         self._core: Consuming = self._desk.run(self._make())
+        self._listener: Any = None
         self._interceptors = [interceptor for interceptor in self._core.interceptors
                               if hasattr(interceptor, "on_consume")]
 
@@ -65,6 +68,20 @@ class Consumer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            endings.dropped(self, core)
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Keeps (1)."""
+        try:
+            with self._user:
+                return self._desk.run(work)
+        except ConcurrentUseError:
+            work.close()
+            raise
 
     # Reading
 
@@ -135,6 +152,10 @@ class Consumer:
 
     def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         """What `make` makes of what `take` took; None after `timeout` seconds."""
+        with self._user:
+            return self._polled(timeout, take, make)
+
+    def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         core, event = self._core, self._event
         if core.closed:
             raise ClosedError("the consumer is closed")
@@ -211,14 +232,16 @@ class Consumer:
         three functions, get a list of TopicPartition inside `poll`.
         """
         callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
-        self._desk.run(self._core.subscribe(topics, pattern, callbacks))
+        self._listener = callbacks, self._listener  # The second until the first replaces it.
+        self._run(self._core.subscribe(topics, pattern, weakly(callbacks)))
+        self._listener = callbacks
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions, without a group's help."""
-        self._desk.run(self._core.assign(partitions))
+        self._run(self._core.assign(partitions))
 
     def unsubscribe(self) -> None:
-        self._desk.run(self._core.unsubscribe())
+        self._run(self._core.unsubscribe())
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this consumer has now."""
@@ -246,52 +269,52 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next poll goes on at `offset`."""
-        self._desk.run(self._core.seek(TopicPartition.of(partition), offset))
+        self._run(self._core.seek(TopicPartition.of(partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Of all assigned partitions when none is named."""
-        self._desk.run(self._core.seek_to(partitions, "earliest"))
+        self._run(self._core.seek_to(partitions, "earliest"))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        self._desk.run(self._core.seek_to(partitions, "latest"))
+        self._run(self._core.seek_to(partitions, "latest"))
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that a poll gives."""
-        return int(self._desk.run(self._core.position(TopicPartition.of(partition), timeout)))
+        return int(self._run(self._core.position(TopicPartition.of(partition), timeout)))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """No records of these until `resume`."""
-        self._desk.run(self._core.set_paused(partitions, True))
+        self._run(self._core.set_paused(partitions, True))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        self._desk.run(self._core.set_paused(partitions, False))
+        self._run(self._core.set_paused(partitions, False))
 
     def paused(self) -> set[TopicPartition]:
         return {tp for tp, state in list(self._core.subscription.states.items()) if state.paused}
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition],
                           timeout: float | None = None) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = self._desk.run(
+        found: dict[TopicPartition, int] = self._run(
             self._core.ends(partitions, EARLIEST, timeout))
         return found
 
     def end_offsets(self, partitions: Iterable[TopicPartition],
                     timeout: float | None = None) -> dict[TopicPartition, int]:
         """The next offset to be written; with read_committed the last stable offset."""
-        found: dict[TopicPartition, int] = self._desk.run(
+        found: dict[TopicPartition, int] = self._run(
             self._core.ends(partitions, LATEST, timeout))
         return found
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int], timeout: float | None = None
                           ) -> dict[TopicPartition, Any]:
         """The first record at or after each time (ms): OffsetAndTimestamp, None if none is."""
-        found: dict[TopicPartition, Any] = self._desk.run(self._core.list_offsets(times, timeout))
+        found: dict[TopicPartition, Any] = self._run(self._core.list_offsets(times, timeout))
         return found
 
     def lag(self, *partitions: TopicPartition, timeout: float | None = None
             ) -> dict[TopicPartition, int]:
         """Records that wait behind each position, of all that is assigned by default."""
-        found: dict[TopicPartition, int] = self._desk.run(self._core.lag(partitions, timeout))
+        found: dict[TopicPartition, int] = self._run(self._core.lag(partitions, timeout))
         return found
 
     # Commits
@@ -302,7 +325,7 @@ class Consumer:
 
         Raises CommitFailedError when the group went on without this member.
         """
-        found: dict[TopicPartition, OffsetAndMetadata] = self._desk.run(
+        found: dict[TopicPartition, OffsetAndMetadata] = self._run(
             self._core.commit(offsets, timeout))
         return found
 
@@ -315,18 +338,18 @@ class Consumer:
     def committed(self, partitions: Iterable[TopicPartition], timeout: float | None = None
                   ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None where it has committed nothing."""
-        found: dict[TopicPartition, OffsetAndMetadata | None] = self._desk.run(
+        found: dict[TopicPartition, OffsetAndMetadata | None] = self._run(
             self._core.committed(partitions, timeout))
         return found
 
     # Topics
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        return list(self._desk.run(self._core.partitions_for(topic, timeout)))
+        return list(self._run(self._core.partitions_for(topic, timeout)))
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[int]]:
         """Every topic of the cluster with its partitions."""
-        found: dict[str, list[int]] = self._desk.run(self._core.list_topics(timeout))
+        found: dict[str, list[int]] = self._run(self._core.list_topics(timeout))
         return found
 
     def close(self, timeout: float = CLOSE_S) -> None:

@@ -10,20 +10,22 @@ Source: Kafka's consumer, for what each call means.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from pylog._native.columns import Record
-from pylog.client import commits, positions
+from pylog.client import callbacks, commits, positions
 from pylog.client.arguments import several, whole
 from pylog.client.cluster import Cluster
 from pylog.client.committing import Committing
 from pylog.client.errors import (
-    IllegalStateError, KafkaError, KafkaTimeoutError, RetriableError, WakeupError,
+    ClosedError, IllegalStateError, KafkaError, KafkaTimeoutError, RetriableError, WakeupError,
 )
 from pylog.client.fetcher import Fetcher
 from pylog.client.iteration import Iteration
+from pylog.client.listener import callback_of
 from pylog.client.measures import Metrics
 from pylog.client.membership import ClassicMembership
 from pylog.client.offsets import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
@@ -38,6 +40,7 @@ from pylog.protocol.errors import ErrorCode
 # values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
 # of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
 HEAP_KEPT_BYTES = 16 << 20
+LEAVE_LATE_S = 1.0
 RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
 
 
@@ -49,6 +52,7 @@ class Consuming(Committing):
         self._run_callback = run_callback
         self._notify = notify
         self.loop = asyncio.get_running_loop()
+        self.process = os.getpid()
         self.cluster = Cluster(settings)
         self.subscription = Subscription(settings["exclude.internal.topics"])
         self.queue = FetchBuffer(settings["queued.max.messages.kbytes"] * 1024,
@@ -68,6 +72,7 @@ class Consuming(Committing):
         # The task above waits for a callback: what that asks for must not wait for the task.
         self._telling = False
         self._changed = asyncio.Event()
+        self._closing = False
         self._rebalances = 0
 
     async def start(self) -> Consuming:
@@ -142,6 +147,8 @@ class Consuming(Committing):
     async def attend(self, wait_s: float | None) -> None:
         """Joins, looks positions up: for at most wait_s, or until records are there."""
         self._check_open()
+        if self._closing:
+            raise ClosedError("the consumer is being closed")
         if self.woken:
             self.woken = False
             raise WakeupError("the consumer was woken up")
@@ -159,7 +166,10 @@ class Consuming(Committing):
             except TimeoutError:
                 break
         if task.done():
-            self._attending = None
+            if self._attending is task:
+                self._attending = None
+            if task.cancelled() and self._closing:
+                raise ClosedError("the consumer was closed")
             task.result()
             if self.attention:
                 self._notify()  # What came after it was done is for the next one.
@@ -185,7 +195,7 @@ class Consuming(Committing):
                     raise
                 await asyncio.sleep(pauses.next())
                 continue
-            except Exception:
+            except BaseException:   # A callback may raise CancelledError too.
                 self.dirty = True   # The next poll goes on with what is left.
                 raise
             if not self.dirty and not (self.membership and self.membership.attention):
@@ -268,10 +278,7 @@ class Consuming(Committing):
                                       self.settings["group.id"], shown)
         else:
             self.cluster.notices.inform("group %s: %s: %s", self.settings["group.id"], what, shown)
-        listener = self.subscription.listener
-        found = getattr(listener, f"on_partitions_{what}", None)
-        if found is None and what == "lost":
-            found = getattr(listener, "on_partitions_revoked", None)
+        found = callback_of(self.subscription.listener, what)
         if found is None:
             return
         self._telling = True
@@ -313,16 +320,23 @@ class Consuming(Committing):
     async def unsubscribe(self) -> None:
         await self._settle()
         self._begin_poll()
-        if (membership := self.membership) is not None:
-            with self._at_rest():
-                await membership.take(membership.owned())
-            await membership.leave()
-            await membership.stop()
+        membership = self.membership
+        try:
+            if membership is not None:
+                with self._at_rest():
+                    await membership.take(membership.owned())
+        finally:
+            # Also when the call is cancelled: the group would wait for a member without partitions.
             self.membership = None
-        self.subscription.unsubscribe()
-        self.cluster.wants_all_topics = False
-        self.cluster.keep_topics(())
-        self.fetcher.poke()
+            self.subscription.unsubscribe()
+            self.cluster.wants_all_topics = False
+            self.cluster.keep_topics(())
+            self.fetcher.poke()
+            if membership is not None:
+                try:
+                    await membership.leave()
+                finally:
+                    await membership.stop()
         if membership is not None:
             membership.raise_told()
 
@@ -402,13 +416,18 @@ class Consuming(Committing):
             if left_s <= 0:
                 raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
             if self._telling:
-                async with asyncio.timeout(left_s):
-                    await self._locate()
-                continue
-            self.dirty = True
-            with self._at_rest():
-                await self.attend(left_s)
-            await asyncio.sleep(0.001)
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._locate()
+                except TimeoutError as failure:
+                    if isinstance(failure, KafkaError):
+                        raise
+            else:
+                self.dirty = True
+                with self._at_rest():
+                    await self.attend(left_s)
+            # Neither yields to the loop when the position cannot be looked up now.
+            await asyncio.sleep(0 if state.position is not None else 0.001)
         return state.position
 
     async def list_offsets(self, times: Mapping[TopicPartition, int], timeout_s: float | None
@@ -461,8 +480,9 @@ class Consuming(Committing):
 
     async def close(self, timeout_s: float) -> None:
         """Commits automatically where that is set, calls the listener, leaves the group."""
-        if self.closed:
+        if self.closed or self._closing:
             return
+        self._closing = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self._settle()
@@ -478,6 +498,9 @@ class Consuming(Committing):
                         await self.commit_before_revoke()
         except TimeoutError:
             pass
+        except asyncio.CancelledError:
+            await self._leave_late()
+            raise
         finally:
             self.closed = True
             if self.membership is not None:
@@ -487,7 +510,25 @@ class Consuming(Committing):
             self.queue.clear()
             for interceptor in self.interceptors:
                 if hasattr(interceptor, "close"):
-                    interceptor.close()
+                    callbacks.call("an interceptor's close", interceptor.close)
             self.notify()
         if self.membership is not None:
             self.membership.raise_told()
+
+    async def _leave_late(self) -> None:
+        """The call was cancelled: the group must not wait for this member's session to end."""
+        try:
+            async with asyncio.timeout(LEAVE_LATE_S):
+                if self.membership is not None:
+                    await self.membership.leave()
+        except TimeoutError:
+            pass
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the consumer.
+
+        Calls no listener and commits nothing: the last records may not have been processed.
+        """
+        self.subscription.listener = None
+        self._auto = False
+        await self.close(timeout_s)

@@ -91,6 +91,10 @@ class IllegalStateError(KafkaError):
     """The call does not fit what was called before."""
 
 
+class ConcurrentUseError(IllegalStateError):
+    """Another thread is using a consumer, which serves one thread at a time."""
+
+
 class KafkaTimeoutError(RetriableError, TimeoutError):
     """The time given to a call ran out."""
 

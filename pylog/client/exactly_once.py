@@ -90,8 +90,9 @@ class _Step:
 class Transaction:
     """`with producer.transaction(consumer): …`: see Producer.transaction."""
 
-    def __init__(self, run: Callable[[Coroutine[Any, Any, None]], Any], producer: Producing,
-                 consumer: Consuming | None):
+    def __init__(self, owner: object, run: Callable[[Coroutine[Any, Any, None]], Any],
+                 producer: Producing, consumer: Consuming | None):
+        self._owner = owner  # A producer that is dropped is closed.
         self._run = run
         self._step = _Step(producer, consumer)
 
@@ -112,7 +113,8 @@ class Transaction:
 class AioTransaction:
     """`async with producer.transaction(consumer): …`: as Transaction."""
 
-    def __init__(self, producer: Producing, consumer: Consuming | None):
+    def __init__(self, owner: object, producer: Producing, consumer: Consuming | None):
+        self._owner = owner
         self._step = _Step(producer, consumer)
 
     async def __aenter__(self) -> None:

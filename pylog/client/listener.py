@@ -7,6 +7,7 @@ Source: Kafka's ConsumerRebalanceListener; confluent-kafka's on_assign, on_revok
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,3 +39,26 @@ def listener_of(listener: Any, on_assign: Any, on_revoke: Any, on_lost: Any) -> 
     if listener is not None:
         raise ValueError("a listener or functions, not both")
     return Callbacks(on_assign, on_revoke, on_lost)
+
+
+def weakly(listener: Any) -> Any:
+    """A proxy of a listener that the caller must hold, or the listener where it allows none.
+
+    A callback usually refers to its consumer: held by the client's thread, it would keep a consumer
+    that the application dropped in its group.
+    """
+    try:
+        return None if listener is None else weakref.proxy(listener)
+    except TypeError:
+        return listener
+
+
+def callback_of(listener: Any, what: str) -> Callable[..., Any] | None:
+    """The listener's on_partitions_assigned, _revoked or _lost. Keeps (1)."""
+    try:
+        found = getattr(listener, f"on_partitions_{what}", None)
+        if found is None and what == "lost":
+            found = getattr(listener, "on_partitions_revoked", None)
+    except ReferenceError:
+        return None  # The application dropped the consumer.
+    return found

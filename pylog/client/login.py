@@ -7,11 +7,11 @@ Source: Kafka's SaslHandshake and SaslAuthenticate.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Callable, Generator
 from typing import Any
 
+from pylog.client import blocking
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
@@ -104,7 +104,7 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
     answer = None
     while True:
         try:
-            token = await asyncio.to_thread(_next, steps, answer) if blocks \
+            token = await blocking.run(_next, steps, answer) if blocks \
                 else _next(steps, answer)
         except AuthenticationFailed as failed:
             raise _refused(connection, str(failed)) from None

@@ -63,6 +63,11 @@ class Producer(Intake):
     def __exit__(self, kind: Any, *rest: object) -> None:
         self.close(CLOSE_S if kind is None else 0)
 
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            endings.dropped(self, core)
+
     # Records
 
     def send_slowly(self, topic: str, value: Any, key: Any, partition: int | None,
@@ -153,11 +158,12 @@ class Producer(Intake):
         again unless `.fatal`. The first one fences earlier producers of the transactional.id.
         """
         if consumer is None:
-            return Transaction(self._driver.run, self._core, None)
+            return Transaction(self, self._driver.run, self._core, None)
         # Imported here: a program that only writes does not pay for it.
         from pylog.client.consumer import Consumer
 
-        return Transaction(self._driver.run, self._core, core_of(consumer, Consumer))
+        return Transaction(
+            self, self._driver.run, self._core, core_of(consumer, Consumer))
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Once, before the first transaction: fences earlier producers of the transactional.id."""

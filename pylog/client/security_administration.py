@@ -7,12 +7,12 @@ Source: Kafka's Admin client (KIP-48, KIP-140, KIP-290, KIP-554).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from pylog.client import blocking
 from pylog.client.descriptions import (
     AclBinding, AclFilter, DelegationToken, ScramCredentialInfo, ScramDeletion, ScramUpsertion,
 )
@@ -133,7 +133,7 @@ class SecurityAdministration:
         rows: dict[str, list[Any]] = {}
         for one in alterations:
             rows.setdefault(one.user, []).append(
-                await asyncio.to_thread(_upsertion, one) if isinstance(one, ScramUpsertion)
+                await blocking.run(_upsertion, one) if isinstance(one, ScramUpsertion)
                 else new.ScramCredentialDeletion(
                     name=one.user, mechanism=number_of(MECHANISMS, one.mechanism)))
 

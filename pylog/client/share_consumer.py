@@ -1,8 +1,8 @@
 """The share consumer of a program without asyncio: a topic as a queue, records or Arrow.
 
 Owns: nothing; the work is sharing.Sharing's, on the shared event loop.
-Invariants: (1) one thread at a time, but for `wakeup`; (2) a record is handed out again, here or to
-  another member, until somebody accepts or rejects it, or its deliveries are used up.
+Invariants: (1) one thread at a time, but for `wakeup` and `close`; (2) a record is handed out
+  again, here or to another member, until one accepts or rejects it, or its deliveries are used up.
 Source: Kafka's KafkaShareConsumer (KIP-932).
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 
 from pylog._native.columns import Record
 from pylog.client.acknowledgements import Acknowledge
-from pylog.client.driver import Desk, Driver
+from pylog.client import endings
+from pylog.client.driver import Desk, Driver, SingleUser
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.client.settings import SHARE_CONSUMER, Settings
@@ -42,6 +43,7 @@ class ShareConsumer:
         self.settings = Settings(SHARE_CONSUMER, config, **more)
         self._driver = Driver.shared()
         self._desk = Desk(self._driver)
+        self._user = SingleUser("share consumer")
         self._core: Sharing = self._desk.run(self._make())
         self._records = ShareRecords(self._core)
 
@@ -54,14 +56,21 @@ class ShareConsumer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            endings.dropped(self, core)
+
     def subscribe(self, topics: Iterable[str] | str) -> None:
         """Topics by name."""
-        self._desk.run(self._core.subscribe(topics))
+        with self._user:
+            self._desk.run(self._core.subscribe(topics))
 
     def unsubscribe(self) -> None:
         """Leaves the group; what is in hand and was not acknowledged goes to others."""
-        self._desk.run(self._core.unsubscribe())
-        self._records.tell()
+        with self._user:
+            self._desk.run(self._core.unsubscribe())
+            self._records.tell()
 
     def subscription(self) -> set[str]:
         return set(self._core.subscription.topics)
@@ -77,13 +86,15 @@ class ShareConsumer:
         record_limit. Raises KafkaError; IllegalStateError while records of an earlier poll are not
         acknowledged in mode explicit.
         """
-        self._records.give_back()
-        return self._records.records(self._desk.run(self._core.poll(timeout)))
+        with self._user:
+            self._records.give_back()
+            return self._records.records(self._desk.run(self._core.poll(timeout)))
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As poll, as a pyarrow.RecordBatch: Consumer.poll_arrow's columns and delivery_count."""
-        self._records.give_back()
-        return self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
+        with self._user:
+            self._records.give_back()
+            return self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
 
     def __iter__(self) -> Iterator[Record]:
         """Record by record, without end. An iteration that was left is gone on with by the next
@@ -107,15 +118,18 @@ class ShareConsumer:
         RENEW begins the time anew that the record may be in hand. Raises IllegalStateError for what
         is not in hand.
         """
-        self._records.acknowledge(records, kind)
+        with self._user:
+            self._records.acknowledge(records, kind)
 
     def commit(self, timeout: float | None = None) -> dict[TopicPartition, KafkaError | None]:
         """Sends acknowledgements (in mode implicit: of all that is in hand) and waits.
 
         Returns what each partition's came to: InvalidRecordStateError when the time was over.
         """
-        found: dict[TopicPartition, KafkaError | None] = self._desk.run(self._core.commit(timeout))
-        self._records.tell()
+        with self._user:
+            found: dict[TopicPartition, KafkaError | None] = self._desk.run(
+                self._core.commit(timeout))
+            self._records.tell()
         return found
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -36,6 +37,7 @@ class Sharing:
         if settings["group.id"] is None:
             raise ConfigError("a share consumer needs group.id")
         self.settings = settings
+        self.process = os.getpid()
         self.group: str = settings["group.id"]
         self.explicit = settings["share.acknowledgement.mode"] == "explicit"
         self.cluster = Cluster(settings)
@@ -51,6 +53,7 @@ class Sharing:
         self._ids: dict[str, bytes] = {}
 
     async def start(self) -> Sharing:
+        self.loop = asyncio.get_running_loop()
         self.cluster.watchers.append(self._metadata_changed)
         await self.cluster.start()
         return self
@@ -287,6 +290,10 @@ class Sharing:
             self.closed = True
             await self.cluster.close()
             self.notify()
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the consumer."""
+        await self.close(timeout_s)
 
 
 async def _wait(event: asyncio.Event, wait_s: float) -> None:

@@ -8,10 +8,10 @@ Source: the settings of KIP-768 and KIP-1139; librdkafka's oauth_cb and https.ca
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 
+from pylog.client import blocking
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.config.errors import ConfigError as Refused
@@ -37,7 +37,7 @@ class TokenSource:
         if found is None:
             # Keeps (1).
             try:
-                found = await asyncio.to_thread(self._source.token)
+                found = await blocking.run(self._source.token)
             except AuthenticationFailed as failed:
                 raise AuthenticationError(str(failed)) from failed.__cause__
         return found
@@ -63,7 +63,7 @@ def _towards_issuer(settings: Settings) -> ssl.SSLContext | None:
 def _called(callback) -> issued.Issued:
     try:
         found = callback("")
-    except Exception as failure:
+    except BaseException as failure:
         raise AuthenticationFailed(
             f"oauth_cb raised {type(failure).__name__}: {failure}") from failure
     token, *more = found if isinstance(found, tuple) and found else (found,)

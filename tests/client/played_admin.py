@@ -20,7 +20,7 @@ class Cluster:
 
     def __init__(self, *answers):
         self.asked, self.answers, self.versions, self.forgotten = [], list(answers), {}, []
-        self.tries, self.may_create_topics = 0, False
+        self.tries, self.may_create_topics, self.loop = 0, False, None
         self.metadata = SimpleNamespace(
             nodes={id_: Node(id_, "h", 9, None) for id_ in (1, 2, 3)}, topics={}, cluster_id=None,
             controller=CONTROLLER)

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from pylog.client import addresses
 from pylog.client.addresses import reached
 from pylog.client.settings import Settings
 
@@ -12,7 +13,7 @@ WAIT_S = 0.4
 SWALLOWS, REFUSES, ODD = "192.0.2.1", "127.0.0.9", 999
 
 
-def used(*hosts):
+def used(monkeypatch, *hosts):
     """The address that is used of a name that has these; ODD is a family that is not there."""
     async def work():
         loop = asyncio.get_running_loop()
@@ -20,7 +21,7 @@ def used(*hosts):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
 
-            async def named(host, at, **_):
+            async def named(host, at):
                 return [(ODD if one == ODD else socket.AF_INET, socket.SOCK_STREAM, 0, "",
                          (one, at)) for one in hosts]
 
@@ -34,7 +35,8 @@ def used(*hosts):
                 sock.close()
 
             found = []
-            loop.getaddrinfo, loop.sock_connect = named, sock_connect
+            loop.sock_connect = sock_connect
+            monkeypatch.setattr(addresses, "_resolved", named)
             await reached("name", port, Settings("admin", bootstrap_servers="b:1"), WAIT_S, use)
             return found
 
@@ -44,12 +46,12 @@ def used(*hosts):
 @pytest.mark.parametrize("hosts", [
     ["127.0.0.1"], [SWALLOWS, "127.0.0.1"], [SWALLOWS, REFUSES, "127.0.0.1"], [ODD, "127.0.0.1"],
     ["127.0.0.1", SWALLOWS]])
-def test_an_address_that_leads_nowhere_hides_no_other(hosts):
-    assert used(*hosts) == ["127.0.0.1"]
+def test_an_address_that_leads_nowhere_hides_no_other(monkeypatch, hosts):
+    assert used(monkeypatch, *hosts) == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize(("hosts", "why"), [
     ([REFUSES], ConnectionRefusedError), ([REFUSES, SWALLOWS], TimeoutError), ([], OSError)])
-def test_that_none_of_them_leads_anywhere_is_an_error(hosts, why):
+def test_that_none_of_them_leads_anywhere_is_an_error(monkeypatch, hosts, why):
     with pytest.raises(why):
-        used(*hosts)
+        used(monkeypatch, *hosts)

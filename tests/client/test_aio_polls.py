@@ -15,6 +15,7 @@ class Core:
 
     def __init__(self):
         self.closed = self.attention = self.polling = False
+        self.process = -1  # Not this process: a facade that goes does not close it.
         self.iteration = None
         self.records, self.asked, self.due = [], [], None
         self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.asked.append("poke"))
@@ -146,8 +147,8 @@ def test_callbacks_may_be_functions_or_coroutines(poll):
             await asyncio.sleep(1)
             seen.append(partitions)
 
-        await consumer._call(seen.append, ["t-0"])
-        await consumer._call(later, ["t-1"])
+        await aio_consumer._call(seen.append, ["t-0"])
+        await aio_consumer._call(later, ["t-1"])
         assert seen == [["t-0"], ["t-1"]]
 
     poll(steps)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.client import aio_consumer, consumer
+from pylog.client.driver import SingleUser
 from pylog.client.errors import ClosedError
 from pylog.client.offsets import TopicPartition
 from pylog.client.positions import EARLIEST, LATEST
@@ -20,6 +21,7 @@ class Core:
 
     def __init__(self):
         self.heard, self.closed, self.woken, self.polling = [], False, False, False
+        self.process = -1  # Not this process: a facade that goes does not close it.
         self.attention, self.attends, self.due, self.records = False, [], None, []
         self.membership = self.iteration = None
         self.subscription = SimpleNamespace(topics=["t"], known=[A], states={
@@ -64,7 +66,7 @@ class Plain:
         monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         made = self.made = consumer.Consumer.__new__(consumer.Consumer)
         made._core, made._records_max, made._interceptors = self.core, 500, []
-        made._desk = SimpleNamespace(run=asyncio.run)
+        made._desk, made._user = SimpleNamespace(run=asyncio.run), SingleUser("consumer")
         made._driver = SimpleNamespace(post=lambda call, *given: call(*given))
         made._event = SimpleNamespace(clear=lambda: None, wait=self._wait)
         self.core.attend = self._attend

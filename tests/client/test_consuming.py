@@ -18,7 +18,7 @@ def test_what_comes_after_the_last_look_was_done_has_the_poll_look_again():
     async def scenario() -> list[str]:
         told: list[str] = []
         core = Consuming.__new__(Consuming)
-        core.woken = core.closed = False
+        core.woken = core.closed = core._closing = False
         core.membership, core.queue = None, SimpleNamespace(items=[])
         core._check_open, core._notify = lambda: None, lambda: told.append("look")
         for core.dirty in (False, True):

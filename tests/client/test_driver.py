@@ -5,12 +5,13 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import time
 
 import pytest
 
 from pylog.client import driver as drivers
-from pylog.client.driver import Desk, Driver
-from pylog.client.errors import ForkedError
+from pylog.client.driver import Desk, Driver, SingleUser
+from pylog.client.errors import ConcurrentUseError, ForkedError
 
 
 @pytest.fixture
@@ -172,3 +173,106 @@ def test_a_wait_that_is_interrupted_calls_its_work_off(driver):
     with pytest.raises(KeyboardInterrupt):
         desk.run(work())
     assert ended.result(30) == 1
+
+
+def test_an_interrupted_callback_does_not_leave_other_work_waiting(driver):
+    desk, others = Desk(driver), []
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    async def other():
+        return await desk.call(interrupted)
+
+    async def work():
+        others.append(asyncio.ensure_future(other()))
+        await asyncio.sleep(1000)
+
+    with pytest.raises(KeyboardInterrupt):
+        desk.run(work())
+
+    async def ended():
+        async with asyncio.timeout(30):
+            return await others[0]
+
+    assert desk.run(ended()) is None
+
+
+# Two threads.
+
+def test_two_threads_that_wait_both_get_their_results(driver):
+    desk, results = Desk(driver), []
+
+    async def later(number):
+        await asyncio.sleep(0.05 * number)
+        await desk.call(results.append, number)
+        return number
+
+    threads = [threading.Thread(target=lambda n=n: results.append(("done", desk.run(later(n)))),
+                                daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sorted(map(str, results)) == sorted(map(str, [*range(4), *(
+        ("done", number) for number in range(4))]))
+
+
+def test_a_single_user_may_call_again_and_another_thread_may_not():
+    user, failures = SingleUser("consumer"), []
+
+    def other():
+        try:
+            with user:
+                pass
+        except ConcurrentUseError as failure:
+            failures.append(str(failure))
+
+    with user, user:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(30)
+    assert len(failures) == 1 and "one consumer per thread" in failures[0]
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(30)
+    assert len(failures) == 1
+
+
+# What ends no loop.
+
+@pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(),
+                                     ValueError("planted")])
+def test_no_exception_ends_the_loop(driver, failure, caplog):
+    def fails():
+        raise failure
+
+    async def task():
+        raise failure
+
+    driver.post(fails)
+    with pytest.raises(BaseException) as found:
+        driver.submit(task()).result(30)
+    assert isinstance(found.value, (type(failure), concurrent.futures.CancelledError))
+    assert driver.submit(here()).result(30) is driver.thread
+
+
+def test_a_loop_that_is_blocked_is_logged_with_its_stack(driver, caplog):
+    released = threading.Event()
+
+    def blocking_callback():
+        released.wait(30)
+
+    driver.post(blocking_callback)
+    wait_for(lambda: "blocked" in caplog.text)
+    assert "in blocking_callback" in caplog.text
+    released.set()
+    wait_for(lambda: "continues" in caplog.text)
+
+
+def wait_for(condition):
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)

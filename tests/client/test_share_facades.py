@@ -9,6 +9,7 @@ import pytest
 
 from pylog.client import aio_share_consumer, share_consumer
 from pylog.client.errors import IllegalStateError
+from pylog.client.driver import SingleUser
 from pylog.client.offsets import TopicPartition
 from pylog.client.settings import SHARE_CONSUMER, Settings
 from pylog.client.share_records import ShareRecords
@@ -21,7 +22,7 @@ class Core:
 
     def __init__(self):
         self.settings = Settings(SHARE_CONSUMER, {"bootstrap.servers": "b:1", "group.id": "g"})
-        self.heard, self.outcomes, self.woken = [], deque(), False
+        self.heard, self.outcomes, self.woken, self.closed = [], deque(), False, True
         self.subscription = SimpleNamespace(topics=["t"], states={T: None})
 
     def _call(name, result=None):
@@ -50,6 +51,7 @@ class Face:
         if kind == "plain":
             made = share_consumer.ShareConsumer.__new__(share_consumer.ShareConsumer)
             made._desk, made._core = SimpleNamespace(run=asyncio.run), self.core
+            made._user = SingleUser("share consumer")
             made._driver = SimpleNamespace(post=lambda call, *given: call(*given))
             made._records = ShareRecords(self.core)
         else:
