@@ -9,6 +9,7 @@ Source: KIP-455 (reassignment); Kafka's kafka-reassign-partitions.
 from __future__ import annotations
 
 import fnmatch
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ from pylog.tools.session import Session, ToolError
 
 MOVES = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO"}
 WAIT_S = 0.5
+SETTLE_S = 5.0      # After the end of a move, until every broker's metadata shows it.
 
 Plan = dict[TopicPartition, list[int]]
 
@@ -34,12 +36,14 @@ def same(count: int) -> int:
 
 
 def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int],
-            count_of: Callable[[int], int] = same) -> Plan:
+            count_of: Callable[[int], int] = same, retained: Iterable[int] = ()) -> Plan:
     """New replicas for the partitions that have some elsewhere than on the `allowed` brokers, or
     another number of them than they shall have. count_of: the number now -> as it shall be.
+    retained: other brokers, which keep the replicas that they have and get no new ones.
 
     Keeps (1), (2). Raises ToolError: there are too few brokers.
     """
+    staying = {*allowed, *retained}
     loads = dict.fromkeys(sorted(allowed), 0)
     for topic in metadata.topics.values():
         for part in topic.partitions.values():
@@ -48,22 +52,22 @@ def planned(metadata: Metadata, parts: Iterable[PartitionInfo], allowed: set[int
     found: Plan = {}
     for part in parts:
         count = count_of(len(part.replicas))
-        if set(part.replicas) <= allowed and len(part.replicas) == count:
+        if set(part.replicas) <= staying and len(part.replicas) == count:
             continue
-        if count > len(allowed):
+        if count > len(allowed | (staying & set(part.replicas))):
             there = "is" if len(allowed) == 1 else "are"
             raise ToolError(
                 f"{part.topic}-{part.partition} is to have {counted(count, 'replica')}, and there "
                 f"{there} only {counted(len(allowed), 'broker')} for them")
         found[TopicPartition(part.topic, part.partition)] = _replaced(
-            metadata, part, allowed, loads, count)
+            metadata, part, allowed, staying, loads, count)
     return found
 
 
-def _replaced(metadata: Metadata, part: PartitionInfo, allowed: set[int], loads: dict[int, int],
-              count: int) -> list[int]:
+def _replaced(metadata: Metadata, part: PartitionInfo, allowed: set[int], staying: set[int],
+              loads: dict[int, int], count: int) -> list[int]:
     """`count` replicas: those that may stay, and others in the place of those that have to go."""
-    kept = [node for node in part.replicas if node in allowed][:count]
+    kept = [node for node in part.replicas if node in staying][:count]
     missing = count - len(kept)
     replicas = []
     for node in (*part.replicas, *[None] * missing):
@@ -122,8 +126,12 @@ def move(session: Session, pattern: str, to: str, **how: bool) -> None:
 @move_options
 @click.pass_obj
 def drain(session: Session, broker: int, **how: bool) -> None:
-    """Move every partition away from BROKER, so that it can be taken away."""
-    _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker, **how)
+    """Move every partition away from BROKER, so that it can be taken away.
+
+    Replicas of other brokers stay, also when such a broker is down.
+    """
+    _carry_out(session, "*", lambda metadata: set(metadata.nodes) - {broker}, same, broker,
+               retains_absent=True, **how)
 
 
 @click.command(cls=Tool)
@@ -135,10 +143,11 @@ def drain(session: Session, broker: int, **how: bool) -> None:
 def grow(session: Session, pattern: str, factor: int, **how: bool) -> None:
     """Give the partitions of TOPIC (a name or a pattern), or all of them, more replicas.
 
-    The broker's own topics grow too. Those who lead go on leading.
+    The broker's own topics grow too. Leaders keep their role, and brokers that are down keep their
+    replicas.
     """
     _carry_out(session, pattern, lambda metadata: set(metadata.nodes),
-               lambda count: max(count, factor), **how)
+               lambda count: max(count, factor), retains_absent=True, **how)
 
 
 @click.command(cls=Tool)
@@ -160,14 +169,14 @@ def _numbers(to: str) -> set[int]:
 
 
 def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
-               leaving: int | None = None, **how: bool) -> None:
-    """leaving: a broker that has to be known, if only as one that is not there."""
+               leaving: int | None = None, retains_absent: bool = False, **how: bool) -> None:
+    """leaving: a broker that has to be known, if only as one that is not there. retains_absent:
+    a broker that is down keeps its replicas, because it may come back."""
     async def look(admin: Admin) -> tuple[Metadata, Plan]:
         metadata = await inquiry.all_topics(admin.cluster)
         allowed = allowed_of(metadata)
-        known = set(metadata.nodes)
-        if leaving is not None and leaving not in known:
-            known |= (await inquiry.absent_brokers(admin.cluster, metadata)).keys()
+        absent = set(await inquiry.absent_brokers(admin.cluster, metadata))
+        known = set(metadata.nodes) | (absent if leaving is not None else set())
         missing = (allowed if leaving is None else {*allowed, leaving}) - known
         if missing:
             raise ToolError(f"there is no broker {min(missing)}")
@@ -175,7 +184,8 @@ def _carry_out(session: Session, pattern: str, allowed_of: Any, count_of: Any,
                  if fnmatch.fnmatchcase(name, pattern) for part in topic.partitions.values()]
         if not parts and pattern != "*":
             raise inquiry.unknown("topic", pattern, metadata.topics)
-        return metadata, planned(metadata, parts, allowed, count_of)
+        return metadata, planned(metadata, parts, allowed, count_of,
+                                 absent - {leaving} if retains_absent else ())
 
     carry_out(session, look, **how)
 
@@ -198,15 +208,36 @@ def carry_out(session: Session, look: Callable[[Admin], Awaitable[tuple[Metadata
     async def start(admin: Admin) -> None:
         await admin.alter_partition_reassignments(plan, session.timeout_s)
         if wait:
-            await _arrived(admin, plan)
+            await _arrived(admin, plan, metadata)
 
     session.administer(start)
     if not wait:
         session.out.note("started; pylog cluster moves shows what is under way")
 
 
-async def _arrived(admin: Admin, plan: Plan) -> None:
+async def _arrived(admin: Admin, plan: Plan, before: Metadata) -> None:
+    """Wait for the end of every move. Raises ToolError for the moves that did not get there.
+
+    A cancelled move is no longer listed either, so the replicas decide.
+    """
     import asyncio
 
     while plan.keys() & (await admin.list_partition_reassignments()).keys():
         await asyncio.sleep(WAIT_S)
+    end_s = time.monotonic() + SETTLE_S
+    while True:
+        topics = (await inquiry.all_topics(admin.cluster)).topics
+        missed = {part: None if topic is None or part.partition not in topic.partitions
+                  or topic.id != before.topics[part.topic].id
+                  else list(topic.partitions[part.partition].replicas)
+                  for part, topic in ((part, topics.get(part.topic)) for part in plan)}
+        missed = {part: found for part, found in missed.items() if found != plan[part]}
+        if not missed:
+            return
+        if time.monotonic() > end_s:
+            break
+        await asyncio.sleep(WAIT_S)
+    raise ToolError("not moved: " + "; ".join(
+        f"{part.topic}-{part.partition} was deleted" if found is None else
+        f"{part.topic}-{part.partition} is on brokers {found}, not on {plan[part]}: its move was "
+        "cancelled or replaced by another one" for part, found in missed.items()))

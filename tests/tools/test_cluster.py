@@ -140,6 +140,16 @@ def test_partitions_grow_without_moving_what_they_have():
     assert plan == {("t", 0): [1, 4, 3], ("t", 1): [2, 1, 4]}
 
 
+def test_a_broker_that_is_down_keeps_its_replicas_when_partitions_grow_or_another_is_drained():
+    metadata = cluster_of(dict.fromkeys((1, 2, 4)), (1, 3), (3,), (3, 2))
+    parts = metadata.topics["t"].partitions.values()
+    assert planned(metadata, parts, {1, 2, 4}, lambda count: max(count, 2), {3}) == {
+        ("t", 1): [3, 4]}
+    assert planned(metadata, parts, {1, 4}, retained={3}) == {("t", 2): [3, 4]}
+    with pytest.raises(ToolError, match="is to have 5 replicas"):
+        planned(metadata, parts, {1, 2, 4}, lambda count: 5, {3})
+
+
 def test_partitions_shrink_onto_the_brokers_that_are_left():
     metadata = cluster_of(dict.fromkeys((1, 2, 3)), (1, 2, 3), (2, 3), (3, 1), (1,))
     parts = metadata.topics["t"].partitions.values()

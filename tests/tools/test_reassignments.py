@@ -1,6 +1,8 @@
 """Moves told one by one, listed and called off; leaders elected: on three brokers of a process."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -75,6 +77,30 @@ def test_a_move_that_cannot_end_is_listed_and_called_off(cluster, tmp_path):
         until(lambda: described(alive, topic)["replicas"] == before)
     finally:
         cluster.resume(other)
+
+
+def test_waiting_for_a_move_fails_when_it_is_cancelled(cluster, tmp_path):
+    topic = cluster.create_topic("waited", replicas=2)
+    cluster.wait_in_sync(topic)
+    before = described(cluster, topic)["replicas"]
+    other = next(node for node in (1, 2, 3) if node not in before)
+    cluster.pause(other)
+    try:
+        alive = cluster[before[0]]
+        waiting = subprocess.Popen(
+            [sys.executable, "-c",
+             "import sys; from pylog import cli; sys.exit(cli.pylog(sys.argv[1:]))",
+             "cluster", "move", topic, "--to", f"{before[0]},{other}", "--wait", "--yes",
+             "-b", alive.bootstrap], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        try:
+            until(lambda: run("cluster", "moves", topic, "--json", broker=alive).json)
+            run("cluster", "cancel", topic, "--yes", broker=alive)
+            _, told = waiting.communicate(timeout=60)
+        finally:
+            waiting.kill()
+    finally:
+        cluster.resume(other)
+    assert waiting.returncode == 1 and f"not moved: {topic}-0 is on brokers {before}" in told, told
 
 
 def test_the_preferred_replica_leads_again(cluster):
