@@ -201,13 +201,13 @@ def test_a_callback_on_the_loop_of_the_application(target, topic, kind, where):
     called, done = [], []
     fails = raising(kind, called)
 
-    class Interceptor:
-        def on_commit(self, offsets):
-            fails()
-
-    def once(metrics):
+    def once(given):
         if not called:
             fails()
+
+    class Interceptor:
+        def on_commit(self, offsets):
+            once(offsets)
 
     async def main():
         more = {"statistics_interval_ms": 50, "stats_cb": once} if where == "stats_cb" else {}
