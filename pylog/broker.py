@@ -13,13 +13,13 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import time
 
 from pylog import api, supervisor
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
+from pylog.api.quotas import resolve_later
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.brokers import Brokers
@@ -102,7 +102,7 @@ class Broker:
         self.verification = Verification(
             self.transactions, self.brokers, self.logs, self.grants, settings, self.node_id)
         self._sharing: Sharing | None = None
-        self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
         self.throttles = self._new_throttles()        # Where there are other brokers.
@@ -168,6 +168,7 @@ class Broker:
                 listener.protocol in SASL_PROTOCOLS for listener in self.settings.all_listeners):
             self.guard().take(self.image.security)
         self.quotas.take(self.image.client_quotas)
+        resolve_later(self.quotas)
         self._resize_io()
         self.network.open()
         if self.network.addresses:           # Else it is a controller alone.
@@ -537,14 +538,6 @@ def _authorizer_of(settings: Settings) -> Authorizer | None:
     from pylog.security.access import authorizer_of
 
     return authorizer_of(settings, time.monotonic_ns)
-
-
-def _address_of(host: str) -> str | None:
-    """The text of a host's address, None without one. Waits for the resolver."""
-    try:
-        return str(socket.getaddrinfo(host, None)[0][4][0])
-    except (OSError, UnicodeError):
-        return None
 
 
 def run(settings, ready=None, first=()) -> int:

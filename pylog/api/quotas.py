@@ -14,6 +14,7 @@ import itertools
 import socket
 import threading
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 
 from pylog import supervisor
@@ -181,6 +182,18 @@ class _Resolver:
 
 
 _resolver = _Resolver()
+
+
+def resolve_later(limits: quotas.ClientQuotas) -> None:
+    """Look up the hosts of quotas on the resolver's thread; their limits hold once it answers."""
+    for name in limits.unresolved():
+        answer = asyncio.wrap_future(_resolver.ask(name))
+        answer.add_done_callback(partial(_take_host, limits, name))
+
+
+def _take_host(limits: quotas.ClientQuotas, name: str, answer: asyncio.Future) -> None:
+    if not answer.cancelled():
+        limits.take_hosts({name: answer.result()})
 
 
 def _bad(message: str) -> Refusal:

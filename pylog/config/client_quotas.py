@@ -128,18 +128,15 @@ class Mutations:
 
 
 class ClientQuotas:
-    """The quotas of one broker. clock_ns: a monotonic clock. resolve: a host's name to the text of
-    its address, None for one that has none. principal_name: the user that requests under a number
-    are counted for."""
+    """The quotas of one broker. clock_ns: a monotonic clock. principal_name: the user that requests
+    under a number are counted for."""
 
-    def __init__(self, settings, clock_ns, resolve=lambda name: None,
-                 principal_name=lambda number: ANONYMOUS):
+    def __init__(self, settings, clock_ns, principal_name=lambda number: ANONYMOUS):
         self.native = native.Quotas(
             settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000)
         self._mutation_window_s = (settings["controller.quota.window.num"]
                                    * settings["controller.quota.window.size.seconds"])
         self.clock_ns = clock_ns
-        self._resolve = resolve
         self.principal_name = principal_name
         self._hosts: dict[str, str | None] = {}
         self._quotas: dict = {}
@@ -151,11 +148,10 @@ class ClientQuotas:
     def now_ms(self) -> int:
         return self.clock_ns() // NS_PER_MS
 
-    def take(self, quotas: dict, hosts=()) -> None:
-        """Puts an image's quotas in force (3). hosts: {name: the text of its address or None}, of
-        those that need not be resolved."""
+    def take(self, quotas: dict) -> None:
+        """Put an image's quotas in force (3). Never waits for a resolver: those of host names
+        without a known address follow with take_hosts()."""
         self._quotas = quotas
-        self._hosts.update(hosts)
         kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
         self.timed = REQUEST_PERCENTAGE in kinds
         self._mutations_limited = CONTROLLER_MUTATION_RATE in kinds
@@ -163,12 +159,22 @@ class ClientQuotas:
         self.native.void(not kinds.isdisjoint(COUNTED))
         self.native.set_addresses(*self._addresses())
 
-    def resolved(self, quotas: dict) -> dict:
-        """{host: the text of its address, None without one} of all that an image's quotas name:
-        take() asks for none of them. Waits for the resolver."""
-        names = [parts[0][1] for parts in quotas if parts[0][0] == IP and parts[0][1] is not None]
-        # A name without an address may have got one since.
-        return {name: self._hosts.get(name) or self._resolve(name) for name in names}
+    def unresolved(self) -> list[str]:
+        """Return the host names of quotas that have no known address."""
+        return [parts[0][1] for parts in self._quotas if parts[0][0] == IP
+                and parts[0][1] is not None and self._address(parts[0][1]) is None]
+
+    def take_hosts(self, hosts: dict[str, str | None]) -> None:
+        """Put the quotas of hosts in force whose addresses are known now. hosts: {name: the text of
+        its address, None without one}."""
+        self._hosts.update(hosts)
+        self.native.set_addresses(*self._addresses())
+
+    def _address(self, host: str) -> str | None:
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            return self._hosts.get(host)
 
     def _addresses(self) -> tuple[dict, float]:
         """(connections per second by address, those of every other address)."""
@@ -183,8 +189,7 @@ class ClientQuotas:
                 others = rate
                 continue
             host = parts[0][1]
-            address = self._hosts[host] if host in self._hosts else self._resolve(host)
-            hosts[host] = address
+            address = hosts[host] = self._address(host)
             if address is not None:
                 limits[packed(address)] = rate
         self._hosts = hosts

@@ -14,6 +14,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
+from pylog.api.quotas import resolve_later
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 from pylog.metadata.threads import in_thread
 
@@ -159,8 +160,8 @@ class Publisher:
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:
-            hosts = await in_thread(self._quotas.resolved, delta.after.client_quotas)
-            self._quotas.take(delta.after.client_quotas, hosts)
+            self._quotas.take(delta.after.client_quotas)
+            resolve_later(self._quotas)
 
     async def _apply_security(self, delta: Delta) -> None:
         if delta.security:

@@ -7,6 +7,8 @@ import pytest
 
 from pylog._native.reactor import RequestContext
 from pylog.api import quotas as quotas_api
+from pylog.config import Settings
+from pylog.config.client_quotas import ClientQuotas, packed
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
@@ -183,3 +185,25 @@ def test_of_a_request_in_pieces_the_longest_wait_is_told():
         await handle(context, creation(("a", 30)))     # It exists: nothing is charged.
         assert longest > 0 and context.throttle_ms == longest
     with_broker(scenario)
+
+
+def test_a_resolver_that_does_not_answer_holds_no_quotas_up(monkeypatch):
+    going_on = threading.Event()
+
+    def slow(name, flags=0):
+        assert going_on.wait(30)
+        return "127.0.0.1"
+    monkeypatch.setattr(quotas_api, "_address", slow)
+
+    async def scenario():
+        limits = ClientQuotas(Settings({}), lambda: 0)
+        limits.take({(("ip", "a.host"),): {"connection_creation_rate": 0.01}})
+        quotas_api.resolve_later(limits)
+        await asyncio.sleep(0)
+        assert limits.unresolved() == ["a.host"]
+        going_on.set()
+        async with asyncio.timeout(30):
+            while limits.unresolved():
+                await asyncio.sleep(0.005)
+        assert limits.native.connection(packed("127.0.0.1"), 0) > 0
+    asyncio.run(scenario())

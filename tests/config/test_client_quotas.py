@@ -210,7 +210,7 @@ class Clock:
 
 def _quotas(clock, **settings) -> ClientQuotas:
     return ClientQuotas(Settings({key.replace("_", "."): str(value)
-                                  for key, value in settings.items()}), clock, lambda host: host)
+                                  for key, value in settings.items()}), clock)
 
 
 def _mutating(rate=2.0, **settings):
@@ -331,29 +331,12 @@ def test_a_refused_connection_waits_for_one_window_at_most():
     assert quotas.native.connection(HERE, 0) == 1000
 
 
-def test_names_are_resolved_once():
-    asked = []
-
-    def resolve(name):
-        asked.append(name)
-        return {"here": "127.0.0.1"}.get(name)
-
-    quotas = ClientQuotas(Settings({}), Clock(), resolve)
-    kept = {entity({IP: name}.items()): {CONNECTION_CREATION_RATE: 0.01}
-            for name in ("here", "there", "nowhere")}
-    for _ in range(2):
-        quotas.take(kept, {"there": "2001:db8::1"})
-    assert asked.count("here") == 1 and "there" not in asked
-    assert quotas.native.connection(HERE, 0) > 0 and quotas.native.connection(THERE, 0) > 0
-
-
-def test_names_without_an_address_are_asked_for_where_waiting_is_allowed_only():
-    asked = []
-    quotas = ClientQuotas(Settings({}), Clock(), asked.append)
-    kept = {entity({IP: "nowhere"}.items()): {CONNECTION_CREATION_RATE: 1.0}}
-    hosts = quotas.resolved(kept)
-    assert hosts == {"nowhere": None} and asked == ["nowhere"]
-    quotas.take(kept, hosts)
-    assert asked == ["nowhere"]
-    quotas.resolved(kept)             # It may have an address by now.
-    assert asked == ["nowhere"] * 2
+def test_quotas_of_host_names_hold_once_their_addresses_are_known():
+    quotas = ClientQuotas(Settings({}), Clock())
+    quotas.take({entity({IP: name}.items()): {CONNECTION_CREATION_RATE: 0.01}
+                 for name in ("here", "nowhere", "2001:db8::1")})
+    assert quotas.unresolved() == ["here", "nowhere"]
+    assert quotas.native.connection(THERE, 0) > 0 and quotas.native.connection(HERE, 0) == 0
+    quotas.take_hosts({"here": "127.0.0.1", "nowhere": None})
+    assert quotas.native.connection(HERE, 0) > 0
+    assert quotas.unresolved() == ["nowhere"]     # It may get an address later.

@@ -96,10 +96,10 @@ class Unlimited:
     def __init__(self):
         self.taken = None
 
-    def resolved(self, quotas):
-        return {}
+    def unresolved(self):
+        return []
 
-    def take(self, quotas, hosts=()):
+    def take(self, quotas):
         self.taken = quotas
 
 
