@@ -57,17 +57,20 @@ groups.add_command(history.history)
 def list_groups(session: Session, pattern: str | None, is_long: bool,
                 states: tuple[str, ...]) -> None:
     """List groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        rows = [row for row in await inquiry.groups(admin.cluster)
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
+        listed, failed = await inquiry.groups(admin.cluster)
+        rows = [row for row in listed
                 if fnmatch.fnmatchcase(row["group"], pattern or "*")
                 and (not states or row["state"] in states)]
         if is_long:
             amounts = await lags.totals(admin, [row["group"] for row in rows])
             for row in rows:
                 row.update(amounts[row["group"]])
-        return rows
+        return rows, failed
 
-    session.out.rows(session.administer(work), LONG if is_long else LISTED, empty="no groups")
+    rows, failed = session.administer(work)
+    session.out.rows(rows, LONG if is_long else LISTED, empty="no groups")
+    inquiry.check_complete(failed)
 
 
 @groups.command(cls=Look)

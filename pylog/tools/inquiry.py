@@ -77,7 +77,8 @@ async def topic_names(cluster: Cluster) -> list[str]:
 
 
 async def group_names(cluster: Cluster) -> list[str]:
-    return sorted(row["group"] for row in await groups(cluster))
+    rows, _ = await groups(cluster)
+    return [row["group"] for row in rows]
 
 
 def is_pattern(name: str) -> bool:
@@ -337,21 +338,40 @@ async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 
 # Groups
 
-async def groups(cluster: Cluster) -> list[dict[str, Any]]:
-    """[{group, state, type, protocol, coordinator}] of every broker, by name."""
+async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """([{group, state, type, protocol, coordinator}] by name, {broker that lists none: reason})."""
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.ListGroupsRequest())
         if answer.error_code:
-            raise ToolError(said(answer.error_code, None, f"broker {node}"))
+            raise ToolError(said(answer.error_code, None, "ListGroups"))
         return [{"group": row.group_id, "state": row.group_state or None,
                  "type": row.group_type or "classic", "protocol": row.protocol_type,
                  "coordinator": node} for row in answer.groups]
 
-    found = await asyncio.gather(*[ask(node) for node in sorted(cluster.metadata.nodes)])
-    return sorted((row for rows in found for row in rows), key=lambda row: row["group"])
+    nodes = sorted(cluster.metadata.nodes)
+    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    found: list[dict[str, Any]] = []
+    failed = {}
+    for node, outcome in zip(nodes, ended):
+        if isinstance(outcome, list):
+            found += outcome
+        elif isinstance(outcome, (KafkaError, ToolError)):
+            failed[node] = str(outcome)
+        else:
+            raise outcome
+    return sorted(found, key=lambda row: row["group"]), failed
 
 
-async def groups_of(cluster: Cluster, kind: str, pattern: str | None) -> list[dict[str, Any]]:
-    """Those of a type whose names fit a pattern of the shell; None: all of it."""
-    return [row for row in await groups(cluster) if row["type"].lower() == kind
-            and fnmatch.fnmatchcase(row["group"], pattern or "*")]
+async def groups_of(cluster: Cluster, kind: str, pattern: str | None
+                    ) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """The same of a type, with names that fit a pattern of the shell; None: all of it."""
+    rows, failed = await groups(cluster)
+    return [row for row in rows if row["type"].lower() == kind
+            and fnmatch.fnmatchcase(row["group"], pattern or "*")], failed
+
+
+def check_complete(failed: Mapping[int, str]) -> None:
+    """Raise ToolError if groups of some brokers are missing from what was printed."""
+    if failed:
+        raise ToolError("the groups of these brokers are missing: " + "; ".join(
+            f"broker {node} ({reason})" for node, reason in failed.items()))

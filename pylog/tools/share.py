@@ -40,10 +40,12 @@ share.add_command(dead_letters.purge)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
     """List share groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
         return await inquiry.groups_of(admin.cluster, "share", pattern)
 
-    session.out.rows(session.administer(work), LISTED, empty="no share groups")
+    rows, failed = session.administer(work)
+    session.out.rows(rows, LISTED, empty="no share groups")
+    inquiry.check_complete(failed)
 
 
 @share.command(cls=Look)
@@ -79,8 +81,8 @@ async def _described(admin: Admin, name: str) -> dict[str, Any]:
     try:
         row = (await admin.describe_share_groups([name]))[name]
     except GroupIdNotFoundError:
-        known = [group["group"] for group in await inquiry.groups(admin.cluster)
-                 if group["type"].lower() == "share"]
+        rows, _ = await inquiry.groups_of(admin.cluster, "share", None)
+        known = [group["group"] for group in rows]
         raise inquiry.unknown("share group", name, known) from None
     offsets = await admin.list_share_group_offsets(name)
     members: dict[TopicPartition, int] = {}

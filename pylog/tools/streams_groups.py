@@ -45,10 +45,12 @@ def streams() -> None:
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
     """List Streams groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
         return await inquiry.groups_of(admin.cluster, "streams", pattern)
 
-    session.out.rows(session.administer(work), LISTED, empty="no Streams groups")
+    rows, failed = session.administer(work)
+    session.out.rows(rows, LISTED, empty="no Streams groups")
+    inquiry.check_complete(failed)
 
 
 @streams.command(cls=Look)
@@ -96,8 +98,8 @@ async def _described(admin: Admin, name: str) -> StreamsGroupDescription:
     try:
         return (await admin.describe_streams_groups([name]))[name]
     except GroupIdNotFoundError:
-        known = [group["group"] for group in await inquiry.groups(admin.cluster)
-                 if group["type"].lower() == "streams"]
+        rows, _ = await inquiry.groups_of(admin.cluster, "streams", None)
+        known = [group["group"] for group in rows]
         raise inquiry.unknown("Streams group", name, known) from None
 
 

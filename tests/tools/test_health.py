@@ -85,6 +85,23 @@ def test_a_killed_broker_is_named_with_its_controller_and_no_disk_is_blamed(clus
     recovered(cluster)
 
 
+def test_groups_are_listed_without_those_of_a_killed_broker_which_is_named(cluster):
+    names = [f"group-{number}" for number in range(12)]
+    for name in names:
+        run("groups", "reset-offsets", name, "-t", "t", "--to-earliest", "--execute",
+            broker=cluster)
+    assert len(run("groups", "list", "group-*", "--json", broker=cluster).json) == len(names)
+    cluster.brokers[3].kill()
+    try:
+        ended = run("groups", "list", "group-*", "--json", broker=cluster, fails=True)
+    finally:
+        cluster.start_broker(3)
+    assert ended.json and {row["group"] for row in ended.json} <= {*names}
+    assert {row["coordinator"] for row in ended.json} <= {1, 2}
+    assert "the groups of these brokers are missing: broker 3 (" in ended.err
+    recovered(cluster)
+
+
 def test_a_hanging_broker_is_named_with_its_controller(cluster):
     cluster.brokers[3].process.send_signal(signal.SIGSTOP)
     try:
