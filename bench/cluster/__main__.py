@@ -6,9 +6,9 @@ Invariants: (1) all clusters run at once and are loaded one after the other, in 
   is reported and leaves no figure, the others go on; (4) a load begins when the one before has been
   written back and its files are gone, and what it writes goes to memory that the machine has
   (bench.vs): who runs next would pay for that.
-Sides: `kafka` and `pylog` as they come, both acknowledge from the page caches of two machines;
-`pylog-flush` with replica.flush.before.fetch.enable, from two disks; `kafka-3s` with the session
-timeout that `brokerd --cluster` has.
+Sides: `kafka` and `pylog-cache` acknowledge from the page caches of two machines, the latter with
+replica.flush.before.fetch.enable=false; `pylog` as it comes, from two disks;
+`kafka-3s` with the session timeout that `brokerd --cluster` has.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_perfo
 
 SIDES = {
     "kafka": {}, "pylog": {},
-    "pylog-flush": {"replica.flush.before.fetch.enable": "true"},
+    "pylog-cache": {"replica.flush.before.fetch.enable": "false"},
     "kafka-3s": {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500},
 }
 TOUCHED_BYTES = 32 << 30

@@ -1,3 +1,5 @@
+from pylog.config import Settings
+from pylog.log import partitions
 from pylog.log.partitions import Role, assume
 
 
@@ -28,3 +30,11 @@ def test_a_leader_is_told_of_replicas_and_of_nothing_twice():
     assume(log, Role(True, 5, 2, True))
     assume(log, Role(True, 5, 2, False))
     assert log.roles == [("leader", 5, 2, True), ("leader", 5, 2, False)]
+
+
+def test_replicas_count_with_what_they_flushed_unless_the_setting_is_off():
+    name = "replica.flush.before.fetch.enable"
+    for given, expected in (({}, True), ({name: "false"}, False)):
+        settings = Settings(given)
+        config = partitions.native_config(settings.topic_config({}), settings)
+        assert config[name] is expected
