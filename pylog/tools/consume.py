@@ -204,11 +204,20 @@ class Reader:
                 yield found
             elif self.stops:
                 waiting = {part for part in waiting if not self._passed(part, self.stops[part])}
-                if self.asked["group"] and not self.asked["follow"] \
+                if not self.asked["follow"] \
                         and time.monotonic() - begun > self.session.timeout_s:
+                    self._check_silent(waiting)
                     return  # What is left belongs to other members.
             if self.stops and not waiting:
                 return
+
+    def _check_silent(self, waiting: set[TopicPartition]) -> None:
+        """Raise ToolError if partitions of this consumer have sent nothing and have not ended."""
+        own = sorted(waiting & set(self.consumer.assignment()))
+        if own:
+            raise ToolError(
+                f"no records for {self.session.timeout_s:g} s of {', '.join(map(str, own))}, which "
+                "did not reach the end: pylog cluster explain says if it has a leader")
 
     def _stretches(self, columns: Any, sources: list[TopicPartition],
                    waiting: set[TopicPartition]) -> list[tuple[int, int, TopicPartition]]:

@@ -4,9 +4,13 @@ import os
 import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from pylog.client.offsets import TopicPartition
+from pylog.tools.consume import Reader
+from pylog.tools.session import ToolError
 from tests.tools.support import run, topic_of
 from tests.wire import raw
 from tests.wire.talk import append, unique
@@ -63,3 +67,15 @@ def test_a_full_disk_commits_no_record_that_is_not_in_the_file(target, topic, wo
     assert process.returncode == 1 and b"File too large" in told, told
     assert b"Exception ignored" not in told and b"Traceback" not in told, told
     assert committed(target, group) <= path.read_bytes().count(b"\n")
+
+
+def test_a_partition_that_falls_silent_before_its_end_is_named():
+    silent, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    reader = Reader.__new__(Reader)
+    reader.session, reader.left = SimpleNamespace(timeout_s=0.05), None
+    reader.asked = {"follow": False, "group": None}
+    reader.stops, reader.until_ms = {silent: 10, other: 5}, None
+    reader.consumer = SimpleNamespace(
+        poll=lambda *_: [], position=lambda part: 5, assignment=lambda: {silent, other})
+    with pytest.raises(ToolError, match="no records for 0.05 s of t-0, which did not reach"):
+        list(reader.batches())
