@@ -245,14 +245,13 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any,
 # ---- the other way: what pyarrow has, for native code
 
 
-def as_bytes(column: Any) -> Any:
+def as_bytes(column: Any, role: str = "keys or values") -> Any:
     """The column in one of the types that Column takes. Raises TypeError."""
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
+    if pa.types.is_dictionary(kind):    # Its words may be of a type that Arrow cannot decode to.
+        return as_bytes(column.dictionary, role).take(column.indices)
     if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
         return column
     if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
@@ -261,16 +260,16 @@ def as_bytes(column: Any) -> Any:
         return column.cast(pa.large_utf8())
     if pa.types.is_null(kind):
         return column.cast(pa.binary())
-    raise TypeError(f"keys and values are binary or string columns, not {kind}: "
-                    "serialize them first (pylog.client.serialization)")
+    raise TypeError(f"the column for {role} is {kind}: keys and values are binary or string "
+                    "columns; serialize it first (pylog.client.serialization)")
 
 
-def native_column(column: Any) -> Column | None:
+def native_column(column: Any, role: str = "keys or values") -> Column | None:
     if column is None:
         return None
     import pyarrow as pa
 
-    column = as_bytes(column)
+    column = as_bytes(column, role)
     validity, offsets, data = column.buffers()
     wide = column.type in (pa.large_binary(), pa.large_utf8())
     if offsets is None or len(column) == 0:

@@ -24,6 +24,7 @@ from pylog.protocol.errors import ErrorCode
 
 CLOSED_BYTES_MAX = 1 << 18
 BATCH_OVERHEAD_BYTES = 1024
+_PER_MS = {"us": 1000, "ns": 1_000_000}
 ROLES = ("key", "value", "partition", "timestamp", "headers")
 
 
@@ -54,8 +55,8 @@ class TableSender:
             if self.code is None and columns["partition"] is None:
                 columns["partition"] = self._ask(columns, batch.num_rows)
             self.write(
-                batch.num_rows, key=native_column(columns["key"]),
-                value=native_column(columns["value"]), now=now,
+                batch.num_rows, key=native_column(columns["key"], "key"),
+                value=native_column(columns["value"], "value"), now=now,
                 timestamps=native_timestamps(columns["timestamp"], now),
                 partitions=native_partitions(columns["partition"]),
                 headers=native_headers(columns["headers"]))
@@ -164,25 +165,37 @@ def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the table has no column {name!r}; it has {', '.join(names)}")
         if name is None and role in names:
             name = role
-        found[role] = None if name is None else batch.column(name)
+        found[role] = None if name is None else _decoded(batch.column(name))
     if found["value"] is None and found["key"] is None:
         raise ConfigError(f"neither key= nor value= names a column; there are {', '.join(names)}")
     return found
 
 
+def _decoded(column: Any) -> Any:
+    """Without run-end encoding."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+
+
 def native_timestamps(column: Any, now: int) -> Any:
-    """int64 ms, nulls as now."""
+    """int64 ms, nulls as now. Finer units are rounded down, before 1970 too."""
     if column is None:
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_timestamp(column.type):
-        column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
+    kind = column.type
+    is_time = pa.types.is_timestamp(kind)
+    if pa.types.is_date(kind) or is_time and kind.unit == "s":
+        column = pc.cast(column, pa.timestamp("ms", tz=kind.tz if is_time else None))
+    divisor = _PER_MS.get(kind.unit, 1) if is_time else 1
     column = pc.cast(column, pa.int64())
     if column.null_count:
-        column = pc.fill_null(column, now)
-    return column.to_numpy(zero_copy_only=False)
+        column = pc.fill_null(column, now * divisor)
+    numbers = column.to_numpy(zero_copy_only=False)
+    return numbers if divisor == 1 else numbers // divisor
 
 
 def native_partitions(column: Any) -> Any:
@@ -209,6 +222,9 @@ def native_headers(column: Any) -> tuple[Any, Column, Column] | None:
     kind = column.type
     if pa.types.is_null(kind):
         return None
+    if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(kind.value_type)
+        column = pc.cast(column, kind)
     if column.null_count:
         column = pc.coalesce(column, pa.scalar([], kind))
     if pa.types.is_map(kind):
@@ -218,7 +234,7 @@ def native_headers(column: Any) -> tuple[Any, Column, Column] | None:
         items = column.values
         keys, values = items.field("key"), items.field("value")
     else:
-        raise TypeError(f"headers are list<struct<key, value>> or map, not {kind}")
+        raise TypeError(f"the headers column is {kind}: make it list<struct<key, value>> or map")
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int32)
     native_keys, native_values = native_column(keys), native_column(values)
     assert native_keys is not None and native_values is not None

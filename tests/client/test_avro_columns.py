@@ -2,6 +2,7 @@
 
 import io
 import json
+import uuid
 
 import fastavro
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylog.client.errors import SerializationError
-from pylog.client.serialization.avro import arrow_type, avro_column
+from pylog.client.serialization.avro import Avro, arrow_type, avro_column
 from pylog.client.serialization.flat import flat_column
 from pylog.client.serialization.registry import Schema
 
@@ -161,3 +162,25 @@ def test_a_row_that_is_no_value_is_named(value):
     good = registry.value({"id": 1, "name": "x"}, 0)
     with pytest.raises(SerializationError, match="row 1|UTF-8"):
         native(registry, pa.array([good, value, good], pa.binary()))
+
+
+def test_columns_are_read_with_the_schema_that_values_are_read_with():
+    old, new = record(("a", "int")), record(("a", "int"), ("b", ["null", "string"]))
+    new["fields"][1]["default"] = None
+    registry = Registry(old, new)
+    column = pa.array([*registry.written([{"a": 1}]), *registry.written([{"a": 2, "b": "x"}], 1)])
+    for avro in (Avro(registry, new), Avro(registry, old, reader_schema=new)):
+        assert avro_column(column, registry, avro=avro).to_pylist() == [
+            avro.deserialize(row) for row in column.to_pylist()] == [
+            {"a": 1, "b": None}, {"a": 2, "b": "x"}]
+    assert avro_column(column, registry, old, Avro(registry, new)).to_pylist() == [
+        {"a": 1}, {"a": 2}]
+
+
+def test_uuids_are_texts():
+    kind = {"type": "string", "logicalType": "uuid"}
+    registry = Registry(record(("id", kind), ("others", {"type": "array", "items": kind})))
+    one, two = uuid.uuid4(), uuid.uuid4()
+    column = pa.array(registry.written([{"id": one, "others": [two]}, None]))
+    assert avro_column(column, registry).to_pylist() == [
+        {"id": str(one), "others": [str(two)]}, None]

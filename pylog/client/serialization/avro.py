@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -142,7 +143,8 @@ def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     known = avro or Avro(registry)
-    reader_schema = reader_schema if reader_schema is not None else known._reader
+    if reader_schema is None:       # As deserialize() has it.
+        reader_schema = known._reader if known._reader is not None else known._schema
     if reader_schema is None:
         first = next((row for row in column if row.is_valid), None)
         if first is None:
@@ -153,12 +155,23 @@ def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None
     found = flat_column(column, known.writer_schema, reader_schema, arrow_type(reader_schema))
     if found is not None:
         return found
-    reader = known if known._reader is not None else Avro(registry, reader_schema=reader_schema)
-    values = [None if row is None else reader.deserialize(row) for row in column.to_pylist()]
+    reader = Avro(registry, reader_schema=reader_schema)
+    reader._writers = known._writers
+    values = [None if row is None else without_uuids(reader.deserialize(row))
+              for row in column.to_pylist()]
     try:
         return pa.array(values, arrow_type(reader_schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as failure:
         raise SerializationError(f"values that do not fit their schema: {failure}") from failure
+
+
+def without_uuids(value: Any) -> Any:
+    """A value with its UUIDs as texts, which is what a column of them holds."""
+    if isinstance(value, dict):
+        return {name: without_uuids(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_uuids(inner) for inner in value]
+    return str(value) if isinstance(value, uuid.UUID) else value
 
 
 _PRIMITIVES = {"null": "null", "boolean": "bool_", "int": "int32", "long": "int64",

@@ -205,10 +205,11 @@ class _Records:
 
     def __init__(self, side: str, formats: Formats, form: Format, kind: Any):
 
-        from pylog.client.serialization.avro import Avro
+        from pylog.client.serialization.avro import Avro, without_uuids
 
         document = json.loads(form.schema)
         self._kind = kind
+        self._plain = without_uuids
         self._has_uuids = '"uuid"' in form.schema
         self._avro = Avro(formats.registry(), reader_schema=document, is_key=side == "key")
         self._unknown: set[bytes] = set()
@@ -258,14 +259,4 @@ class _Records:
             if len(self._unknown) < IDS_UNKNOWN_MAX:
                 self._unknown.add(row[:5])
             raise SerializationError(str(refused)) from refused
-        return _without_uuids(value) if self._has_uuids else value
-
-
-def _without_uuids(value: Any) -> Any:
-    import uuid
-
-    if isinstance(value, dict):
-        return {name: _without_uuids(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_uuids(inner) for inner in value]
-    return str(value) if isinstance(value, uuid.UUID) else value
+        return self._plain(value) if self._has_uuids else value
