@@ -12,6 +12,9 @@ from .errors import ConfigError
 from .listeners import PROTOCOLS, SASL_PROTOCOLS
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
+PORT_MAX = 65535
+# From a controller's port to the two of its etcd, where controllers share an address.
+ETCD_PORT_STEPS = (10_000, 20_000)
 VOTERS = 3      # The first hosts, so that more can be added behind them.
 
 Voter = namedtuple("Voter", ("node_id", "host", "port"))
@@ -102,6 +105,19 @@ def voters(settings) -> list[Voter]:
         host, _, port = address.rpartition(":")
         found.append(Voter(int(number), host.strip("[]"), int(port)))
     return found
+
+
+def etcd_ports(settings, voter: Voter) -> tuple[int, int]:
+    """The ports of a controller's etcd: (for controllers, for the other members).
+
+    Controllers that share an address get ports of their own, derived from their controller ports:
+    each node must compute the same ones.
+    """
+    if sum(other.host == voter.host for other in voters(settings)) <= 1:
+        return settings["quorum.etcd.client.port"], settings["quorum.etcd.peer.port"]
+    first, second = ((voter.port + step if voter.port + step <= PORT_MAX else voter.port - step)
+                     for step in ETCD_PORT_STEPS)
+    return first, second
 
 
 def has_quorum(settings) -> bool:

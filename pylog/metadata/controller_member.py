@@ -31,6 +31,7 @@ from pylog.metadata.local import limits_of
 from pylog.metadata.member import MemberMetadata
 from pylog.metadata.observer import together
 from pylog.metadata.office import Heard, Office
+from pylog.metadata.presence import Presence
 from pylog.metadata.quorum import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum_log import DIVERGED, PREFIX, QuorumLog
 from pylog.metadata.tail import Tail
@@ -52,6 +53,7 @@ class ControllerMember(MemberMetadata):
     that a new cluster begins with."""
 
     _log: QuorumLog
+    _presence: Presence | None = None
     _give_up_s = float("inf")        # When a start that finds no quorum ends, by the loop's clock.
 
     def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
@@ -72,7 +74,7 @@ class ControllerMember(MemberMetadata):
                 lambda address: Etcd([address], ssl_context=keys.ssl_context), prefix + END, now_ms)
             self.seats = Seats(
                 lambda addresses: Etcd(addresses, timeout_s=CALL_S, ssl_context=keys.ssl_context),
-                [_client_address(host) for host in self._hosts()], prefix)
+                {host.node_id: _client_address(host) for host in self._hosts()}, prefix)
         self.office: Office | None = None
         self._standing: asyncio.Task | None = None
 
@@ -110,8 +112,8 @@ class ControllerMember(MemberMetadata):
         self._renewal.look()
 
     def _hosts(self) -> list:
-        ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])
-        return [Host(voter.node_id, voter.host, *ports) for voter in self._voters]
+        return [Host(voter.node_id, voter.host, *clusters.etcd_ports(self._settings, voter))
+                for voter in self._voters]
 
     def _nearest_first(self) -> list:
         return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
@@ -136,6 +138,7 @@ class ControllerMember(MemberMetadata):
         named = await self._patiently(self._quorum.known_cluster_id)
         cluster_id = named or await self._unnamed_cluster(known_id)
         self._check_cluster(paths[0], known_id, cluster_id)
+        await self._claim_node()
         store, clean, known = self._open_directories(cluster_id)
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
@@ -149,6 +152,15 @@ class ControllerMember(MemberMetadata):
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
+
+    async def _claim_node(self) -> None:
+        """Raises StartError if another process acts for this node's id."""
+        own = next(voter for voter in self._voters if voter.node_id == self._node_id)
+        self._presence = Presence(self._quorum, self._node_id, own.host, own.port)
+        try:
+            await self._presence.claim(self._give_up_s)
+        except QuorumLost as error:
+            await self._pause(error)
 
     async def _unnamed_cluster(self, known_id: str | None) -> str:
         """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
@@ -304,10 +316,14 @@ class ControllerMember(MemberMetadata):
         tasks: list[asyncio.Task] = [loop.create_task(self.office.run())]
         if self._member is not None:
             tasks.append(loop.create_task(self._member.failed.wait()))
+        if self._presence is not None:
+            tasks.append(loop.create_task(self._presence.keep()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self._check_member()
-            await tasks[0]
+            for task in tasks:
+                if task.done():
+                    await task
         finally:
             for task in tasks:
                 task.cancel()
@@ -322,6 +338,8 @@ class ControllerMember(MemberMetadata):
         if self._standing is not None:
             self._standing.cancel()
             await asyncio.gather(self._standing, return_exceptions=True)
+        if self._presence is not None:
+            await self._presence.release()
         await in_thread(self._quorum.close)
         if self._member is not None:
             await self._member.stop()

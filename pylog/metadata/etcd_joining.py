@@ -88,9 +88,9 @@ class Joining:
                         raise await in_thread(self._occupied, seen) from None
                     raise StartError(
                         f"cannot start etcd of node {self._own.node_id} on {error}: address "
-                        "already in use. Stop the process that uses it, or set "
-                        "quorum.etcd.client.port and quorum.etcd.peer.port to free ports on every "
-                        "controller") from None
+                        "already in use. Stop the process that uses it, or choose free ports on "
+                        "every controller: quorum.etcd.client.port and quorum.etcd.peer.port, or "
+                        "the controllers' own ports where they share an address") from None
             except OSError as error:
                 raise StartError(
                     f"cannot start etcd of node {self._own.node_id} on {self._bind}: "

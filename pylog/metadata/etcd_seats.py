@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Seats:
-    """connect: list of "host:port" -> an Etcd. addresses: of all members. prefix: of the cluster's
-    keys."""
+    """connect: list of "host:port" -> an Etcd. addresses: node id -> of its member. prefix:
+    of the cluster's keys."""
 
-    def __init__(self, connect: Callable[[list], Etcd], addresses: list, prefix: str):
+    def __init__(self, connect: Callable[[list], Etcd], addresses: dict, prefix: str):
         self._connect = connect
         self._addresses = addresses
         self._prefix = prefix
@@ -35,7 +35,9 @@ class Seats:
     def remove(self, node_id: int) -> str:
         """Removes that controller's member, whether it runs or not; returns the member's id in
         hexadecimal. Blocks. Raises Refusal."""
-        client = self._connect(self._addresses)
+        # The removed member ends before it has answered.
+        client = self._connect([address for other, address in self._addresses.items()
+                                if other != node_id])
         try:
             return self._remove(client, node_id)
         except NotYet as error:

@@ -5,7 +5,8 @@ Invariants: (1) a node that stands by has all that is committed in its tail, but
   way; (2) a controller is appointed only once the tail holds every record before its epoch; (3)
   one that cannot renew its term, or whose append failed, is dismissed before it stands by again;
   (4) an office is taken from a holder who is alive only by that holder's own successor: whose
-  lease is gone, or whose controller listener refuses connections.
+  lease is gone, or whose controller listener refuses connections; (5) nothing is written to a
+  quorum whose keys are older than this node's copy of them.
 Source: Kafka's QuorumController (claim, renounce); Patroni (leases as hints of life).
 """
 
@@ -19,7 +20,7 @@ from functools import partial
 from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata.log import Conflict
-from pylog.metadata.quorum import Holder, QuorumLost, Term, Trimmed, View
+from pylog.metadata.quorum import Holder, KeysLost, QuorumLost, Term, Trimmed, View
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.metadata.threads import in_thread
 from pylog.peer.connection import Peer
@@ -80,6 +81,8 @@ class Office:
                     view))
             except Conflict as error:
                 log.info("another node is the controller", extra={"reason": str(error)})
+            except KeysLost as error:
+                await self._wait_for_keys(str(error))
             except QuorumLost as error:
                 log.warning("the quorum does not answer", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
@@ -88,6 +91,25 @@ class Office:
                 log.error("the metadata log cannot be written: tried again", extra={
                     "reason": str(error)})
                 await asyncio.sleep(SHORTAGE_S)
+
+    async def _wait_for_keys(self, reason: str) -> None:
+        """Waits a moment for an operator to restore the keys. Logs each loss once."""
+        if not self._quorum.lost_keys:
+            log.critical("the quorum has lost the cluster's keys: nothing can be decided until "
+                         "they are restored from a backup", extra={"reason": reason})
+        self._quorum.lost_keys = reason
+        await asyncio.sleep(POLL_S)
+
+    def _check_keys(self, view: View) -> None:
+        """Raises KeysLost: keeps (5)."""
+        end, epoch = self._log.end_offset, self._log.last_epoch
+        if view.end < end or view.epoch < epoch:
+            raise KeysLost(
+                f"{self._quorum.keys.name} has a metadata log of {view.end} records in epoch "
+                f"{view.epoch}, and this node has read {end} records up to epoch {epoch} from it")
+        if self._quorum.lost_keys:
+            log.info("the quorum has the cluster's keys again")
+            self._quorum.lost_keys = ""
 
     def stir(self) -> None:
         """There is news in the quorum: it is looked at now. Its watch may be slower, or silent
@@ -107,6 +129,7 @@ class Office:
             while True:
                 self._stirred.clear()
                 view = await in_thread(self._quorum.look)
+                self._check_keys(view)
                 await self.catch_up(view.end)
                 self._learn(view.holder)
                 if view.holder is None or view.holder.node_id == self._node_id:

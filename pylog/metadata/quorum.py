@@ -70,6 +70,10 @@ class QuorumLost(LogError):
         super().__init__(0, ErrorCode.NOT_CONTROLLER, text)
 
 
+class KeysLost(QuorumLost):
+    """The quorum answers, but its keys are older than what this node has read from it."""
+
+
 class TooLong(LogError):
     """More at once than a slot holds; nothing was appended."""
 
@@ -95,6 +99,7 @@ class Quorum:
         self.is_answering, self.is_full = True, False
         self.failures = self.appends = 0
         self.append_seconds = 0.0
+        self.lost_keys = ""                  # Why the keys are not this cluster's newest, or "".
         self._asking = threading.Lock()      # Of the next two.
         self._members: list[MemberState] = []
         self._members_due_s = float("-inf")
@@ -114,7 +119,10 @@ class Quorum:
 
     def _state_of(self, address: str) -> MemberState:
         began = self._seconds()
-        return self.keys.state_of(address)._replace(seconds=self._seconds() - began)
+        found = self.keys.state_of(address)._replace(seconds=self._seconds() - began)
+        if self.lost_keys and found.answers:
+            return found._replace(answers=False, reason=self.lost_keys)
+        return found
 
     def _key(self, name: str) -> str:
         return self._prefix + name
@@ -165,6 +173,41 @@ class Quorum:
             return done.succeeded or bool(done.rows[0]) and done.rows[0][0].value == text
 
         return self._tried(attempt)
+
+    # ---- the nodes ----------------------------------------------------------------------------
+
+    def claim_node(self, node_id: int, text: str, ttl_s: int, over: str | None) -> tuple:
+        """Puts a node's key with a new lease if it is absent, this process's, or has the text
+        `over`. Returns (lease, None), or (0, the text of another process). Raises QuorumLost."""
+        key, value = self._key(f"nodes/{node_id}"), text.encode()
+        lease = self._tried(lambda: self.keys.grant(ttl_s))
+
+        def attempt() -> tuple:
+            row = self.keys.get(key)
+            if row is not None and row.value not in (value, over and over.encode()):
+                return 0, row.value.decode()
+            done = self.keys.transact([Absent(key) if row is None else Is(*row)],
+                                      [Put(key, value, lease)], [Get(key)])
+            if done.succeeded:
+                return lease, None
+            raise Unknown("the node's key changed in between")
+
+        return self._tried(attempt)
+
+    def renew_node(self, node_id: int, text: str, lease: int, ttl_s: int) -> tuple:
+        """Prolongs the lease of a node's key, or puts the key again if its lease ended. Returns as
+        claim_node(). Raises QuorumLost."""
+        if self._tried(lambda: self.keys.keep_alive(lease)) > 0:
+            return lease, None
+        return self.claim_node(node_id, text, ttl_s, None)
+
+    def release_node(self, node_id: int, text: str) -> None:
+        """Removes a node's key if it has that text. One attempt, which never raises."""
+        key = self._key(f"nodes/{node_id}")
+        try:
+            self.keys.transact([Is(key, text.encode())], [Delete(key)])
+        except (KeysError, Unknown, Unreachable) as error:
+            log.info("the node's key stays until its lease ends", extra={"reason": str(error)})
 
     # ---- the office -----------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
                             "the same with --force")
 
     async def remove(asked: Cluster) -> str:
+        is_retry = False
         loop = asyncio.get_running_loop()
         until = loop.time() + RETRY_S
         while True:
@@ -63,6 +64,10 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
             if answer.error_code != ErrorCode.REQUEST_TIMED_OUT or loop.time() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
+            is_retry = True
+        if is_retry and answer.error_code == ErrorCode.VOTER_NOT_FOUND:
+            # An attempt whose response was lost has removed it.
+            return f"the member of controller {node} was removed"
         if answer.error_code:
             raise ToolError(inquiry.said(answer.error_code, answer.error_message,
                                          f"controller {node}"))

