@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SILENT_MS_MIN = 5000
 RETRY_S, PAUSE_S = 15.0, 1.0
+RETRIABLE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 
 
 @click.command(cls=Tool)
@@ -48,6 +49,9 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
         found = next((voter for voter in voters if voter.replica_id == node), None)
         if found is None:
             raise ToolError(f"controller {node} is not one of the voters")
+        if found.last_fetch_timestamp < 0:
+            raise ToolError(f"the active controller never reached controller {node}, which does "
+                            "not prove that it is gone: if it is, use --force")
         newest_ms = max(voter.last_fetch_timestamp for voter in voters)
         if newest_ms - found.last_fetch_timestamp < SILENT_MS_MIN:
             raise ToolError(f"controller {node} still answers: stop it first, or remove it all "
@@ -61,7 +65,7 @@ def replace(session: Session, node: int, force: bool, yes: bool) -> None:
             answer = await asked.send_any(messages.RemoveRaftVoterRequest(
                 cluster_id=None, voter_id=node, voter_directory_id=bytes(16)))
             # etcd changes no members until all of them were connected for five seconds.
-            if answer.error_code != ErrorCode.REQUEST_TIMED_OUT or loop.time() >= until:
+            if answer.error_code not in RETRIABLE or loop.time() >= until:
                 break
             await asyncio.sleep(PAUSE_S)
             is_retry = True
