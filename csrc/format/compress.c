@@ -198,19 +198,17 @@ static int64_t gzip_next(struct inflater *in) {
         if (state->block_state == ISAL_BLOCK_FINISH) {
             uint32_t left = state->avail_in;
             const uint8_t *at = state->next_in;
-            if (left == 0) {
+            /* Bytes behind the stream that begin no other stream are padding: Java ignores them. */
+            if (left < 2 || at[0] != 0x1f || at[1] != 0x8b) {
                 in->done = true;
                 return (int64_t)made;
-            }
-            if (left < 2 || at[0] != 0x1f || at[1] != 0x8b) {
-                return COMPRESS_E_CORRUPT;
             }
             /* The init clears the whole state; the output stays valid because it lies in the
              * window. */
             in->src = at;
-            int begun = gzip_begin(in);
-            if (begun < 0) {
-                return begun;
+            if (gzip_begin(in) < 0) {
+                in->done = true;
+                return (int64_t)made;
             }
         } else if (made == 0 && state->avail_in == in_before) {
             return COMPRESS_E_CORRUPT; /* cut short: neither input nor output moves */
@@ -230,8 +228,9 @@ static int64_t lz4_next(struct inflater *in) {
         }
         in->src += used;
         if (hint == 0) {
+            /* Java reads one frame and ignores what is behind it. */
             in->done = true;
-            return in->src == in->end ? (int64_t)made : COMPRESS_E_CORRUPT;
+            return (int64_t)made;
         }
         if (made > 0) {
             return (int64_t)made;

@@ -25,8 +25,9 @@ static uint32_t cleanable_count(const struct log *log, const struct log_clean_ru
     while (count + 1 < log->view.segment_count) {
         struct segment *s = log->view.segments[count];
         if (log->view.segments[count + 1]->base_offset > stable || !atomic_load(&s->sealed)) break;
+        /* Asks for the file's time at most once for each sealed segment without timestamps. */
         if (rules->min_compaction_lag_ms > 0 && s->base_offset >= rules->first_dirty &&
-            atomic_load(&s->largest_timestamp) > rules->now_ms - rules->min_compaction_lag_ms)
+            segment_written_ms(s) > rules->now_ms - rules->min_compaction_lag_ms)
             break;
         count++;
     }

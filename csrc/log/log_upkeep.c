@@ -49,14 +49,15 @@ static int64_t log_segment_end(const struct log *log, uint32_t i)
                                            : atomic_load(&log->ends.end_offset);
 }
 
-/* The largest timestamp of a segment; where no record is left that tells, of the next that has one:
- * it is older. -1: none. */
+/* The largest timestamp of a segment. Without one, a segment is no newer than its file, nor than
+ * the next segment that has a timestamp: compaction can leave a file that is much newer than its
+ * records. -1: not known. */
 static int64_t log_segment_time(const struct log *log, uint32_t i)
     REQUIRES_SHARED(log->view.access) {
-    int64_t time = -1;
-    for (; i < log->view.segment_count && time < 0; i++)
-        time = atomic_load(&log->view.segments[i]->largest_timestamp);
-    return time;
+    int64_t time = segment_written_ms(log->view.segments[i]), next = -1;
+    for (; i < log->view.segment_count && next < 0; i++)
+        next = atomic_load(&log->view.segments[i]->largest_timestamp);
+    return next >= 0 && (time < 0 || next < time) ? next : time;
 }
 
 /* How many segments from the front lie before the log's start or, with `by_settings`, are no

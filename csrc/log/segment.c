@@ -65,6 +65,7 @@ struct segment *segment_new(struct segment_home *home, int64_t base_offset, int6
     s->largest_timestamp_offset = -1;
     s->first_timestamp = -1;
     s->created_ms = -1;
+    s->modified_ms = -1;
     s->index_interval_bytes = 4096;
     s->last_indexed_time = INT64_MIN;
     lock_init(&s->index_lock);
@@ -135,6 +136,21 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
     lock_acquire(&s->home->dir->files_lock);
     segment_path_locked(s, extension, path);
     lock_release(&s->home->dir->files_lock);
+}
+
+int64_t segment_written_ms(struct segment *s) {
+    int64_t timestamp = atomic_load(&s->largest_timestamp);
+    if (timestamp >= 0) return timestamp;
+    int64_t modified_ms = atomic_load(&s->modified_ms);
+    if (modified_ms >= 0) return modified_ms;
+    char path[SEGMENT_PATH_BYTES];
+    struct stat st;
+    segment_path(s, "log", path);
+    if (fstatat(s->home->dir->fd, path, &st, 0) != 0) return -1;
+    modified_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    /* A writable file changes; a sealed one only when what it holds is cleaned. */
+    if (atomic_load(&s->sealed)) atomic_store(&s->modified_ms, modified_ms);
+    return modified_ms;
 }
 
 void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {

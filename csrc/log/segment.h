@@ -67,6 +67,7 @@ struct segment {
     _Atomic int64_t allocated; /* preallocated up to here; 0: never */
     _Atomic int64_t largest_timestamp,
         largest_timestamp_offset; /* offset: last of its batch; -1: not known */
+    _Atomic int64_t modified_ms; /* of a sealed segment's file; -1: not asked for yet */
     int64_t first_timestamp, created_ms;
     int32_t index_interval_bytes, since_entry_bytes, jitter_ms;
     _Atomic bool preallocating, sealed;
@@ -121,6 +122,10 @@ enum { SEGMENT_PATH_BYTES = 320 };
 void segment_path_locked(const struct segment *s, const char *extension,
                          char path[SEGMENT_PATH_BYTES]); /* files_lock */
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]);
+
+/* When the records of a segment were written, for retention and compaction: its largest timestamp
+ * or, where no record has one from 1970 on, the time of its file, as in Kafka. -1: not known. */
+int64_t segment_written_ms(struct segment *s);
 
 /* Opens when needed. 0 or -errno. `create`: a new empty file, whatever was there before. */
 int segment_pin(struct segment *s, bool create);

@@ -1,5 +1,6 @@
 """Compaction of one log: the newest record of each key stays, at its offset, and nothing else."""
 
+import os
 import random
 import shutil
 import struct
@@ -36,6 +37,20 @@ def cleaned(one, *, first_dirty=0, now_ms=NOW, size=1 << 20, step=1000, segment_
         return one_pass.figures()
     finally:
         one_pass.close()
+
+
+@pytest.mark.parametrize("timestamp", [-1, -5])
+def test_records_without_a_timestamp_are_compacted_by_the_time_of_their_file(tmp_path, timestamp):
+    one = opened(log.LogDir(tmp_path, 1))
+    for _ in range(60):
+        one.append(batch.build([(b"k", b"x" * 100, timestamp, [])]), NOW)
+    for path in tmp_path.glob("t-0/*.log"):
+        os.utime(path, (NOW / 1000, NOW / 1000))
+    one.flush()
+    assert cleaned(one, now_ms=NOW + 5_000, lag=10_000) is None
+    assert len(content(one)) == 60
+    assert cleaned(one, now_ms=NOW + 20_000, lag=10_000) is not None
+    assert len(content(one)) < 60
 
 
 def append(one, rows, *, now_ms=NOW, **options):

@@ -570,6 +570,21 @@ def test_a_log_in_a_garbage_cycle_goes_before_its_directory(tmp_path):
         gc.collect()
 
 
+@pytest.mark.parametrize("timestamp", [-1, -5, -86_400_000])
+def test_records_without_a_timestamp_from_1970_on_expire_by_the_time_of_their_file(
+        directory, timestamp):
+    config = {"internal.segment.bytes": 300, "retention.ms": 1_000, "file.delete.delay.ms": 0}
+    one = opened(directory, config=config)
+    for _ in range(4):
+        one.append(make(1, now=timestamp, size=200), NOW)
+    for path in Path(directory.path).glob("t-0/*.log"):
+        os.utime(path, (NOW / 1000, NOW / 1000))
+    one.upkeep(NOW + 999)
+    assert one.start_offset == 0
+    one.upkeep(NOW + 1_002)
+    assert one.start_offset == one.end_offset == 4
+
+
 def test_a_clock_that_jumps_deletes_by_the_records_times_and_nothing_early(directory):
     config = {"internal.segment.bytes": 300, "retention.ms": 1_000, "file.delete.delay.ms": 0}
     one = opened(directory, config=config)
