@@ -265,6 +265,11 @@ class ControllerMember(MemberMetadata):
                 "remove the keys of the cluster and run brokerd restore-quorum there")
         if found == PREFIX:
             return
+        if not await self._patiently(self._log.is_rebuildable):
+            raise StartError(
+                f"{self._quorum.keys.name} has neither the whole metadata log nor a snapshot of "
+                f"it, and the copy in {self._logs.paths[0]} is not proven to be the same log: "
+                "restore the keys from a backup")
         if found == DIVERGED:
             log.error("the metadata log here is not the cluster's: it is read again", extra={
                 "directory": self._logs.paths[0], "end": self._log.end_offset, "quorum_end": end})

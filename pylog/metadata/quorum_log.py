@@ -103,6 +103,10 @@ class QuorumLog(ObservedLog):
         return header.base_offset, bytes(
             memoryview(data)[position:position + BATCH_LENGTH_AT + header.batch_length])
 
+    def is_rebuildable(self) -> bool:
+        """Whether the quorum has its whole log, or a snapshot. Blocks. Raises QuorumLost."""
+        return self._quorum.batch_at(0) is not None or self._quorum.load_snapshot(0) is not None
+
     def start_over(self, keep: bool) -> None:
         """Begins an empty copy, to be read from the quorum again. keep: the old one stays beside it
         under another name. Blocks. Raises LogError's kinds, OSError."""

@@ -79,7 +79,7 @@ class World:
         member.controllers = SimpleNamespace(learned=self._did("learned"))
         member.tail = self.tail(Image())
         member.office = SimpleNamespace(catch_up=self._catch_up, stir=self._did("stir"))
-        self.lost_on_the_way = 0
+        self.lost_on_the_way, self.is_rebuildable = 0, True
         self.log(0)
 
     def _did(self, name, result=None):
@@ -97,6 +97,7 @@ class World:
 
         self.member._log = SimpleNamespace(
             compared_to=lambda end: compared, start_over=start_over,
+            is_rebuildable=lambda: self.is_rebuildable,
             end_offset=end, snapshot_end=77, load_snapshot=self._did("load_snapshot", snapshot),
             read_committed=lambda offset: iter([f"snapshot at {offset}"]),
             save_own_snapshot=self._did("save_own_snapshot"),
@@ -204,6 +205,15 @@ def test_a_log_that_is_not_proven_to_be_the_quorums_is_read_again(world, compare
     assert [call[0] for call in world.heard] == ["start_over", "store", "catch_up"]
     assert world.heard[0] == ("start_over", keeps) and world.heard[-1] == ("catch_up", end)
     assert world.member.tail is not before and world.member.tail.newest.offset == -1
+
+
+@pytest.mark.parametrize("compared", [DIVERGED, UNKNOWN])
+def test_a_log_that_the_quorum_cannot_give_again_is_kept(world, compared):
+    world.quorum.end, world.is_rebuildable = 12, False
+    world.log(9, compared=compared)
+    with pytest.raises(StartError, match="has neither the whole metadata log nor a snapshot"):
+        world.run(world.member._reach_the_end())
+    assert world.heard == []
 
 
 @pytest.mark.parametrize("call", ["found", "name"])
