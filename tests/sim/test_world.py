@@ -77,7 +77,7 @@ PLANTS = [
     (plants.snapshots_forget_producer_ids, 4),
     (plants.sessions_go_by_the_wall_clock, 5),
     (plants.coordinators_answer_before_their_records_are_durable, 130),
-    (plants.markers_are_sent_once, 213),
+    (plants.markers_are_sent_once, 100),
     (plants.what_is_so_is_proposed_again, 0),
 ]
 
