@@ -72,7 +72,6 @@ class ActiveController(Members):
             records += configs.sealed_anew(image, self._settings)
             await self._commit(records)
         self.tend(heard)
-        self.judge_all()
 
     def register(self, endpoints, directories, cordoned=(), first=()) -> None:
         """Makes this broker one that leads partitions.

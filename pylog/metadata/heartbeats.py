@@ -76,6 +76,11 @@ class Heartbeats:
         if connection != known.ended:
             known.connection = connection
 
+    def is_connected(self, broker_id: int) -> bool:
+        """Whether the connection of the broker's newest heartbeat is open."""
+        known = self._brokers.get(broker_id)
+        return known is not None and known.connection not in (0, known.ended)
+
     def counts(self, broker_id: int, connection: int) -> bool:
         """Whether a heartbeat that came on that connection says that its broker lives (4)."""
         return connection == 0 or self._brokers[broker_id].ended != connection

@@ -2,8 +2,9 @@
 
 Owns: what heartbeats said; the task that gives verdicts and looks after leaders.
 Invariants: (1) a heartbeat that changes nothing waits for no decision; (2) a broker is fenced when
-  its session is over, or when it has no connection and its listener refuses a dial; (3) a request
-  is answered once its records are in the log; its sender follows that itself.
+  its session is over; sooner only if its connection has ended, or it ran in the process of a
+  controller that is gone, and its inter-broker listener refuses connections; (3) a request is
+  answered once its records are in the log; its sender follows that itself.
 Source: KIP-631, KIP-841, KIP-497, KIP-858, KIP-966; Kafka's QuorumController.
 """
 
@@ -201,6 +202,11 @@ class Members(Decider):
         self._heartbeats.begin(self._image, _now_ns())
         if heard is not None:
             self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
+            # No connection to this controller shows whether that broker has ended. The others
+            # have a session: they have done nothing to be suspected. Keeps (2).
+            broker = self._image.brokers.get(heard.node_id)
+            if broker is not None and not broker.fenced:
+                self._begin_to_judge(heard.node_id)
         self._tending = asyncio.get_running_loop().create_task(
             supervisor.restarting("watch of brokers", self._tend))
 
@@ -271,13 +277,6 @@ class Members(Decider):
             return
         self._begin_to_judge(broker_id)
 
-    def judge_all(self) -> None:
-        """A new controller: whoever went together with the former one closed no connection to this
-        one. Keeps (2)."""
-        for broker_id, broker in self._image.brokers.items():
-            if not broker.fenced:
-                self._begin_to_judge(broker_id)
-
     def _begin_to_judge(self, broker_id: int) -> None:
         task = asyncio.get_running_loop().create_task(
             supervisor.reporting("watch of brokers", self._judge(broker_id), broker=broker_id))
@@ -286,8 +285,10 @@ class Members(Decider):
 
     async def _judge(self, broker_id: int) -> None:
         broker = self._image.brokers[broker_id]
-        if await verdicts.is_gone(broker.endpoints):
-            if self._image.brokers.get(broker_id) is broker:
+        if await verdicts.is_gone(broker.endpoints, self._settings.between_brokers):
+            # A broker that sends heartbeats on a connection that is open lives. Keeps (2).
+            if self._image.brokers.get(broker_id) is broker and \
+                    not self._known().is_connected(broker_id):
                 self._known().end(broker_id)
                 await self._watched("a broker that is gone is not fenced", lambda: self._fence(
                     broker_id, "it has no connection and its listener refuses"))

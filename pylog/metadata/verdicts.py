@@ -1,23 +1,29 @@
-"""Is a broker gone? What its listeners say when they are dialled.
+"""Checks whether a broker's process is gone by connecting to its inter-broker listener.
 
-Owns: the sockets of its dials.
-Invariants: (1) only a refused dial is a verdict: who does not answer may be slow or far away.
-Source: TCP: a host that is up resets a connection to a port that nobody listens on.
+Owns: the sockets of its probes.
+Invariants: (1) only a refused connection means that the process is gone: a broker that does not
+  answer may be slow or unreachable from here.
+Source: TCP: a host that is up resets a connection to a port without a listener.
 """
 
 import asyncio
 
-DIAL_S = 1.0
-# A process that ends closes its sockets one after another: its listener may be the last of them.
+PROBE_S = 1.0
+# A process that ends closes its sockets one after another; this listener may be the last of them.
 PAUSES_S = (0.0, 0.02, 0.1, 0.4)
 
 
-async def is_gone(endpoints) -> bool:
-    """Whether a listener of `endpoints` (host, port and more) refuses a dial, now or in a moment.
+async def is_gone(endpoints, listener: str) -> bool:
+    """Return True if the broker's listener of that name refuses a connection within 0.6 s.
+
+    endpoints: those that the broker registered (name, host, port and more). Other listeners than
+    the one between brokers are not probed: their advertised addresses are for clients, and need
+    not reach the broker from here.
     """
-    for pause_s in PAUSES_S if endpoints else ():
+    probed = [endpoint for endpoint in endpoints if endpoint.name == listener]
+    for pause_s in PAUSES_S if probed else ():
         await asyncio.sleep(pause_s)
-        for endpoint in endpoints:
+        for endpoint in probed:
             if await _refuses(endpoint.host, endpoint.port):
                 return True
     return False
@@ -25,7 +31,7 @@ async def is_gone(endpoints) -> bool:
 
 async def _refuses(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), DIAL_S)
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PROBE_S)
     except ConnectionRefusedError:
         return True
     except (OSError, TimeoutError):

@@ -2,6 +2,7 @@ import asyncio
 import random
 import socket
 import threading
+from types import SimpleNamespace
 
 from pylog.testing.ports import free_port
 from pylog.config import Settings
@@ -25,21 +26,29 @@ def registered(broker_id: int, port: int):
                log_dirs=[bytes([broker_id]) * 16])
 
 
-def test_a_new_controller_fences_whoever_went_with_the_former_one_before_its_session_ends():
+def test_a_new_controller_fences_the_broker_that_ended_with_the_former_one_at_once():
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as alive:
-            ports = alive.getsockname()[1], free_port()
+            # A client listener that does not reach its broker from here says nothing.
+            living, ended, refusing = registered(2, alive.getsockname()[1]), \
+                registered(3, free_port()), free_port()
+            living.end_points.insert(0, messages.RegisterBrokerRecord.BrokerEndpoint(
+                name="EXTERNAL", host="127.0.0.1", port=refusing, security_protocol=0))
             log = MemoryLog()
-            log.append([*controller.bootstrap(Image()), registered(2, ports[0]),
-                        registered(3, ports[1])], log.elect(3), 0)
+            log.append([*controller.bootstrap(Image()), living, ended], log.elect(3), 0)
             tail = Tail(Image())
             tail.replay(log.read(0))
             settings = Settings({"broker.session.timeout.ms": "600000"})
             decider = ActiveController(log, tail, NoLogs(), settings, random.Random(7), 1, "c")
-            await decider.begin(log.elect(1))
+            heard = SimpleNamespace(node_id=3, at_s=asyncio.get_running_loop().time())
+            await decider.begin(log.elect(1), heard=heard)
             async with asyncio.timeout(20):
                 while not tail.newest.brokers[3].fenced:
                     await asyncio.sleep(0.01)
+            # A heartbeat connection of the living one ends: it is probed, and not fenced.
+            assert not (await decider.heartbeat(heartbeat(2, 2), 7)).error_code
+            decider.connection_closed(7)
+            await asyncio.sleep(1)
             assert not tail.newest.brokers[2].fenced
             decider.resign()
     asyncio.run(run())

@@ -40,7 +40,8 @@ class World(MemoryLog):
             random.Random(7), 1, "c")
         monkeypatch.setattr(verdicts, "is_gone", self.is_gone)
 
-    async def is_gone(self, endpoints):
+    async def is_gone(self, endpoints, listener):
+        assert listener == "PLAINTEXT"
         self.judged.append(endpoints[0].port)
         await asyncio.sleep(0.1)
         return endpoints[0].port in self.gone
@@ -241,15 +242,50 @@ def test_a_session_of_hours_ends_after_hours(monkeypatch):
     world.run(go)
 
 
-@pytest.mark.parametrize(("gone", "fenced"), [((), []), ((2,), [2]), ((3,), [3])])
-def test_a_new_controller_judges_everybody_at_once(monkeypatch, gone, fenced):
-    world = World(monkeypatch, gone)
+@pytest.mark.parametrize(("former", "judged", "fenced"), [
+    (None, [], []), (2, [2], [2]), (3, [3], [3]), (4, [], [])])
+def test_a_new_controller_probes_only_the_broker_of_the_former_one(
+        monkeypatch, former, judged, fenced):
+    world = World(monkeypatch, gone=(2, 3))
 
     async def go():
         await world.at(1)
-        assert world.fenced == fenced and sorted(world.judged) == [2, 3]
+        assert world.judged == judged and world.fenced == fenced
+        await world.at(8.9)
+        assert world.fenced == fenced
+        await world.at(9.1)
+        assert world.fenced == [2, 3]
 
-    world.run(go)
+    world.run(go, heard=former and (former, 0))
+
+
+def test_a_former_controller_whose_listener_accepts_keeps_its_session(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.at(5)
+        assert world.judged == [2] and world.fenced == []
+
+    world.run(go, heard=(2, 0))
+
+
+def test_a_broker_that_sends_heartbeats_is_not_fenced_although_its_listener_refuses(monkeypatch):
+    world = World(monkeypatch, gone=(2,))
+
+    async def go():
+        await world.beat(2)
+        await world.at(1)
+        assert world.judged == [2] and world.fenced == []
+        world.controller.connection_closed(7)
+        await asyncio.sleep(0.05)
+        await world.beat(2, connection=8)
+        await world.at(2)
+        assert world.judged == [2, 2] and world.fenced == []
+        world.controller.connection_closed(8)
+        await world.at(3)
+        assert world.fenced == [2]
+
+    world.run(go, heard=(2, 0))
 
 
 @pytest.mark.parametrize(("closed", "judged"), [(7, [2]), (8, []), (1, [])])

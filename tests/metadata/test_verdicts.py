@@ -1,4 +1,4 @@
-"""Whether a broker is gone: what its listeners say when they are dialled, in virtual time."""
+"""Whether a broker is gone, from how its inter-broker listener answers, in virtual time."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,7 +8,8 @@ import pytest
 from pylog.metadata import verdicts
 from tests.metadata.virtual import run
 
-ENDPOINTS = [SimpleNamespace(host="a", port=1), SimpleNamespace(host="b", port=2)]
+ENDPOINTS = [SimpleNamespace(name="INTERNAL", host="a", port=1),
+             SimpleNamespace(name="EXTERNAL", host="b", port=2)]
 SILENT = "silent"
 
 
@@ -30,7 +31,7 @@ def judged(monkeypatch, answers, endpoints=ENDPOINTS):
 
         monkeypatch.setattr(asyncio, "open_connection", dial)
         began_s = loop.time()
-        return await verdicts.is_gone(endpoints), dials, opened, round(loop.time() - began_s, 3)
+        return await verdicts.is_gone(endpoints, "INTERNAL"), dials, opened, round(loop.time() - began_s, 3)
 
     return run(go)
 
@@ -39,17 +40,22 @@ def test_a_refused_dial_is_a_verdict_at_once(monkeypatch):
     assert judged(monkeypatch, [ConnectionRefusedError()]) == (True, [("a", 1)], [], 0)
 
 
-def test_any_listener_that_refuses_is_one_also_in_a_moment(monkeypatch):
-    gone, dials, opened, seconds = judged(monkeypatch, [None] * 5 + [ConnectionRefusedError()])
+def test_a_listener_that_refuses_a_moment_later_is_a_verdict(monkeypatch):
+    gone, dials, opened, seconds = judged(monkeypatch, [None] * 2 + [ConnectionRefusedError()])
     assert (gone, opened, seconds) == (True, [], 0.12)
-    assert dials == [("a", 1), ("b", 2)] * 3
+    assert dials == [("a", 1)] * 3
+
+
+def test_only_the_inter_broker_listener_is_probed(monkeypatch):
+    external = [endpoint for endpoint in ENDPOINTS if endpoint.name == "EXTERNAL"]
+    assert judged(monkeypatch, [ConnectionRefusedError()], external) == (False, [], [], 0)
 
 
 @pytest.mark.parametrize(("answer", "seconds"), [
-    (None, 0.52), (OSError("no route"), 0.52), (SILENT, 8.52)])
+    (None, 0.52), (OSError("no route"), 0.52), (SILENT, 4.52)])
 def test_who_accepts_or_says_nothing_is_not_gone(monkeypatch, answer, seconds):
     gone, dials, opened, took = judged(monkeypatch, [answer])
-    assert (gone, len(dials), opened, took) == (False, 8, [], seconds)
+    assert (gone, len(dials), opened, took) == (False, 4, [], seconds)
 
 
 def test_who_has_no_listeners_is_not_gone(monkeypatch):
