@@ -243,6 +243,7 @@ class GroupLags:
         recent = next(
             (sample for sample in samples if now - sample.seconds <= RATE_SECONDS), None)
         parts = self._described(lags, members, recent, now)
+        missing = row.offsets.keys() - {part.key for part in lags.parts}
         view = {
             "group": row.id, "state": row.state, "generation": row.generation,
             "members": [{**member, "partitions": len(member["partitions"]),
@@ -254,6 +255,9 @@ class GroupLags:
             "rate_seconds": round(now - recent.seconds, 1) if recent else 0.0,
             "history": self._coordinator.history(group_id, HISTORY_MAX),
             "lag_records": sum(part["lag_records"] for part in parts),
+            "missing_partitions": [
+                {"topic": topic, "partition": partition, "error": "no replica on this broker"}
+                for topic, partition in sorted(missing)],
             "lag_seconds": max((part["lag_seconds"] for part in parts), default=0.0),
             "partitions": parts}
         view["reasons"] = explain.reasons(view)

@@ -35,6 +35,9 @@ config providers.
 - **Exit codes**: 0 well, 1 it failed, 2 wrong usage, 130 Ctrl-C. An error is one line on stderr
   that names the nearest topic, group, setting or command for what was mistyped; never a traceback
   (`PYLOG_TRACEBACK=1` shows one for a bug).
+- **Totals** of records, bytes and lag that exclude partitions without a leader are lower bounds,
+  printed as `>=400`. The command names these partitions (`missing_partitions` with `--json`) and
+  exits with 1. The group lists do the same for groups whose coordinator cannot be reached.
 - **Colours and progress bars** are for terminals only, and `NO_COLOR` is heeded. A pipe gets plain
   columns, of any width.
 - **Completion** of commands, options, topics and groups: `eval "$(pylog completion bash)"`, also

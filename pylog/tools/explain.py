@@ -21,7 +21,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
-from pylog.tools import endpoint, lags
+from pylog.tools import endpoint, lags, totals
 from pylog.tools.command import GROUP, Tool
 from pylog.tools.printer import cell, span
 from pylog.tools.session import Session, ToolError
@@ -50,7 +50,9 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
             admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
-        if found is not None and _knows_pace(found):
+        # The endpoint leaves out the partitions that have no replica on the coordinator.
+        if found is not None and _knows_pace(found) and not found.get("missing_partitions"):
+            found["missing_partitions"] = []    # An older broker does not report them.
             return await _named(admin, {**found, "source": "metrics endpoint"}, session)
         sampled = await _sampled(admin, name, seconds, session)
         return await _named(admin, {
@@ -61,7 +63,13 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
     out = session.out
     if out.as_json:
         out.document(view)
-        return
+    else:
+        _print(session, view)
+    totals.check_complete(view["missing_partitions"])
+
+
+def _print(session: Session, view: dict[str, Any]) -> None:
+    out = session.out
     out.title(view["sentence"])
     for row in view["reasons"][1:]:
         out.line(f"  also: {row['text']}")
@@ -78,6 +86,9 @@ def sentence(view: dict[str, Any]) -> str:
     lag = view["lag_records"]
     if not any(row["committed_offset"] is not None for row in view["partitions"]):
         return f"{view['group']}: It has committed nothing yet, so there is no lag to report."
+    if not lag and view["missing_partitions"]:
+        count = counted(len(view["missing_partitions"]), "partition")
+        return f"{view['group']}: Its lag is unknown, because {count} cannot be read."
     if not lag:
         return f"{view['group']}: {view['reasons'][0]['text']}"
     behind = f" ({span(view['lag_seconds'])})" if view["lag_seconds"] else ""
@@ -149,7 +160,8 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
                     for member in last["members"]],
         "partitions": [_part(row, before.get((row["topic"], row["partition"])), taken)
                        for row in last["partitions"]]}
-    made["reasons"] = reasons(made)
+    is_unknown = not made["lag_records"] and made["missing_partitions"]
+    made["reasons"] = [] if is_unknown else reasons(made)
     return made
 
 

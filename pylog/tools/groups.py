@@ -17,7 +17,7 @@ from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.counts import counted
-from pylog.tools import explain, history, inquiry, lags
+from pylog.tools import explain, history, inquiry, lags, totals
 from pylog.tools.command import GROUP, Look, Tools, confirmed
 from pylog.tools.moments import moment
 from pylog.tools.printer import span
@@ -57,7 +57,7 @@ groups.add_command(history.history)
 def list_groups(session: Session, pattern: str | None, is_long: bool,
                 states: tuple[str, ...]) -> None:
     """List groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         listed, failed = await inquiry.groups(admin.cluster)
         rows = [row for row in listed
                 if fnmatch.fnmatchcase(row["group"], pattern or "*")
@@ -66,11 +66,14 @@ def list_groups(session: Session, pattern: str | None, is_long: bool,
             amounts = await lags.totals(admin, [row["group"] for row in rows])
             for row in rows:
                 row.update(amounts[row["group"]])
+                if row["error"] is not None:
+                    failed[f"group {row['group']}"] = row["error"]
         return rows, failed
 
     rows, failed = session.administer(work)
     session.out.rows(rows, LONG if is_long else LISTED, empty="no groups")
     inquiry.check_complete(failed)
+    totals.check_complete(part for row in rows for part in row.get("missing_partitions", ()))
 
 
 @groups.command(cls=Look)
@@ -85,8 +88,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     out = session.out
     if out.as_json:
         out.document(found)
-        return
-    for at, row in enumerate(found):
+    for at, row in enumerate([] if out.as_json else found):
         if at:
             out.line()
         out.title(row["group"])
@@ -97,6 +99,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.line(f"  lag          {_lag_text(row)}")
         out.line()
         out.table(row["partitions"], PARTS, empty="it has committed nothing")
+    totals.check_complete(part for row in found for part in row["missing_partitions"])
 
 
 def _lag_text(row: dict[str, Any]) -> str:
@@ -117,9 +120,11 @@ def members(session: Session, name: str) -> None:
         own = [row for row in found["partitions"] if row["member_id"] == member["member_id"]]
         ages = [row["lag_seconds"] for row in own if row["lag_seconds"] is not None]
         rows.append({**member, "partition_count": len(own),
-                     "lag_records": sum(row["lag_records"] or 0 for row in own),
-                     "lag_seconds": max(ages) if ages else None, "assigned": _assigned(own)})
+                     "lag_records": lags.total_of(own),
+                     "lag_seconds": max(ages) if ages else None,
+                     "missing_partitions": lags.missing_of(own), "assigned": _assigned(own)})
     session.out.rows(rows, MEMBERS, empty=f"{name} has no members ({found['state']})")
+    totals.check_complete(part for row in rows for part in row["missing_partitions"])
 
 
 def _assigned(parts: list[dict[str, Any]]) -> str:

@@ -27,6 +27,7 @@ FIRST_BATCH_BYTES = 65_536
 FETCH_VERSION_MAX = 12  # Later ones name topics by id: no use for a request by itself.
 FENCED_BROKERS_VERSION = 2  # Of DescribeCluster (KIP-1073).
 GROUPS_VERSION_MAX = 9  # Of OffsetFetch and OffsetCommit, likewise.
+GROUPS_TOPIC = "__consumer_offsets"
 
 
 def error_name(code: int) -> str:
@@ -209,6 +210,18 @@ async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
     return both
 
 
+def unread(parts: Iterable[TopicPartition], first: Mapping[TopicPartition, Any],
+           last: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
+    """[{topic, partition, error}] of the partitions whose ends() are not known."""
+    rows = []
+    for part in parts:
+        failed = [str(found.get(part)) for found in (last, first)
+                  if not isinstance(found.get(part), int)]
+        if failed:
+            rows.append({"topic": part.topic, "partition": part.partition, "error": failed[0]})
+    return rows
+
+
 def _offset(value: Any) -> Any:
     return value[0] if isinstance(value, tuple) else value
 
@@ -327,7 +340,10 @@ async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
 
 
 async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
-    """Bytes of each partition, of its largest replica where there are several."""
+    """Bytes of each partition, of its largest replica where there are several.
+
+    A partition is missing if no broker that answers has it.
+    """
     found: dict[TopicPartition, int] = {}
     rows, _ = await log_dirs(cluster)
     for row in rows:
@@ -338,8 +354,9 @@ async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 
 # Groups
 
-async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """([{group, state, type, protocol, coordinator}] by name, {broker that lists none: reason})."""
+async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """([{group, state, type, protocol, coordinator}] by name, {where groups are missing: reason}).
+    """
     async def ask(node: int) -> list[dict[str, Any]]:
         answer = await cluster.send(node, messages.ListGroupsRequest())
         if answer.error_code:
@@ -348,7 +365,8 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[int, str]
                  "type": row.group_type or "classic", "protocol": row.protocol_type,
                  "coordinator": node} for row in answer.groups]
 
-    nodes = sorted(cluster.metadata.nodes)
+    metadata = await cluster.refresh([GROUPS_TOPIC])
+    nodes = sorted(metadata.nodes)
     ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
     found: list[dict[str, Any]] = []
     failed = {}
@@ -356,22 +374,29 @@ async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[int, str]
         if isinstance(outcome, list):
             found += outcome
         elif isinstance(outcome, (KafkaError, ToolError)):
-            failed[node] = str(outcome)
+            failed[f"broker {node}"] = str(outcome)
         else:
             raise outcome
+    # No broker lists the groups of a partition without a leader, and none reports an error.
+    info = metadata.topics.get(GROUPS_TOPIC)
+    leaderless = [number for number in (info.partitions if info else ())
+                  if metadata.leader(GROUPS_TOPIC, number) < 0]
+    if leaderless:
+        failed[f"{GROUPS_TOPIC}:{','.join(map(str, leaderless))}"] = \
+            error_name(ErrorCode.LEADER_NOT_AVAILABLE)
     return sorted(found, key=lambda row: row["group"]), failed
 
 
 async def groups_of(cluster: Cluster, kind: str, pattern: str | None
-                    ) -> tuple[list[dict[str, Any]], dict[int, str]]:
+                    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The same of a type, with names that fit a pattern of the shell; None: all of it."""
     rows, failed = await groups(cluster)
     return [row for row in rows if row["type"].lower() == kind
             and fnmatch.fnmatchcase(row["group"], pattern or "*")], failed
 
 
-def check_complete(failed: Mapping[int, str]) -> None:
-    """Raise ToolError if groups of some brokers are missing from what was printed."""
+def check_complete(failed: Mapping[str, str]) -> None:
+    """Raise ToolError if groups are missing from what was printed. failed: of groups()."""
     if failed:
-        raise ToolError("the groups of these brokers are missing: " + "; ".join(
-            f"broker {node} ({reason})" for node, reason in failed.items()))
+        raise ToolError("groups are missing, namely those of " + "; ".join(
+            f"{place} ({reason})" for place, reason in failed.items()))

@@ -3,7 +3,8 @@
 Owns: nothing.
 Invariants: (1) lag in records is from the committed offset, or the log's start where that is later,
   to the high watermark; in seconds it is the age of the first record that is not committed;
-  (2) a partition without a committed offset has no lag: None.
+  (2) a partition without a committed offset has no lag: None; (3) a total lag excludes partitions
+  whose ends are unknown, and the group's missing_partitions lists them.
 Source: kafka-consumer-groups for the meaning of lag; any Kafka broker has what is asked here.
 """
 
@@ -17,6 +18,7 @@ from pylog.client.errors import GroupIdNotFoundError, KafkaError
 from pylog.client.offsets import LATEST, TopicPartition
 from pylog.config.errors import nearest
 from pylog.tools import inquiry
+from pylog.tools.totals import total
 from pylog.tools.session import ToolError
 
 AT_ONCE = 16  # Groups that are asked about at the same time.
@@ -54,13 +56,30 @@ async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True)
         owned_by = owner.get(TopicPartition(row["topic"], row["partition"]))
         row["member_id"] = owned_by["member_id"] if owned_by else None
         row["client_id"] = owned_by["client_id"] if owned_by else None
-    known = [row["lag_records"] for row in found if row["lag_records"] is not None]
     ages = [row["lag_seconds"] for row in found if row["lag_seconds"] is not None]
     return {"group": group, "state": group_row.state, "type": group_row.type,
             "assignor": group_row.assignor,
             "coordinator": group_row.coordinator, "members": members,
-            "lag_records": sum(known) if known else None,
-            "lag_seconds": max(ages) if ages else None, "partitions": found}
+            "lag_records": total_of(found), "lag_seconds": max(ages) if ages else None,
+            "missing_partitions": missing_of(found), "partitions": found}
+
+
+def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of partitions() that have a lag, known or not."""
+    return [row for row in rows
+            if row["committed_offset"] is not None and row["committed_offset"] >= 0]
+
+
+def total_of(rows: list[dict[str, Any]]) -> int | None:
+    """The lag of rows of partitions(); None if nothing is committed or no lag is known."""
+    having = _counted(rows)
+    return total(row["lag_records"] for row in having) if having else None
+
+
+def missing_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """[{topic, partition, error}] of what total_of() excludes."""
+    return [{name: row[name] for name in ("topic", "partition", "error")}
+            for row in _counted(rows) if row["error"]]
 
 
 async def partitions(admin: Admin, parts: list[TopicPartition],
@@ -70,10 +89,12 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
     await cluster.refresh({part.topic for part in parts})
     first, last = await inquiry.ends(cluster, parts)
     stable = await inquiry.offsets(cluster, dict.fromkeys(parts, LATEST), 1)
+    errors = {TopicPartition(row["topic"], row["partition"]): row["error"]
+              for row in inquiry.unread(parts, first, last)}
     found, wanted = [], {}
     for part in parts:
         low, high, at = first.get(part), last.get(part), committed.get(part)
-        is_known = isinstance(low, int) and isinstance(high, int)
+        is_known = part not in errors
         lag = None
         if isinstance(low, int) and isinstance(high, int) and at is not None and at >= 0:
             lag = max(0, high - max(at, low))
@@ -85,7 +106,7 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
             "start_offset": low if is_known else None, "end_offset": high if is_known else None,
             "last_stable_offset": edge[0] if isinstance(edge, tuple) else None,
             "lag_records": lag, "lag_seconds": 0.0 if lag == 0 else None,
-            "error": None if is_known else str(high)})
+            "error": errors.get(part)})
     if now_ms is not None and wanted:
         times = await inquiry.times(cluster, wanted)
         for part, row in zip(parts, found):
@@ -95,30 +116,36 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
 
 
 async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
-    """{group: {members, lag_records, partitions}} of many groups, offsets asked for once."""
+    """{group: {members, partitions, lag_records, missing_partitions, error}} of many groups.
+
+    Requests the ends of each partition once. error: why a group could not be described.
+    """
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def one(group: str) -> tuple[Any, dict[TopicPartition, Any]]:
+    async def one(group: str) -> tuple[Any, dict[TopicPartition, Any], str | None]:
         async with room:
             try:
                 groups, offsets = await asyncio.gather(
                     admin.describe_consumer_groups([group]),
                     admin.list_consumer_group_offsets(group))
-            except KafkaError:
-                return None, {}  # Gone meanwhile, or of a kind that has neither.
-            return groups[group], offsets
+            except GroupIdNotFoundError:
+                return None, {}, None   # Deleted since it was listed, or of a kind without offsets.
+            except KafkaError as error:
+                return None, {}, inquiry.told(error)
+            return groups[group], offsets, None
 
     asked = await asyncio.gather(*[one(name) for name in names])
-    every = sorted({part for _, offsets in asked for part in offsets})
+    every = sorted({part for _, offsets, _ in asked for part in offsets})
     await admin.cluster.refresh({part.topic for part in every})
     first, last = await inquiry.ends(admin.cluster, every)
     found = {}
-    for name, (row_of_group, offsets) in zip(names, asked):
-        lags = []
-        for part, row in offsets.items():
-            low, high = first.get(part), last.get(part)
-            if isinstance(low, int) and isinstance(high, int):
-                lags.append(max(0, high - max(row.offset, low)))
+    for name, (row_of_group, offsets, error) in zip(names, asked):
+        missing = inquiry.unread(sorted(offsets), first, last)
+        unknown = {(row["topic"], row["partition"]) for row in missing}
+        lags = [None if part in unknown else max(0, last[part] - max(row.offset, first[part]))
+                for part, row in offsets.items()]
         found[name] = {"members": len(row_of_group.members) if row_of_group is not None else None,
-                       "partitions": len(offsets), "lag_records": sum(lags) if lags else None}
+                       "partitions": len(offsets) if error is None else None,
+                       "lag_records": total(lags) if lags else None,
+                       "missing_partitions": missing, "error": error}
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pylog.client.cluster import Cluster
-from pylog.tools import inquiry
+from pylog.tools import inquiry, totals
 from pylog.tools.command import TOPIC, Look
 from pylog.tools.moments import moment, shown
 from pylog.tools.session import Session
@@ -51,7 +51,11 @@ def offsets(session: Session, names: tuple[str, ...], at: str | None, latest_tim
         return [_at(part, found.get(part), last.get(part)) for part in parts]
 
     rows = session.run(work)
-    session.out.rows(rows, ENDS if time_ms is None and not latest_time else AT)
+    is_ends = time_ms is None and not latest_time
+    session.out.rows(rows, ENDS if is_ends else AT)
+    totals.check_complete({**row, "error": value} for row in rows for value in (
+        (row["end_offset"], row["start_offset"]) if is_ends else (row["offset"],))
+        if not isinstance(value, int))
 
 
 def _ends(part: Any, first: Any, last: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from pylog.tools.escapes import escaped
+from pylog.tools.totals import AtLeast
 
 GOOD, BAD, DULL, WARN = "green", "bold red", "dim", "yellow"
 _NUMBERS = (int, float)
@@ -243,7 +244,8 @@ def size(value: int | None) -> str:
         if amount < 1024 or unit == "TiB":
             break
         amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+    mark = ">=" if isinstance(value, AtLeast) else ""
+    return f"{mark}{amount:.0f} {unit}" if unit == "B" else f"{mark}{amount:.1f} {unit}"
 
 
 def span(seconds: float | None) -> str:

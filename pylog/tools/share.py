@@ -40,7 +40,7 @@ share.add_command(dead_letters.purge)
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
     """List share groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await inquiry.groups_of(admin.cluster, "share", pattern)
 
     rows, failed = session.administer(work)

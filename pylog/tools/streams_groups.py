@@ -19,7 +19,7 @@ from pylog.client.descriptions import (
 from pylog.client.errors import GroupIdNotFoundError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.counts import counted
-from pylog.tools import inquiry, lags
+from pylog.tools import inquiry, lags, totals
 from pylog.tools.command import GROUP, Look, Tools
 from pylog.tools.printer import span
 from pylog.tools.session import Session
@@ -45,7 +45,7 @@ def streams() -> None:
 @click.pass_obj
 def list_groups(session: Session, pattern: str | None) -> None:
     """List Streams groups. PATTERN has * and ? as in a shell."""
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    async def work(admin: Admin) -> tuple[list[dict[str, Any]], dict[str, str]]:
         return await inquiry.groups_of(admin.cluster, "streams", pattern)
 
     rows, failed = session.administer(work)
@@ -65,8 +65,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     out = session.out
     if out.as_json:
         out.document(found)
-        return
-    for at, row in enumerate(found):
+    for at, row in enumerate([] if out.as_json else found):
         if at:
             out.line()
         out.title(row["group"])
@@ -82,6 +81,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         out.table(row["subtopologies"], TOPOLOGY, empty="it has no topology")
         out.line()
         out.table(row["partitions"], PARTS, empty="it reads nothing")
+    totals.check_complete(part for row in found for part in row["missing_partitions"])
 
 
 @streams.command(cls=Look)
@@ -118,7 +118,6 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
         task = StreamsTask(reads.get(entry["topic"], ""), entry["partition"])
         entry["task"] = _task(task) if task in runs else None
         entry["client_id"] = runs.get(task)
-    known = [entry["lag_records"] for entry in found if entry["lag_records"] is not None]
     return {"group": name, "state": row.state, "coordinator": row.coordinator,
             "group_epoch": row.group_epoch, "assignment_epoch": row.assignment_epoch,
             "topology_epoch": row.topology_epoch,
@@ -127,7 +126,8 @@ async def _view(admin: Admin, name: str, now_ms: Any) -> dict[str, Any]:
                                "repartition_sinks": part.repartition_sinks,
                                "changelogs": part.changelogs} for part in row.subtopologies],
             "members": [_member(member) for member in row.members],
-            "lag_records": sum(known) if known else None, "partitions": found}
+            "lag_records": lags.total_of(found), "missing_partitions": lags.missing_of(found),
+            "partitions": found}
 
 
 async def _read(admin: Admin, topics: list[str]) -> list[TopicPartition]:

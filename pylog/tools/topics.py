@@ -21,10 +21,10 @@ from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.protocol.errors import ErrorCode
-from pylog.tools import inquiry, resources
+from pylog.tools import inquiry, resources, totals
 from pylog.tools.branching import branch
 from pylog.tools.command import TOPIC, Look, Tools, confirmed, pairs
-from pylog.tools.printer import size
+from pylog.tools.printer import cell, size
 from pylog.tools.record_deletion import delete_records
 from pylog.tools.session import Session, ToolError
 
@@ -59,7 +59,9 @@ def list_topics(session: Session, pattern: str | None, is_long: bool, internal: 
             await _add_amounts(cluster, rows, made)
         return made
 
-    session.out.rows(session.run(work), LONG if is_long else LISTED, empty="no topics")
+    found = session.run(work)
+    session.out.rows(found, LONG if is_long else LISTED, empty="no topics")
+    totals.check_complete(part for row in found for part in row.get("missing_partitions", ()))
 
 
 async def _add_amounts(cluster: Cluster, rows: list[Any], made: list[dict[str, Any]]) -> None:
@@ -67,8 +69,18 @@ async def _add_amounts(cluster: Cluster, rows: list[Any], made: list[dict[str, A
     bytes_of = await inquiry.sizes(cluster)
     for info, row in zip(rows, made):
         parts = [TopicPartition(info.name, number) for number in info.partitions]
-        row["records"] = sum(filter(None, (_between(first, last, part) for part in parts)))
-        row["bytes"] = sum(bytes_of.get(part, 0) for part in parts)
+        row["records"] = totals.total(_between(first, last, part) for part in parts)
+        row["bytes"] = totals.total(bytes_of.get(part) for part in parts)
+        row["missing_partitions"] = _missing(parts, first, last, bytes_of)
+
+
+def _missing(parts: list[TopicPartition], first: dict[Any, Any], last: dict[Any, Any],
+             bytes_of: dict[TopicPartition, int]) -> list[dict[str, Any]]:
+    """[{topic, partition, error}] of the partitions that totals exclude."""
+    missing = inquiry.unread(parts, first, last)
+    named = {(row["topic"], row["partition"]) for row in missing}
+    return missing + [{"topic": part.topic, "partition": part.partition, "error": "unknown size"}
+                      for part in parts if part not in bytes_of and part not in named]
 
 
 def _between(first: dict[Any, Any], last: dict[Any, Any], part: TopicPartition) -> int | None:
@@ -76,8 +88,11 @@ def _between(first: dict[Any, Any], last: dict[Any, Any], part: TopicPartition) 
     return high - low if isinstance(low, int) and isinstance(high, int) else None
 
 
-async def _parts(cluster: Cluster, rows: list[Any]) -> list[dict[str, Any]]:
-    first, last = await inquiry.ends(cluster, inquiry.partitions_of(rows))
+async def _parts(cluster: Cluster, rows: list[Any]
+                 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(one row for each partition, those of them that totals exclude)."""
+    parts = inquiry.partitions_of(rows)
+    first, last = await inquiry.ends(cluster, parts)
     bytes_of = await inquiry.sizes(cluster)
     found = []
     for info in rows:
@@ -90,7 +105,7 @@ async def _parts(cluster: Cluster, rows: list[Any]) -> list[dict[str, Any]]:
                 "offline": list(part.offline_replicas),
                 "start_offset": first.get(at), "end_offset": last.get(at),
                 "records": _between(first, last, at), "bytes": bytes_of.get(at)})
-    return found
+    return found, _missing(parts, first, last, bytes_of)
 
 
 @topics.command(cls=Look)
@@ -100,7 +115,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     """Describe topics (names or patterns): id, settings that are not defaults, partitions."""
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         rows = await inquiry.topics(cluster, names)
-        parts = await _parts(cluster, rows)
+        parts, missing = await _parts(cluster, rows)
         made = []
         for info in rows:
             configs = await resources.described(cluster, resources.TOPIC, info.name)
@@ -109,8 +124,9 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
                 "topic": info.name, "id": resources.uuid_text(info.id),
                 "internal": info.is_internal, "partition_count": len(own),
                 "replicas": max((len(part["replicas"]) for part in own), default=0),
-                "records": sum(part["records"] or 0 for part in own),
-                "bytes": sum(part["bytes"] or 0 for part in own),
+                "records": totals.total(part["records"] for part in own),
+                "bytes": totals.total(part["bytes"] for part in own),
+                "missing_partitions": [part for part in missing if part["topic"] == info.name],
                 "configs": {row["name"]: row["value"] for row in configs
                             if row["source"] == "topic"},
                 "partitions": own})
@@ -119,11 +135,11 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     found = session.run(work)
     if session.out.as_json:
         session.out.document(found)
-        return
-    for at, row in enumerate(found):
+    for at, row in enumerate([] if session.out.as_json else found):
         if at:
             session.out.line()
         _describe(session, row)
+    totals.check_complete(part for row in found for part in row["missing_partitions"])
 
 
 def _describe(session: Session, row: dict[str, Any]) -> None:
@@ -131,7 +147,7 @@ def _describe(session: Session, row: dict[str, Any]) -> None:
     out.title(row["topic"])
     out.line(f"  id          {row['id']}")
     out.line(f"  partitions  {row['partition_count']} x {counted(row['replicas'], 'replica')}")
-    out.line(f"  records     {row['records']}  ({size(row['bytes'])})")
+    out.line(f"  records     {cell(row['records'])}  ({size(row['bytes'])})")
     for number, (name, value) in enumerate(row["configs"].items()):
         out.line(f"  {'settings' if number == 0 else '':<10}  {name}={value}")
     out.line()
@@ -152,7 +168,8 @@ def partitions(session: Session, names: tuple[str, ...], under_replicated: bool,
         else:
             metadata = await inquiry.all_topics(cluster)
             rows = [row for _, row in sorted(metadata.topics.items())]
-        return await _parts(cluster, rows)
+        found, _ = await _parts(cluster, rows)
+        return found
 
     found = session.run(work)
     if under_replicated:

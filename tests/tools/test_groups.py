@@ -328,4 +328,6 @@ def test_the_lag_of_a_group_is_unknown_where_no_end_is_known(monkeypatch):
     monkeypatch.setattr(inquiry, "ends", ends)
     for ends.of, lag in (({part: "LEADER_NOT_AVAILABLE"}, None), ({part: 5}, 0)):
         assert asyncio.run(lags.totals(admin, ["g"])) == {
-            "g": {"members": 0, "partitions": 1, "lag_records": lag}}
+            "g": {"members": 0, "partitions": 1, "lag_records": lag, "error": None,
+                  "missing_partitions": [] if lag == 0 else [
+                      {"topic": "t", "partition": 0, "error": "LEADER_NOT_AVAILABLE"}]}}
