@@ -113,6 +113,7 @@ def test_a_lease_that_ended_is_put_again(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps(
-    process_identity() | {"boot": "another machine", "pid": 1 << 30})])
+    process_identity() | {"boot": "another machine", "pid": 1 << 30})],
+    ids=["empty", "list", "object", "another machine"])
 def test_a_process_elsewhere_is_never_proven_dead(text):
     assert not is_gone(text)
