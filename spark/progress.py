@@ -75,7 +75,8 @@ def _offsets(given: Any) -> dict[tuple[str, str], int]:
     given = json.loads(given) if isinstance(given, str) else given
     rows = given.items() if isinstance(given, Mapping) else ()
     return {(topic, number): offset for topic, offsets in rows
-            if isinstance(offsets, Mapping) for number, offset in offsets.items()}
+            if isinstance(offsets, Mapping) for number, offset in offsets.items()
+            if isinstance(offset, int)}  # The topic's id is a string.
 
 
 class Journal:

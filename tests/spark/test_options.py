@@ -5,7 +5,7 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.spark.options import read_options, write_options
 from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
-from pylog.client.spark.source import from_json, limited, to_json
+from pylog.client.spark.source import limited
 
 NOW = 1_700_000_000_000
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
@@ -71,11 +71,6 @@ def test_a_streaming_query_may_have_a_name():
     found = write_options({"kafka.bootstrap.servers": "h:1", "topic": "out", "queryName": "totals",
                            "checkpointLocation": "state/"})
     assert found.topic == "out" and "queryname" not in found.settings
-
-
-def test_streaming_offsets_survive_their_json():
-    given = {TopicPartition("a", 0): 5, TopicPartition("a", 11): 0, TopicPartition("b", 2): 9}
-    assert from_json(to_json(given)) == given
 
 
 def test_a_trigger_limit_is_shared_by_what_waits_and_kept_exactly():

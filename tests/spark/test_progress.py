@@ -15,8 +15,8 @@ def reported(number, run="r1", name="rows", **more):
         "durationMs": {"addBatch": 300, "triggerExecution": 400},
         "stateOperators": [{"numRowsTotal": 70, "numRowsDroppedByWatermark": 3,
                             "customMetrics": {"numDroppedDuplicateRows": 9}}],
-        "sources": [{"endOffset": '{"raw": {"0": 10, "1": 20}}',
-                     "latestOffset": '{"raw": {"0": 15, "1": 30}}'}],
+        "sources": [{"endOffset": '{"raw": {"0": 10, "1": 20, "topicId": "a"}}',
+                     "latestOffset": '{"raw": {"0": 15, "1": 30, "topicId": "a"}}'}],
         "observedMetrics": {"decoded": {"unreadable": 1}, "enriched": {"written": 87}}, **more}
 
 

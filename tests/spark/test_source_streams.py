@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pylog.client.errors import ConfigError
+from pylog.client.spark.checkpoint import Positions
 from pylog.client.spark.options import read_options
 from pylog.client.spark.source import PylogSource
 from spark import cluster
@@ -35,7 +36,7 @@ def stream(target, request):
 
 
 def rows(offsets):
-    return sum(end for ends in offsets.values() for end in ends.values())
+    return sum(Positions.from_json(offsets).offsets.values())
 
 
 def test_a_batch_waits_for_the_least_of_records(stream):

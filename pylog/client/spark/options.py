@@ -73,6 +73,10 @@ class ReadOptions:
     push_filters: bool
     formats: Formats
 
+    def named_topics(self) -> set[str]:
+        """The topics that the options name; none with a pattern."""
+        return {*self.topics, *(tp.topic for tp in self.assigned)}
+
 
 def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> ReadOptions:
     """Raises ConfigError."""

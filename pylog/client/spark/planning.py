@@ -3,22 +3,24 @@
 Owns: the consumer that asks the cluster, while it plans.
 Invariants: (1) splits of a partition are disjoint and together its stretch; (2) a stretch never
   begins before the log does unless data loss is an error, which the task then raises.
-Source: KIP-79 (offsets by time), KIP-113 (sizes of logs).
+Source: KIP-79 (offsets by time), KIP-113 (sizes of logs), KIP-516 (topic ids).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
+from pylog.client import positions
 from pylog.client.admin import Admin
 from pylog.client.consumer import Consumer
 from pylog.client.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
+from pylog.client.metadata import TopicInfo
 from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+from pylog.client.spark.checkpoint import Offsets, Positions
 from pylog.client.spark.options import Bound, ReadOptions
 from pylog.client.spark.ranges import Stretch
 
-Offsets = dict[TopicPartition, int]
 _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms",
           "default.api.timeout.ms")
 
@@ -39,40 +41,60 @@ class Planner:
     def close(self) -> None:
         self.consumer.close()
 
-    def partitions(self) -> list[TopicPartition]:
-        """Those that the options name, as they are now. Raises UnknownTopicOrPartitionError."""
-        options = self.options
-        if options.assigned:
-            known = self._known({partition.topic for partition in options.assigned})
-            missing = [partition for partition in options.assigned if partition not in known]
-            if missing:
-                raise UnknownTopicOrPartitionError(f"no such partition: {missing[0]}")
-            return list(options.assigned)
+    def partitions(self, optional: Container[str] = ()) -> dict[TopicPartition, bytes]:
+        """The partitions that the options select now, each with its topic id.
+
+        optional: topics that may be missing. Raises UnknownTopicOrPartitionError for the others.
+        """
+        options, topics = self.options, self._topics()
         if options.pattern:
             wanted = re.compile(options.pattern)
-            return [TopicPartition(topic, number)
-                    for topic, numbers in sorted(self.consumer.list_topics().items())
-                    if wanted.fullmatch(topic) for number in numbers]
-        return self._known(options.topics)
+            return {TopicPartition(name, number): topic.id for name, topic in sorted(topics.items())
+                    if wanted.fullmatch(name) for number in topic.partitions}
+        known = {TopicPartition(name, number): topics[name].id
+                 for name in options.topics or {tp.topic for tp in options.assigned}
+                 if _is_listed(name, topics, optional) for number in topics[name].partitions}
+        if not options.assigned:
+            return known
+        for tp in options.assigned:
+            if tp not in known and tp.topic not in optional:
+                raise UnknownTopicOrPartitionError(f"no such partition: {tp}")
+        return {tp: known[tp] for tp in options.assigned if tp in known}
 
-    def _known(self, topics: Iterable[str]) -> list[TopicPartition]:
-        listed = self.consumer.list_topics()
-        for topic in topics:
-            if topic not in listed:
-                raise UnknownTopicOrPartitionError(f"no such topic: {topic!r}")
-        return [TopicPartition(topic, number) for topic in topics for number in listed[topic]]
+    def _topics(self) -> dict[str, TopicInfo]:
+        """Every topic of the cluster that a consumer may read."""
+        core = self.consumer._core
+        metadata = self.consumer._run(core.cluster.retry(core.cluster.every_topic))
+        return {name: topic for name, topic in metadata.topics.items()
+                if not (topic.is_internal and core.settings["exclude.internal.topics"])}
 
-    def starts(self, partitions: list[TopicPartition]) -> Offsets:
-        return self._at(self.options.starting, partitions)
+    def starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._at(self.options.starting, list(partitions))
 
-    def ends(self, partitions: list[TopicPartition]) -> Offsets:
-        return self._at(self.options.ending, partitions)
+    def ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._at(self.options.ending, list(partitions))
+
+    def start_positions(self) -> Positions:
+        """Where a new query starts."""
+        partitions = self.partitions()
+        return Positions.of(self.starts(partitions), _topic_ids(partitions))
+
+    def end_positions(self, optional: Container[str]) -> Positions:
+        """The current end offsets. optional: topics that may be missing."""
+        partitions = self.partitions(optional)
+        return Positions.of(self.latest(partitions), _topic_ids(partitions))
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self.consumer.beginning_offsets(list(partitions))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self.consumer.end_offsets(list(partitions))
+
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """End offsets that include open transactions, whatever the isolation level is."""
+        found = self.consumer._run(positions.list_offsets(
+            self.consumer._core.cluster, dict.fromkeys(partitions, LATEST)))
+        return {tp: at.offset for tp, at in found.items() if at is not None}
 
     def _at(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
         if bound.kind == "earliest":
@@ -109,8 +131,8 @@ class Planner:
         """For a batch query."""
         partitions = self.partitions()
         starts, ends = self.starts(partitions), self.ends(partitions)
-        return [Stretch(*partition, starts[partition], ends[partition]) for partition in partitions
-                if starts[partition] < ends[partition]]
+        return [Stretch(*tp, starts[tp], ends[tp], topic_id=topic_id)
+                for tp, topic_id in partitions.items() if starts[tp] < ends[tp]]
 
     def split(self, stretches: list[Stretch]) -> list[Stretch]:
         """Cuts stretches by splitBytes, minPartitions and maxRecordsPerPartition. Keeps (1)."""
@@ -136,7 +158,11 @@ class Planner:
 
     def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
         """On disk per offset, as the leaders report it; {} when they do not."""
-        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches]
+        listed = self._topics()
+        # The tasks report partitions that no longer exist.
+        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches
+                      if stretch.topic in listed
+                      and stretch.partition in listed[stretch.topic].partitions]
         sizes: dict[tuple[str, int], int] = {}
         try:
             with Admin({name: value for name, value in self.options.settings.items()
@@ -151,6 +177,16 @@ class Planner:
         earliest, latest = self.earliest(partitions), self.latest(partitions)
         return {partition: sizes[partition] / max(1, latest[partition] - earliest[partition])
                 for partition in partitions if partition in sizes}
+
+
+def _is_listed(name: str, topics: dict[str, TopicInfo], optional: Container[str]) -> bool:
+    if name not in topics and name not in optional:
+        raise UnknownTopicOrPartitionError(f"no such topic: {name!r}")
+    return name in topics
+
+
+def _topic_ids(partitions: dict[TopicPartition, bytes]) -> dict[str, bytes]:
+    return {tp.topic: topic_id for tp, topic_id in partitions.items()}
 
 
 def _listed(partitions: Iterable[TopicPartition]) -> str:

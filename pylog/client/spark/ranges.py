@@ -8,6 +8,7 @@ Source: KIP-74, KIP-98 (aborted transactions), KIP-516 (topic ids).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,35 +16,44 @@ from typing import Any, NamedTuple
 from pylog.client import fetch_answer
 from pylog.client.cluster import Cluster
 from pylog.client.driver import Driver
-from pylog.client.errors import FatalError, KafkaTimeoutError, UnsupportedByBrokerError, raise_for
+from pylog.client.errors import (
+    FatalError, KafkaError, KafkaTimeoutError, UnsupportedByBrokerError, error, raise_for,
+)
 from pylog.client.fetch_answer import TOPIC_IDS, FetchedPartition
 from pylog.client.settings import CONSUMER, Settings
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
 
+_LOG = logging.getLogger("pylog.client")
+_GONE = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.UNKNOWN_TOPIC_ID)}
 _SLACK_S = 5.0
 _SPARE_BYTES = 1 << 16
 
 
 class Stretch(NamedTuple):
-    """Offsets [start, end) of one partition. size: in bytes, as well as it is known; 0: not."""
+    """Offsets [start, end) of one partition. size: in bytes, as well as it is known; 0: not.
+    topic_id: of the topic that the offsets belong to; zero bytes accept any topic of this name."""
 
     topic: str
     partition: int
     start: int
     end: int
     size: int = 0
+    topic_id: bytes = ZERO_UUID
 
 
 class DataLossError(FatalError):
     """Records that were to be read are gone from the log; one line that names failOnDataLoss."""
 
 
+def data_loss(what: str) -> DataLossError:
+    return DataLossError(f"{what}, so data may have been lost. Set failOnDataLoss to false to "
+                         "continue with the records that exist.")
+
+
 def lost(stretch: Stretch, offset: int, what: str) -> DataLossError:
-    return DataLossError(
-        f"{stretch.topic}-{stretch.partition}: data may have been lost: offset {offset} was to be "
-        f"read next, but {what}. Set failOnDataLoss to false to go on with what is there.")
+    return data_loss(f"Cannot read {stretch.topic}-{stretch.partition} at offset {offset}: {what}")
 
 
 class Piece(NamedTuple):
@@ -71,14 +81,20 @@ class RangeReader:
 
     def __iter__(self) -> Iterator[Piece]:
         position, end = self.stretch.start, self.stretch.end
-        self._cluster = self._driver.run(self._open())
+        self._cluster = self._driver.run(Cluster(self.settings).start())
         ahead = None
         try:
             ahead = self._driver.submit(self._fetch(position))
             last_s = time.monotonic()
             while position < end:
                 assert ahead is not None, position
-                position, row, frame = ahead.result()
+                try:
+                    position, row, frame = ahead.result()
+                except KafkaTimeoutError as failure:
+                    if not self._is_gone(failure):
+                        raise
+                    self._report_loss(position, "the topic was deleted or re-created", failure)
+                    return
                 ahead = None
                 following = fetch_answer.end_of(row.records) if len(row.records) else None
                 if following is None:
@@ -101,6 +117,7 @@ class RangeReader:
     def _past(self, position: int, row: FetchedPartition, last_s: float) -> int:
         """Where to go on when nothing came. Raises once that has lasted too long."""
         if position < row.log_start_offset:
+            self._report_loss(position, f"the log starts at {row.log_start_offset}")
             return row.log_start_offset
         if time.monotonic() - last_s > self._patience_s:
             raise KafkaTimeoutError(
@@ -119,10 +136,21 @@ class RangeReader:
             self._spare *= 2
         return min(self._fetch_bytes, left + self._spare)
 
-    async def _open(self) -> Cluster:
-        cluster = await Cluster(self.settings).start()
-        await cluster.topic(self.stretch.topic)
-        return cluster
+    def _report_loss(self, position: int, what: str, cause: KafkaError | None = None) -> None:
+        """Raises DataLossError, or logs a warning where the options allow data loss."""
+        failure = lost(self.stretch, position, what)
+        if self.fail_on_data_loss:
+            raise failure from cause
+        _LOG.warning("%s-%d: skipping records from offset %d: %s", self.stretch.topic,
+                     self.stretch.partition, position, what)
+
+    def _is_gone(self, failure: KafkaTimeoutError) -> bool:
+        """Return True if the topic was missing until the timeout.
+
+        Wait for the timeout: right after a topic is created, some brokers still list the old one.
+        """
+        cause = failure.__cause__
+        return isinstance(cause, KafkaError) and cause.code in _GONE
 
     async def _fetch(self, position: int) -> tuple[int, FetchedPartition, Any]:
         """(position, the partition's row, its frame to be released)."""
@@ -135,6 +163,8 @@ class RangeReader:
         info = await cluster.leader(topic, number)
         connection = await cluster.connection(info.leader)
         topic_id = cluster.metadata.topic_id(topic)
+        if ZERO_UUID not in (topic_id, self.stretch.topic_id) and topic_id != self.stretch.topic_id:
+            raise error(ErrorCode.UNKNOWN_TOPIC_ID, context=f"{topic} was re-created")
         version = connection.version(messages.FetchRequest)
         if topic_id == ZERO_UUID:
             version = min(version, TOPIC_IDS - 1)
@@ -159,7 +189,7 @@ class RangeReader:
         return position, row, frame
 
     async def _out_of_range(self, position: int) -> int:
-        """Where the log begins now, or the stretch's end when it lies outside it."""
+        """Where to continue: at the log start, or at the stretch's end if the log ends before."""
         from pylog.client import positions
         from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
 
@@ -168,9 +198,7 @@ class RangeReader:
         ends = (await positions.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
         if begins is None or ends is None:
             raise UnsupportedByBrokerError(f"{tp}: the broker lists no offsets for it")
-        what = f"the log holds [{begins.offset}, {ends.offset})"
-        if self.fail_on_data_loss:
-            raise lost(self.stretch, position, what)
-        if position < begins.offset:
-            return int(begins.offset)
-        return self.stretch.end
+        if begins.offset <= position < ends.offset:
+            return position  # A new leader had not caught up: fetch the same offset again.
+        self._report_loss(position, f"the log has offsets {begins.offset} to {ends.offset}")
+        return int(begins.offset) if position < begins.offset else self.stretch.end

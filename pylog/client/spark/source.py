@@ -1,17 +1,18 @@
 """The data source "pylog" of Spark's Python Data Source API: batch and streaming, in and out.
 
 Owns: the readers; a streaming reader keeps one consumer for planning.
-Invariants: (1) the offsets of a streaming query are the connector's JSON, {topic: {partition:
-  next offset}}, so exact across restarts; (2) a batch never goes past the offsets it was planned
-  with; (3) what pickles is options and stretches, never a connection.
+Invariants: (1) the positions of a streaming query are in Spark's checkpoint only, so exact across
+  restarts; (2) a batch never goes past the offsets it was planned with; (3) what pickles is options
+  and stretches, never a connection; (4) lost records are an error, or at least a warning.
 Source: PySpark's Python Data Source API (4.2), Structured Streaming + Kafka Integration Guide.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +30,16 @@ from pyspark.sql.types import (
 from pylog.client.errors import ConfigError
 from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
+from pylog.client.spark.checkpoint import Offsets, Positions
 from pylog.client.spark.decoding import decoders
 from pylog.client.spark.filters import Pushed
 from pylog.client.spark.formats import checked, columns, with_schemas
 from pylog.client.spark.options import ReadOptions, read_options, write_options
-from pylog.client.spark.planning import Offsets, Planner
-from pylog.client.spark.ranges import RangeReader, Stretch, lost
+from pylog.client.spark.planning import Planner
+from pylog.client.spark.ranges import RangeReader, Stretch, data_loss
+from pylog.protocol.codec import ZERO_UUID
 
+_LOG = logging.getLogger("pylog.client")
 HEADERS = ArrayType(StructType([StructField("key", StringType(), False),
                                 StructField("value", BinaryType())]), False)
 COLUMNS = StructType([
@@ -149,8 +153,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.schema = schema
         self._planner: Planner | None = None
-        self._target: Offsets | None = None
+        self._target: Positions | None = None
         self._triggered_s = -math.inf
+        self._replaced_ids: set[bytes] = set()
+        self._warned: set[str] = set()
 
     @property
     def planner(self) -> Planner:
@@ -162,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None}  # Keeps (3).
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_json(self.planner.starts(self.planner.partitions()))
+        return self.planner.start_positions().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         least, most = self.options.offsets_per_trigger_min, self.options.offsets_per_trigger
@@ -171,27 +177,74 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(least) if least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.planner.latest(self.planner.partitions())
+        self._target = self.planner.end_positions(optional=self.options.named_topics())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begun, ends = from_json(start), self._ends()
-        gone = begun.keys() - ends.keys()
-        if gone and self.options.fail_on_data_loss and self._target is None:
-            tp = min(gone)
-            raise lost(Stretch(*tp, 0, 0), begun[tp], "the partition is gone")
-        for tp in gone:
-            ends[tp] = begun[tp]
-        starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
-        for tp, end in ends.items():
-            # A topic that was made anew ends before the query's position.
-            if end < starts[tp] and self.options.fail_on_data_loss:
-                raise lost(Stretch(*tp, 0, 0), starts[tp], f"the log ends at {end}")
-            ends[tp] = max(end, starts[tp])
+        begun = Positions.from_json(start)
+        latest = self._latest(begun)
+        starts, ends = self._checked(begun, latest)
+        if self._target is not None:
+            ends = _up_to_target(starts, ends, latest.topic_ids, self._target)
         if self._waits(sum(ends[tp] - starts[tp] for tp in ends), limit):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
-        return to_json(ends)
+        return Positions.of(ends, {**begun.topic_ids, **latest.topic_ids}).to_json()
+
+    def _latest(self, begun: Positions) -> Positions:
+        """The current end positions of the topics that exist."""
+        found = self.planner.end_positions(optional=begun.topics())
+        # Right after a topic was re-created, some brokers still list the old one.
+        stale = {topic for topic, topic_id in found.topic_ids.items()
+                 if topic_id in self._replaced_ids}
+        ends = {tp: end for tp, end in found.offsets.items() if tp.topic not in stale}
+        ends.update({tp: at for tp, at in begun.offsets.items() if tp.topic in stale})
+        latest = Positions.of(ends, {**found.topic_ids, **{
+            topic: begun.topic_ids[topic] for topic in stale & begun.topic_ids.keys()}})
+        behind = {tp: at for tp, at in begun.offsets.items() if latest.offsets.get(tp, at) < at}
+        if behind and self.options.settings.get("isolation.level") == "read_committed":
+            # An open transaction hides records. These are not lost.
+            there = self.planner.high_watermarks(behind)
+            latest.offsets.update({tp: at for tp, at in behind.items() if there.get(tp, 0) >= at
+                                   and begun.topic_ids.get(tp.topic) in (
+                                       None, latest.topic_ids.get(tp.topic))})
+        return latest
+
+    def _checked(self, begun: Positions, latest: Positions) -> tuple[Offsets, Offsets]:
+        """Where the next batch starts and could end. Keeps (4)."""
+        starts = dict(begun.offsets)
+        for topic in sorted(begun.recreated_topics(latest)):
+            self._report_loss(f"Topic {topic} was deleted and re-created",
+                              "reading the new topic from its start")
+            if topic in begun.topic_ids:
+                self._replaced_ids.add(begun.topic_ids[topic])
+            starts = {tp: at for tp, at in starts.items() if tp.topic != topic}
+        added = self.planner.earliest(latest.offsets.keys() - starts.keys())
+        for tp, earliest in sorted(added.items()):
+            if earliest > 0:
+                self._report_loss(f"The log of the new partition {tp} starts at {earliest}, not 0",
+                                  "reading it from there")
+        starts.update(added)
+        ends = {}
+        for tp, at in sorted(starts.items()):
+            end = latest.offsets.get(tp)
+            if end is None:
+                self._report_loss(f"Partition {tp} no longer exists (position {at})",
+                                  "keeping its position")
+            elif end < at:
+                self._report_loss(f"The log of {tp} ends at {end}, before the position {at}",
+                                  f"continuing at {end}")
+                starts[tp] = end
+            ends[tp] = at if end is None else end
+        return starts, ends
+
+    def _report_loss(self, what: str, action: str) -> None:
+        """Raises DataLossError, or logs each loss once where the options allow data loss."""
+        if self.options.fail_on_data_loss:
+            raise data_loss(what)
+        if what not in self._warned:
+            self._warned.add(what)
+            _LOG.warning("%s: data may have been lost; %s (failOnDataLoss is false)", what, action)
 
     def _waits(self, waiting: int, limit: ReadLimit) -> bool:
         """Whether a batch is not worth it yet. Neither AvailableNow nor Once waits."""
@@ -203,20 +256,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s = now_s
         return False
 
-    def _ends(self) -> Offsets:
-        if self._target is not None:
-            return dict(self._target)
-        return self.planner.latest(self.planner.partitions())
-
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json(self.planner.latest(self.planner.partitions()))
+        return self.planner.end_positions(optional=self.options.named_topics()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, ends = from_json(start), from_json(end)
-        starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
-        stretches = [Stretch(*tp, starts[tp], ends[tp]) for tp in sorted(ends)
-                     if starts[tp] < ends[tp]]
+        begun, ends = Positions.from_json(start), Positions.from_json(end)
+        recreated = begun.recreated_topics(ends)
+        starts = {tp: at for tp, at in begun.offsets.items() if tp.topic not in recreated}
+        starts.update(self._log_starts(ends.offsets.keys() - starts.keys()))
+        stretches = [Stretch(*tp, starts[tp], ends.offsets[tp],
+                             topic_id=ends.topic_ids.get(tp.topic, ZERO_UUID))
+                     for tp in sorted(ends.offsets) if starts[tp] < ends.offsets[tp]]
         return [Split(stretch) for stretch in self.planner.split(stretches)]
+
+    def _log_starts(self, partitions: Set[TopicPartition]) -> Offsets:
+        """Where to read partitions that have no position yet. A batch that runs again finds
+        records that were deleted since: 0 makes that an error."""
+        starts = dict.fromkeys(partitions, 0)
+        if partitions and not self.options.fail_on_data_loss:
+            there = self.planner.partitions(optional=self.options.named_topics())
+            starts.update(self.planner.earliest(partitions & there.keys()))
+        return starts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
@@ -228,6 +288,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+
+
+def _up_to_target(starts: Offsets, ends: Offsets, topic_ids: dict[str, bytes], target: Positions
+                  ) -> Offsets:
+    """Cut ends off at a target that was fixed earlier. Topics and partitions that were created
+    after that have no rows in this query."""
+    return {tp: min(end, max(starts[tp], target.offsets.get(tp, 0)))
+            if target.topic_ids.get(tp.topic) == topic_ids.get(tp.topic) else starts[tp]
+            for tp, end in ends.items()}
 
 
 def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
@@ -243,15 +312,3 @@ def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
             shares[tp] += 1
             left -= 1
     return {tp: starts[tp] + share for tp, share in shares.items()}
-
-
-def to_json(offsets: Offsets) -> dict[str, Any]:
-    made: dict[str, dict[str, int]] = {}
-    for tp, offset in sorted(offsets.items()):
-        made.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return made
-
-
-def from_json(given: dict[str, Any]) -> Offsets:
-    return {TopicPartition(topic, int(number)): int(offset)
-            for topic, rows in given.items() for number, offset in rows.items()}
