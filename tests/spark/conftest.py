@@ -28,7 +28,8 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def standalone(tmp_path):
-    """The URL of a master with two workers of one core each."""
+    """The URL of a master with two workers of one core each. Each worker has its own address: Spark
+    starts a speculative task on another host only."""
     import pyspark
 
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -37,10 +38,10 @@ def standalone(tmp_path):
     deploy = "org.apache.spark.deploy"
     environment = {**os.environ, "SPARK_HOME": str(program.parent.parent),
                    "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    place = ["--host", "127.0.0.1", "--webui-port", "0"]
-    commands = [[f"{deploy}.master.Master", *place, "--port", str(port)]] + [
-        [f"{deploy}.worker.Worker", *place, "--cores", "1", "--memory", "1g", "--work-dir",
-         str(tmp_path / f"worker-{number}"), url] for number in range(2)]
+    place = ["--webui-port", "0", "--host"]
+    commands = [[f"{deploy}.master.Master", *place, "127.0.0.1", "--port", str(port)]] + [
+        [f"{deploy}.worker.Worker", *place, f"127.0.0.{number}", "--cores", "1", "--memory", "1g",
+         "--work-dir", str(tmp_path / f"worker-{number}"), url] for number in (1, 2)]
     children = []
     with open(tmp_path / "cluster.out", "ab") as out:
         for command in commands:

@@ -56,14 +56,16 @@ def test_a_decision_is_read_back_as_it_was_written():
 
 def test_a_decision_names_several_hundred_tasks_within_what_brokers_take(random_source):
     id_ = "a-sink-with-quite-a-long-name-as-they-tend-to-be"
-    parts = tuple(Prepared(Task("q", 6, number, random_source.randrange(2)).transactional_id(id_),
-                           random_source.randrange(1000, 10_000), random_source.randrange(32_000))
+    right = Prepared(id_, 4711, 31_000)
+    parts = tuple(Prepared(Task("q", 6, number, 1_000_000 + random_source.randrange(600))
+                           .transactional_id(id_, right), random_source.randrange(1000, 10_000), 0)
                   for number in range(300))
     row = Decision(6, "6190aeaf-f1b5-4d09-8a63-226754421310", parts).row()
     assert len(row.metadata.encode()) <= METADATA_BYTES_MAX
 
 
-def test_each_try_of_a_task_has_a_transaction_of_its_own():
-    ids = {Task("q", 6, number, attempt).transactional_id("orders")
-           for number in range(20) for attempt in range(4)}
-    assert len(ids) == 80 and "orders" not in ids
+def test_each_attempt_of_a_task_has_its_own_transactional_id():
+    rights = [Prepared("orders", 7, 0), Prepared("orders", 7, 1), Prepared("orders", 71, 0)]
+    ids = {Task("q", 6, number, attempt).transactional_id("orders", right)
+           for number in range(20) for attempt in range(15) for right in rights}
+    assert len(ids) == 900 and "orders" not in ids

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.worker import python_streaming_sink_runner, write_into_data_source
 from pyspark.worker_util import pickleSer
 
-from pylog.client import Admin, KafkaError, TopicPartition
+from pylog.client import Admin, KafkaError, Producer, TopicPartition
 from pylog.client.errors import ConfigError
 from pylog.client.spark.decisions import Task
 from pylog.client.spark.source import PylogSource
@@ -43,7 +43,7 @@ class WorkersQuery(Query):
     def run(self, plan, batch, number, rows, attempt=0):
         TaskContext._setTaskContext(None)
         TaskContext.from_json({
-            "stageId": 7, "partitionId": number, "attemptNumber": attempt, "taskAttemptId": 70,
+            "stageId": 7, "partitionId": number, "attemptNumber": 0, "taskAttemptId": 70 + attempt,
             "cpus": 1, "resources": {}, "localProperties": {
                 "streaming.sql.batchId": str(batch), "sql.streaming.queryId": self.name}})
         try:
@@ -217,6 +217,35 @@ def test_the_try_that_spark_has_taken_counts_whichever_came_last(query):
     assert query.seen() == wanted(0)
 
 
+def test_second_attempt_with_the_same_number_leaves_the_first_transaction_open(target):
+    query = WorkersQuery(target.bootstrap)  # Both attempts have attemptNumber 0.
+    plan = query.plan()
+    taken = [query.run(plan, 0, 0, [b"0-a"]), query.run(plan, 0, 1, [b"0-b"], attempt=1)]
+    query.run(plan, 0, 0, [b"0-a"], attempt=2)
+    query.end(taken, 0, is_abort=False)
+    assert query.seen() == ["0-a", "0-b"]
+
+
+def test_late_task_of_an_earlier_driver_leaves_the_next_drivers_transactions_open(query):
+    late = query.plan()
+    plan = query.plan()
+    taken = query.tasks(plan, 0)
+    query.run(late, 0, 0, (b"a", b"b"))  # Its task attempt id is that of the new driver's task.
+    query.writer().commit(taken, 0)
+    assert query.seen() == wanted(0)
+
+
+def test_transactions_that_an_older_version_left_open_are_ended(query):
+    with Producer(bootstrap_servers=query.bootstrap,
+                  transactional_id=f"{query.sink}-task-3-0") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(query.topic, b"stray", partition=0)
+        producer.flush()
+        query.whole(0)
+        assert query.seen() == wanted(0)
+
+
 def test_a_driver_that_was_thought_dead_can_decide_nothing_any_more(query):
     late = query.tasks(query.plan(), 0)
     plan = query.plan()
@@ -283,7 +312,7 @@ def test_parts_that_were_aborted_after_their_batch_was_decided_are_told(query, m
     limit[0] = None
     with Admin(bootstrap_servers=query.bootstrap) as admin:
         admin.fence_producers([answers[1].part.transactional_id])
-    with pytest.raises(KafkaError, match="batch 0 was decided.*task-1-0.*records are lost"):
+    with pytest.raises(KafkaError, match="batch 0 was decided.*task-1-.*records are lost"):
         query.whole(0)
 
 

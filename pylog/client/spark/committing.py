@@ -146,7 +146,8 @@ class Committer:
     async def _end_strays(self, admin: Admin, named: set[str]) -> None:
         """What tries of tasks left open that were killed, or that Spark did not take: readers of
         committed records would wait for these. Keeps (3)."""
-        ours = re.compile(re.escape(self.sink) + r"-task-\d+-\d+")
+        # Older versions ended the id after the attempt number.
+        ours = re.compile(re.escape(self.sink) + r"-task-\d+(-\d+-\d+)?-\d+")
         open_ids = {row.transactional_id for row in await admin.list_transactions([_ONGOING])
                     if ours.fullmatch(row.transactional_id)}
         await admin.fence_producers(sorted(open_ids - named))

@@ -46,16 +46,21 @@ class Decision(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One try of one task: of Spark's query and batch, its number and which try it is."""
+    """One attempt of one task. attempt: Spark's task attempt id. Unlike the attempt number, it
+    does not start at 0 again when Spark retries a stage."""
 
     query: str
     batch: int
     number: int
     attempt: int
 
-    def transactional_id(self, sink: str) -> str:
-        """Two tries at once, or one after another, never share a transaction."""
-        return f"{sink}-task-{self.number}-{self.attempt}"
+    def transactional_id(self, sink: str, right: Prepared) -> str:
+        """An id that no other attempt has, so no attempt can abort another one's transaction.
+
+        Task attempt ids are unique within one driver, and `right` is unique for each planned
+        batch, whichever driver planned it.
+        """
+        return f"{sink}-task-{self.number}-{right.producer_id}-{right.epoch}-{self.attempt}"
 
 
 def is_decided(last: Decision, sink: str, query: str, batch: int) -> bool:

@@ -184,7 +184,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
         first = next(tables, None)
         if first is None:
             return Part(0, task, right, None)
-        id_ = task.transactional_id(self.sink)
+        id_ = task.transactional_id(self.sink, right)
         with Producer({**self.settings, "transactional.id": id_}) as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -222,7 +222,7 @@ def current_task() -> Task:
     if context is None or not batch:
         raise ConfigError("exactlyOnceId is for the micro-batches of a streaming query")
     return Task(context.getLocalProperty("sql.streaming.queryId") or "", int(batch),
-                context.partitionId(), context.attemptNumber())
+                context.partitionId(), context.taskAttemptId())
 
 
 def _parts(messages: list[Any]) -> list[Part]:
