@@ -56,6 +56,8 @@ static const struct batch_error_row ERRORS[] = {
                        "A produce request holds exactly one batch per partition"},
     [-BATCH_E_EMPTY] = {KAFKA_INVALID_RECORD, "There are no records"},
     [-BATCH_E_MEMORY] = {KAFKA_UNKNOWN_SERVER_ERROR, "Out of memory"},
+    [-BATCH_E_APPEND_TIME] = {KAFKA_INVALID_TIMESTAMP,
+                              "A producer must not set the timestamp type to LogAppendTime"},
 };
 
 enum {
@@ -171,6 +173,9 @@ static int batch_check_header(const struct batch_header *h) {
     }
     if (h->producer_id > -1 && h->base_sequence < 0) {
         return BATCH_E_SEQUENCE;
+    }
+    if (h->attributes & BATCH_LOG_APPEND_TIME) {
+        return BATCH_E_APPEND_TIME;
     }
     return 0;
 }

@@ -62,7 +62,8 @@ enum batch_error {
     BATCH_E_BASE_OFFSET = -16, /* a producer's base offset is not 0 */
     BATCH_E_MANY = -17,        /* more than one batch, or bytes after it */
     BATCH_E_EMPTY = -18,       /* no records at all */
-    BATCH_E_MEMORY = -19
+    BATCH_E_MEMORY = -19,
+    BATCH_E_APPEND_TIME = -20 /* a producer set the bit of LogAppendTime */
 };
 
 /* Kafka's error code for a batch_error (2, 10, 32, 76, 87 ...), and

@@ -300,6 +300,13 @@ def test_records_outside_the_timestamp_range_are_named(codec):
     assert check(batch, now_ms=NOW)[0] == 0
 
 
+def test_producer_must_not_set_the_bit_of_log_append_time():
+    batch = build([(b"k", b"v", NOW, [])], attributes=native.LOG_APPEND_TIME)
+    for log_append_time in (False, True):
+        _, summary = check(batch, now_ms=NOW, log_append_time=log_append_time)
+        assert summary["code"] == INVALID_TIMESTAMP
+
+
 def test_at_most_32_bad_records_are_named():
     batch = build([(None, b"v", NOW, [])] * 100)
     assert check(batch, key_required=True)[1]["bad_records"] == list(range(32))
