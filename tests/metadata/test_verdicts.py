@@ -31,7 +31,8 @@ def judged(monkeypatch, answers, endpoints=ENDPOINTS):
 
         monkeypatch.setattr(asyncio, "open_connection", dial)
         began_s = loop.time()
-        return await verdicts.is_gone(endpoints, "INTERNAL"), dials, opened, round(loop.time() - began_s, 3)
+        gone = await verdicts.is_gone(endpoints, "INTERNAL")
+        return gone, dials, opened, round(loop.time() - began_s, 3)
 
     return run(go)
 
