@@ -207,7 +207,6 @@ int log_failed(const struct log *log);
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
 /* What batches are to be stored with, as in log_config; without a lock. */
-int log_compression_codec(const struct log *log);
 /* Before a client's append of so many bytes, which ends with log_give_room. False: they would be
  * taken from the reserve (log_dir_set_reserve). */
 bool log_take_room(struct log *log, int64_t bytes);

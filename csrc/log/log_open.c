@@ -390,7 +390,6 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
     memcpy(log->topic_id, topic_id, 16);
     log->view.config = *config;
     log->role.flush_before_ack = config->acks_all_flush;
-    log->role.compression_codec = config->compression_codec;
     log->role.flush_before_fetch = config->flush_before_fetch;
     lock_init_adaptive(&log->append.lock);
     lock_init_adaptive(&log->view.lock);
@@ -589,7 +588,6 @@ void log_set_config(struct log *log, const struct log_config *config) {
     log_view_changed(log);
     log_append_unlock(log);
     atomic_store(&log->role.flush_before_ack, config->acks_all_flush);
-    atomic_store(&log->role.compression_codec, config->compression_codec);
     atomic_store(&log->role.flush_before_fetch, config->flush_before_fetch);
     if (replicated) log_replicas_look(log);
 }

@@ -29,10 +29,6 @@ int log_failed(const struct log *log) {
     return atomic_load(&log->role.leader) ? 0 : LOG_E_NOT_LEADER;
 }
 
-int log_compression_codec(const struct log *log) {
-    return atomic_load_explicit(&log->role.compression_codec, memory_order_relaxed);
-}
-
 bool log_flush_before_ack(const struct log *log) {
     return atomic_load(&log->role.in_sync_count) == 1 &&
            atomic_load(&log->role.flush_before_ack);

@@ -146,7 +146,6 @@ struct log_role {
     _Atomic bool throttled_leading, throttled_following; /* log_set_throttled; any time */
     /* The settings acks_all_flush and flush_before_fetch, readable without a lock. */
     _Atomic bool flush_before_ack, flush_before_fetch;
-    _Atomic int8_t compression_codec; /* the setting, likewise */
 };
 
 /* What a leader knows of another replica: the row of the metadata, and its last fetch. */

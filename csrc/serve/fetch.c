@@ -14,6 +14,7 @@
 
 enum {
     COLD_BYTES_MAX = 4 << 20,
+    WORKER_PAUSE_MS = 10, /* before a full pool is tried again */
     WIDE_PARTITIONS = 1000,         /* a fetch of more is wide */
     WAITING_PARTITIONS_MAX = 400000 /* of all wide fetches that wait: some 130 MB */
 };
@@ -379,9 +380,6 @@ static bool may_wait(struct serve *s, struct fetch *f) {
     return true;
 }
 
-static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
-                             bool last_chance);
-
 /* True: it waits for more than it has. False: some end moved meanwhile, look again. */
 static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch *f) {
     release_ranges(f);
@@ -393,32 +391,25 @@ static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch
     return true;
 }
 
-/* Where it had to be looked for on the disk, too little waits as it would have done at once. */
-static enum serve_status found(struct serve *s, struct serve_request *r, struct fetch *f) {
-    bool waits = f->too_little && !f->high_is_news && may_wait(s, f) &&
-                 r->now_ms < r->received_ms + f->wait_ms;
-    f->too_little = false;
-    if (!waits) return fetch_answer(s, r, f);
-    return wait_for_more(s, r, f) ? SERVE_WAIT : run(s, r, f, false);
+/* Reads what is cold on the io pool. The reactor never waits for the disk, where a full pool would
+ * stop every connection that it has: it submits the job again after a pause. */
+static enum serve_status read_cold(struct serve *s, struct serve_request *r, struct fetch *f) {
+    fetch_release_copies(f); /* a worker must not */
+    f->serve = s;
+    if (!f->blocked) narrow(s, f);
+    f->job = (struct iojob){
+        .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
+    assert(!f->job_running && !f->waiting);
+    f->job_running = iopool_submit(s->shared->pool, &f->job);
+    f->lacks_worker = !f->job_running;
+    r->deadline_ms = f->lacks_worker ? r->now_ms + WORKER_PAUSE_MS : INT64_MAX;
+    if (f->lacks_worker) release_ranges(f);
+    return SERVE_WAIT;
 }
 
-/* What is cold is read on the io pool first, and the answer goes on from its message. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (!f->blocked) fetch_take_copies(s, f);
-    if (is_cold(f)) {
-        fetch_release_copies(f); /* a worker must not */
-        f->serve = s;
-        if (!f->blocked) narrow(s, f);
-        f->job = (struct iojob){
-            .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
-        assert(!f->job_running);
-        f->job_running = true;
-        r->deadline_ms = INT64_MAX;
-        if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
-        f->job_running = false; /* the pool is full: this reactor waits for the disk itself */
-        if (f->blocked) f->too_little = !evaluate(s, f, false);
-    }
-    return found(s, r, f);
+    return is_cold(f) ? read_cold(s, r, f) : fetch_answer(s, r, f);
 }
 
 /* Which partitions the consumer is to read elsewhere. */
@@ -439,6 +430,16 @@ static enum serve_status run(struct serve *s, struct serve_request *r, struct fe
         if (!may_wait(s, f)) return finish(s, r, f);
         if (wait_for_more(s, r, f)) return SERVE_WAIT;
     }
+}
+
+/* After the job: where it had to be looked for on the disk, too little waits as it would have done
+ * at once. */
+static enum serve_status found(struct serve *s, struct serve_request *r, struct fetch *f) {
+    bool waits = f->too_little && !f->high_is_news && may_wait(s, f) &&
+                 r->now_ms < r->received_ms + f->wait_ms;
+    f->too_little = false;
+    if (!waits) return fetch_answer(s, r, f);
+    return wait_for_more(s, r, f) ? SERVE_WAIT : run(s, r, f, false);
 }
 
 static enum serve_status refuse(struct serve *s, struct serve_request *r, struct fetch *f,
@@ -501,7 +502,9 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
         if (!look_up(s, r, f, granted))
             return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
     }
-    return run(s, r, f, reason == SERVE_TIMEOUT);
+    bool is_over = !f->lacks_worker || r->now_ms >= r->received_ms + f->wait_ms;
+    f->lacks_worker = false;
+    return run(s, r, f, reason == SERVE_TIMEOUT && is_over);
 }
 
 bool fetch_abandon(struct serve *s, struct serve_request *r) {

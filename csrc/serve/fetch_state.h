@@ -47,6 +47,7 @@ struct fetch {
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
     bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
+    bool lacks_worker; /* the io pool is full: its job is to be submitted again */
     bool followed;     /* the positions of a follower are entered */
     bool throttled;    /* some part is */
     bool high_is_news; /* to this follower, whose consumers wait for it */

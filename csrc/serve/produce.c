@@ -1,5 +1,9 @@
 /* Produce v3-13: parse, look up, check, append, wait, answer.
  *
+ * The work of a request is bounded by what its records inflate to, not by its own length: a reactor
+ * checks up to a budget of that, and io workers check the rest in slices of time, so that other
+ * connections and other jobs run in between.
+ *
  * All topics are looked up before the first append: a miss parks the request whole, and it is
  * parsed anew when the control plane has decided, so nothing is ever appended twice. The body stays
  * in place until the batches are appended (they are stamped there). */
@@ -175,35 +179,76 @@ static bool zstd_too_old(const struct produce *q, const struct produce_part *p) 
            (get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK) == CODEC_ZSTD;
 }
 
-/* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
- * an io worker. */
-static void check_part(struct produce *q, struct produce_part *p, struct inflater *in,
-                       int64_t now_ms) {
+/* The work of a reactor's check is counted in bytes after inflation. */
+enum {
+    INFLATION_USUAL = 8,     /* inline_inflate_bytes may inflate to so many times as much */
+    PLAIN_BYTES_PER_WORK = 8, /* bytes that are not inflated cost so much less */
+    PART_WORK_MIN = 512,
+    OVER_BUDGET = -1
+};
+/* A worker's slice of one request, before other jobs run. */
+#define CHECK_SLICE_NS ((int64_t)20 * NS_PER_MS)
+enum { WORKER_PAUSE_MS = 10 /* before a full pool is tried again */ };
+
+static int64_t reactor_budget(const struct serve *s) {
+    return (int64_t)s->shared->limits.inline_inflate_bytes * INFLATION_USUAL;
+}
+
+/* The part's least work, OVER_BUDGET when a reactor must not begin it. */
+static int64_t least_work(const struct serve *s, const struct produce_part *p, bool walked,
+                          int stored_codec, int64_t budget) {
+    if (p->len < BATCH_HEADER_BYTES) return PART_WORK_MIN;
+    int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
+    int64_t work = PART_WORK_MIN + (int64_t)(p->len / PLAIN_BYTES_PER_WORK);
+    bool inflates = codec != CODEC_NONE && walked;
+    bool long_stream = p->len > (size_t)s->shared->limits.inline_inflate_bytes;
+    bool recodes = stored_codec >= 0 && stored_codec != codec;
+    return recodes || (inflates && long_stream) || work >= budget ? OVER_BUDGET : work;
+}
+
+/* Checks one part, and re-encodes it when the topic has a codec of its own. Returns the work that
+ * it took. On a reactor, with a budget: OVER_BUDGET, and nothing is entered, when it would take
+ * more than that. On a worker `budget` is INT64_MAX. */
+static int64_t check_part(struct produce *q, struct produce_part *p, struct inflater *in,
+                          int64_t now_ms, int64_t budget) {
     struct log_config config;
     struct batch_rules rules;
-    assert_slow(p->log != NULL && p->error == 0 && p->summary == NULL);
+    bool bounded = budget != INT64_MAX;
+    assert_slow(p->log != NULL && p->error == 0 && budget > 0);
     if (q->acks < -1 || q->acks > 1) {
         p->error = ERROR_INVALID_REQUIRED_ACKS;
-        return;
+        return 0;
     }
     if (p->len == 0) {
         p->error = ERROR_INVALID_RECORD;
-        return;
+        return 0;
     }
     if (zstd_too_old(q, p)) {
         p->error = ERROR_UNSUPPORTED_COMPRESSION_TYPE;
-        return;
-    }
-    p->summary = p == q->parts ? &q->summary_first : malloc(sizeof *p->summary);
-    if (p->summary == NULL) {
-        p->error = ERROR_KAFKA_STORAGE_ERROR;
-        return;
+        return 0;
     }
     rules_from(log_config_get(p->log, &config), now_ms, &rules);
+    int64_t work = 0, inflated_max = rules.inflated_bytes_max;
+    if (bounded) {
+        work = least_work(q->serve, p, rules.walk_records, config.compression_codec, budget);
+        if (work == OVER_BUDGET) return OVER_BUDGET;
+        if (budget - work < inflated_max) rules.inflated_bytes_max = budget - work;
+    }
+    if (p->summary == NULL)
+        p->summary = p == q->parts ? &q->summary_first : malloc(sizeof *p->summary);
+    if (p->summary == NULL) {
+        p->error = ERROR_KAFKA_STORAGE_ERROR;
+        return work;
+    }
     p->check = batch_check(p->records, p->len, &rules, in, p->summary);
+    if (p->check == BATCH_E_INFLATE_MAX && rules.inflated_bytes_max < inflated_max) {
+        p->check = 0;
+        return OVER_BUDGET;
+    }
+    work += p->summary->inflated_bytes;
     if (p->check != 0) {
         p->error = batch_error_code(p->check);
-        return;
+        return work;
     }
     struct batch_header *h = &p->summary->header;
     /* What the header claims must be what the records say: the time index is built from it. */
@@ -217,7 +262,8 @@ static void check_part(struct produce *q, struct produce_part *p, struct inflate
     else if (q->acks == -1 && log_lacks_replicas(p->log, false))
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
-        return;
+        return work;
+    assert(!bounded); /* a worker re-encodes */
     /* The limit is on what is stored; what arrived was held against it before. */
     size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
     int recoded =
@@ -226,51 +272,58 @@ static void check_part(struct produce *q, struct produce_part *p, struct inflate
     if (recoded == 0) recoded = batch_parse(p->recoded, p->len, &p->summary->header);
     if (recoded != 0) {
         p->error = batch_error_code(recoded);
-        return;
+        return work;
     }
     p->records = p->recoded;
+    return work;
 }
 
-/* Large inflations and every re-encoding leave the reactor. */
-static bool needs_worker(const struct serve *s, const struct produce *q) {
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        const struct produce_part *p = &q->parts[i];
-        if (p->error != 0 || p->len < BATCH_HEADER_BYTES) continue;
-        int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
-        int stored = log_compression_codec(p->log);
-        if (stored >= 0 && stored != codec) return true;
-        bool large = p->len > (size_t)s->shared->limits.inline_inflate_bytes;
-        if (codec == CODEC_NONE || !large) continue;
-        struct log_config config;
-        if (log_config_get(p->log, &config)->walk_records) return true;
-    }
-    return false;
-}
-
+/* On an io worker: checks parts until the slice is over, at least one. */
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
     struct scratch *scratch = worker_scratch;
+    struct inflater *in = scratch == NULL ? NULL : scratch->inflater;
     int64_t now_ms = serve_wall_ms(q->serve), began_ns = quotas_monotonic_ns();
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0)
-            check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
-    q->job_ns = quotas_monotonic_ns() - began_ns;
+    assert(q->checked_count < q->part_count);
+    do {
+        struct produce_part *p = &q->parts[q->checked_count++];
+        if (p->error == 0) check_part(q, p, in, now_ms, INT64_MAX);
+        q->job_ns = quotas_monotonic_ns() - began_ns;
+    } while (q->checked_count < q->part_count && q->job_ns < CHECK_SLICE_NS);
     return 0;
 }
 
-static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
-    if (needs_worker(s, q)) {
-        q->job = (struct iojob){.run = check_job, .mailbox = s->mailbox, .token = r->token};
-        assert(!q->job_running);
-        q->job_running = true;
-        if (iopool_submit(s->shared->pool, &q->job)) return SERVE_WAIT;
-        q->job_running =
-            false; /* the pool is full: a slower reactor is better than a lost request */
+/* On a reactor, within its budget. False: a worker must check the rest. */
+static bool check_inline(struct serve *s, struct produce *q, int64_t now_ms) {
+    int64_t budget = reactor_budget(s);
+    for (; q->checked_count < q->part_count; q->checked_count++) {
+        struct produce_part *p = &q->parts[q->checked_count];
+        if (p->error != 0) continue;
+        int64_t work =
+            budget <= 0 ? OVER_BUDGET : check_part(q, p, s->inflater, now_ms, budget);
+        if (work == OVER_BUDGET) return false;
+        budget -= work;
     }
+    return true;
+}
+
+/* Checks the next slice of the request on a worker. A request that had one leaves the other jobs
+ * half of the workers. */
+static enum serve_status check_on_worker(struct serve *s, struct serve_request *r,
+                                         struct produce *q, bool patient) {
+    assert(!q->job_running && r->exclusive && r->body_needed);
+    q->job = (struct iojob){
+        .run = check_job, .mailbox = s->mailbox, .token = r->token, .patient = patient};
+    q->job_running = iopool_submit(s->shared->pool, &q->job);
+    q->lacks_worker = !q->job_running;
+    r->deadline_ms = q->lacks_worker ? r->now_ms + WORKER_PAUSE_MS : INT64_MAX;
+    return SERVE_WAIT;
+}
+
+static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
     int64_t now_ms = serve_wall_ms(s);
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0) check_part(q, &q->parts[i], s->inflater, now_ms);
-    return produce_append(r, q, now_ms);
+    return check_inline(s, q, now_ms) ? produce_append(r, q, now_ms)
+                                      : check_on_worker(s, r, q, false);
 }
 
 /* ---- transactions: what a partition asks before the first batch of one (KIP-890) ---- */
@@ -379,10 +432,12 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         assert(q->job_running && q->job_ns >= 0);
         q->job_running = false;
         r->busy_ns += q->job_ns;
+        if (q->checked_count < q->part_count) return check_on_worker(s, r, q, true);
         return produce_append(r, q, serve_wall_ms(s));
     }
     if (q->job_running) return SERVE_WAIT;
-    if (q->lacks_files) return produce_append(r, q, serve_wall_ms(s));
+    if (q->lacks_worker) return check_on_worker(s, r, q, q->job_ns > 0);
+    if (q->pauses) return produce_append(r, q, serve_wall_ms(s));
     return produce_look_again(r, q, reason == SERVE_TIMEOUT);
 }
 

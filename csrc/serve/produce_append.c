@@ -7,6 +7,8 @@ enum {
     FILES_PAUSE_MS = 20, /* before it is looked again whether files may be opened */
     FILES_WAIT_MS_MAX = 10000
 };
+/* One request's appends, before the reactor's other connections have their turn. */
+#define APPEND_TURN_NS ((int64_t)5 * NS_PER_MS)
 
 void produce_appended(struct produce_part *p, int error, const struct log_appended *done) {
     if (error != 0) {
@@ -109,23 +111,39 @@ static bool lacks_files(const struct serve_request *r, const struct produce *q) 
     return false;
 }
 
-enum serve_status produce_append(struct serve_request *r, struct produce *q, int64_t now_ms) {
-    q->lacks_files = lacks_files(r, q);
-    if (q->lacks_files) {
-        assert(r->exclusive && r->body_needed);
-        r->deadline_ms = r->now_ms + FILES_PAUSE_MS;
-        return SERVE_WAIT;
-    }
-    if (produce_group_take(q->serve, r, q)) return SERVE_QUEUED;
-    produce_group_append(q->serve); /* what came before it */
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        struct produce_part *p = &q->parts[i];
+/* Appends what is left of its parts, up to a turn. False: some are left. */
+static bool append_parts(struct produce *q, int64_t now_ms) {
+    int64_t began_ns = quotas_monotonic_ns();
+    while (q->appended_count < q->part_count) {
+        struct produce_part *p = &q->parts[q->appended_count++];
         assert(p->topic != NULL || (p->log == NULL && p->error != 0));
         if (p->error == 0)
             produce_append_part(q, p, now_ms);
         else if (p->log != NULL)
             log_count_refused(p->log);
+        if (quotas_monotonic_ns() - began_ns >= APPEND_TURN_NS) break;
     }
+    return q->appended_count == q->part_count;
+}
+
+enum serve_status produce_append(struct serve_request *r, struct produce *q, int64_t now_ms) {
+    bool begins = q->appended_count == 0;
+    assert(q->checked_count == q->part_count);
+    q->pauses = begins && lacks_files(r, q);
+    if (q->pauses) {
+        assert(r->exclusive && r->body_needed);
+        r->deadline_ms = r->now_ms + FILES_PAUSE_MS;
+        return SERVE_WAIT;
+    }
+    if (begins && produce_group_take(q->serve, r, q)) return SERVE_QUEUED;
+    produce_group_append(q->serve); /* what came before it */
+    q->pauses = !append_parts(q, now_ms);
+    if (q->pauses) {
+        assert(r->exclusive && r->body_needed);
+        r->deadline_ms = r->now_ms; /* after those that are ready now */
+        return SERVE_WAIT;
+    }
+    r->deadline_ms = INT64_MAX;
     return produce_acknowledge(r, q);
 }
 

@@ -40,13 +40,15 @@ struct produce {
     struct produce_part *parts;
     struct misses misses;
     uint32_t part_count, part_cap;
-    int64_t job_ns; /* how long a worker took */
+    uint32_t checked_count, appended_count; /* the first so many parts are */
+    int64_t job_ns; /* how long the last slice of a worker took; 0: none had it */
     struct serve_transaction transaction; /* of transactional batches; the id lies in the body */
     uint64_t holder; /* of the right to write in the transaction, as of before it was asked for */
     int32_t timeout_ms;
     int16_t acks, version;
     bool flexible, by_id, transactional, job_running, verifying;
-    bool lacks_files;      /* it waits until files may be opened */
+    bool lacks_worker; /* the io pool is full: it waits to be submitted again */
+    bool pauses;       /* it waits to append: for files, or for the turn of others */
     bool queued, appended; /* to be appended with others; it was, and its status is due */
     struct serve_request *request; /* while one of these is set */
     struct produce *next;          /* among spares, or those whose status is due */

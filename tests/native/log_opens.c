@@ -353,20 +353,22 @@ static void change_settings(void) {
     struct log_config config = config_of(1 << 20), copy;
     open_one(config);
     fill(1, 1);
-    CHECK(log_compression_codec(one) == -1 && !log_flush_before_ack(one));
+    CHECK(log_config_get(one, &copy)->compression_codec == -1 && !log_flush_before_ack(one));
     config.index_interval_bytes = 777;
     config.compression_codec = 2;
     config.acks_all_flush = true;
     config.min_insync_replicas = 3;
     log_set_config(one, &config);
-    CHECK(one->view.segments[0]->index_interval_bytes == 777 && log_compression_codec(one) == 2);
+    CHECK(one->view.segments[0]->index_interval_bytes == 777);
     CHECK(log_flush_before_ack(one) && log_config_get(one, &copy) == &copy);
     CHECK(copy.index_interval_bytes == 777 && copy.min_insync_replicas == 3);
+    CHECK(copy.compression_codec == 2);
     CHECK(!log_lacks_replicas(one, false)); /* of one replica no more are asked for */
     CHECK(log_become_leader(one, 1, 2) == 0 && !log_flush_before_ack(one));
     let_go();
     CHECK(open_with(config, from_nothing()) == 0);
-    CHECK(log_compression_codec(one) == 2 && !atomic_load(&one->role.flush_before_fetch));
+    CHECK(log_config_get(one, &copy)->compression_codec == 2);
+    CHECK(!atomic_load(&one->role.flush_before_fetch));
     CHECK(atomic_load(&one->role.flush_before_ack));
     let_go();
 }

@@ -276,11 +276,23 @@ static void cold(void) {
         await_io(&r);
         CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
-        CHECK(cold_reads(a.logs[0]) == 1 + i && cold_reads(b.logs[0]) == 0);
-        /* Without a worker the reactor waits itself. */
+        CHECK(cold_reads(a.logs[0]) == 1 + 2 * i && cold_reads(b.logs[0]) == 0);
+        /* While no worker is free the request waits, and the reactor does not. */
         pool_is_full = true;
-        CHECK(start_fetch(&r, &m, &f) == SERVE_ANSWER);
+        CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
+        for (int n = 0; n < 3; n++) {
+            CHECK(r.exclusive && r.deadline_ms > r.now_ms && r.deadline_ms < r.now_ms + 100);
+            r.now_ms = r.deadline_ms;
+            pool_is_full = n < 2;
+            CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+        }
+        await_io(&r);
+        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
+        /* Its client leaves during the pause. */
+        pool_is_full = true;
+        CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
+        CHECK(serve_abandon(serve, &r) && r.state == NULL && !message_waits());
         pool_is_full = false;
         /* Its client is gone meanwhile. */
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT);
@@ -288,7 +300,7 @@ static void cold(void) {
         struct message done;
         await_message(&done);
         CHECK(serve_abandon(serve, &r) && r.state == NULL);
-        CHECK(cold_reads(a.logs[0]) == 2);
+        CHECK(cold_reads(a.logs[0]) == 3);
     }
     disk_played.cold = disk_played.blocked = false;
     delete_both();
@@ -310,11 +322,14 @@ static void cold_and_little(void) {
         request(&r, &m, FETCH, VERSION);
         r.received_ms = r.now_ms = 1000;
         CHECK(serve_start(serve, &r) == SERVE_WAIT);
-        if (!alone) {
-            await_io(&r);
-            if (late) r.now_ms = 1500;
-            CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == (late ? SERVE_ANSWER : SERVE_WAIT));
+        if (alone) {
+            pool_is_full = false;
+            r.now_ms = r.deadline_ms;
+            CHECK(r.now_ms < 1500 && serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
         }
+        await_io(&r);
+        if (late) r.now_ms = 1500;
+        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == (late ? SERVE_ANSWER : SERVE_WAIT));
         disk_played.blocked = pool_is_full = false;
         if (!late) {
             CHECK(r.deadline_ms == 1500 && !message_waits());

@@ -13,6 +13,15 @@ bool __wrap_iopool_submit(struct iopool *p, struct iojob *job) {
     return !pool_is_full && __real_iopool_submit(p, job);
 }
 
+/* What every reading of the clock adds to it. */
+static int64_t reading_ns, passed_ns;
+int64_t __real_quotas_monotonic_ns(void);
+int64_t __wrap_quotas_monotonic_ns(void);
+int64_t __wrap_quotas_monotonic_ns(void) {
+    passed_ns += reading_ns;
+    return __real_quotas_monotonic_ns() + passed_ns;
+}
+
 static size_t read_stored(int64_t offset) {
     struct log_range range;
     CHECK(log_read(a.logs[0], offset, LOG_BOUND_END, 1 << 16, true, &range) == 0);
@@ -185,7 +194,24 @@ static void await_io(void) {
     CHECK(done.kind == MESSAGE_IO_DONE && done.token == r.token);
 }
 
-/* A topic with a codec of its own: a worker encodes anew, or the reactor where none is free. */
+static void finish_on_worker(void) {
+    await_io();
+    CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+}
+
+/* While the pool is full the request waits; then a worker takes it. */
+static void wait_for_worker(void) {
+    for (int n = 0; n < 3; n++) {
+        CHECK(r.body_needed && r.exclusive && r.deadline_ms > r.now_ms);
+        CHECK(r.deadline_ms < r.now_ms + 100);
+        r.now_ms = r.deadline_ms;
+        pool_is_full = n < 2;
+        CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+    }
+    finish_on_worker();
+}
+
+/* A topic with a codec of its own: only workers encode. */
 static void recoded(void) {
     struct log_config config = scene_config(1 << 20, 4096);
     config.compression_codec = CODEC_GZIP;
@@ -200,14 +226,19 @@ static void recoded(void) {
     memcpy(batch, stored, gzip_len);
     put_i64(batch, 0);
     pool_is_full = true;
-    /* What has the codec goes as it is, what has not waits for the reactor. */
+    /* What has the codec goes as it is, what has not waits for a worker. */
     CHECK(send_batch(gzip_len, VERSION, 1, NULL) == SERVE_ANSWER);
     check_answer(VERSION, &WROTE("a", 0, 2, .log_start = 1));
     len = make_batch(batch, -1, -1, 0);
-    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_ANSWER);
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
+    wait_for_worker();
     check_answer(VERSION, &WROTE("a", 0, 3, .log_start = 1));
     read_stored(3);
     CHECK(get_i16(stored + BATCH_ATTRIBUTES_AT) == CODEC_GZIP);
+    /* Its client leaves before a worker is free. */
+    pool_is_full = true;
+    CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
+    CHECK(serve_abandon(serve, &r) && r.state == NULL && !message_waits());
     pool_is_full = false;
     /* Its client is gone meanwhile: nothing is appended. */
     CHECK(send_batch(len, VERSION, 1, NULL) == SERVE_WAIT);
@@ -223,9 +254,7 @@ static void recoded(void) {
     CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, TOO_LARGE));
     /* What is refused for something else is not encoded. */
-    CHECK(send_batch(len, VERSION, 3, NULL) == SERVE_WAIT);
-    await_io();
-    CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+    CHECK(send_batch(len, VERSION, 3, NULL) == SERVE_ANSWER);
     check_answer(VERSION, &NOT_WROTE("a", 0, BAD_ACKS));
     delete_topic(&a);
 }
@@ -246,7 +275,7 @@ static void inflated(void) {
         config.walk_records = walked;
         log_set_config(a.logs[0], &config);
         shared->limits.inline_inflate_bytes = (int32_t)gzip_len - (i != 1);
-        if (!compressed) shared->limits.inline_inflate_bytes = 10;
+        if (!compressed) shared->limits.inline_inflate_bytes = 1000;
         if (compressed) memcpy(batch, gzip, gzip_len);
         else len = scene_batch(batch, record, 8 + VALUE_BYTES + 1, NOW, -1, -1);
         enum serve_status status = send_batch(compressed ? gzip_len : len, VERSION, 1, NULL);
@@ -261,6 +290,113 @@ static void inflated(void) {
     delete_topic(&a);
 }
 
+/* A batch whose one record has a value of so many zeros. */
+static size_t make_swollen(uint8_t *to, uint64_t value_bytes) {
+    uint8_t *record = calloc(1, value_bytes + 32), *made;
+    uint8_t value_len[10];
+    size_t digits = put_uvarint(value_len, 2 * value_bytes), len, made_len;
+    size_t at = put_uvarint(record, 2 * (5 + digits + value_bytes));
+    record[at + 3] = 1; /* no key */
+    memcpy(record + at + 4, value_len, digits);
+    len = at + 5 + digits + value_bytes;
+    uint8_t *plain = malloc(len + BATCH_HEADER_BYTES);
+    scene_batch(plain, record, len, NOW, -1, -1);
+    CHECK(batch_assemble(plain, CODEC_ZSTD, INT32_MIN, record, len, &made, &made_len) == 0);
+    memcpy(to, made, made_len);
+    free(made);
+    free(plain);
+    free(record);
+    return made_len;
+}
+
+enum { ROWS_MAX = 200 };
+static struct written written_rows[ROWS_MAX];
+static struct wrote wrote_rows[ROWS_MAX];
+
+/* Starts a Produce that has the batch so many times, for one partition. */
+static enum serve_status send_often(size_t len, int count) {
+    int64_t end = log_end_offset(a.logs[0]);
+    for (int i = 0; i < count; i++) {
+        written_rows[i] = (struct written){"a", 0, batch, len};
+        wrote_rows[i] = WROTE("a", 0, end + i, .log_start = 1);
+    }
+    return start_produce(&r, &m, &PRODUCING(VERSION, written_rows, count, .acks = 1));
+}
+
+static void check_often(int count) { CHECK_WROTE(&r, VERSION, wrote_rows, count); }
+
+/* The work of a reactor is bounded by what the records inflate to, over all parts. */
+static void swollen(void) {
+    enum { TIMES = 8 }; /* of inline_inflate_bytes */
+    struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, true);
+    const int32_t budget = shared->limits.inline_inflate_bytes * TIMES;
+    size_t len = make_swollen(batch, (uint64_t)budget);
+    CHECK(len < 200);
+    CHECK(send_often(len, 1) == SERVE_WAIT);
+    finish_on_worker();
+    check_often(1);
+    len = make_swollen(batch, (uint64_t)budget / 4);
+    CHECK(send_often(len, 3) == SERVE_ANSWER);
+    check_often(3);
+    CHECK(send_often(len, 4) == SERVE_WAIT);
+    finish_on_worker();
+    check_often(4);
+    len = make_batch(batch, -1, -1, 0);
+    CHECK(send_often(len, 20) == SERVE_ANSWER);
+    check_often(20);
+    CHECK(send_often(len, ROWS_MAX) == SERVE_WAIT);
+    finish_on_worker();
+    check_often(ROWS_MAX);
+    pool_is_full = true;
+    CHECK(send_often(len, ROWS_MAX) == SERVE_WAIT);
+    wait_for_worker();
+    check_often(ROWS_MAX);
+    /* The topic's own limit is an error, below the budget and above it. */
+    for (int i = 0; i < 2; i++) {
+        config.inflated_bytes_max = i == 0 ? budget / 2 : 2 * budget;
+        log_set_config(a.logs[0], &config);
+        len = make_swollen(batch, (uint64_t)config.inflated_bytes_max);
+        CHECK(send_often(len, 1) == (i == 0 ? SERVE_ANSWER : SERVE_WAIT));
+        if (i == 1) finish_on_worker();
+        check_answer(VERSION, &NOT_WROTE("a", 0, TOO_LARGE,
+                                         .text = batch_error_text(BATCH_E_INFLATE_MAX)));
+    }
+    delete_topic(&a);
+}
+
+/* Long work is done in slices, so that other jobs and other connections have their turn. */
+static void slices(void) {
+    enum { PARTS = 12, READING_NS = 25000000 }; /* longer than a slice: each has one part */
+    struct log_config config = scene_config(1 << 20, 4096);
+    open_a(&config, true);
+    size_t len = make_swollen(batch, 1 << 19);
+    reading_ns = READING_NS;
+    CHECK(send_often(len, PARTS) == SERVE_WAIT);
+    for (int i = 0; i < PARTS; i++) {
+        await_io();
+        pool_is_full = i == 1;
+        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_WAIT);
+        if (!pool_is_full) continue;
+        CHECK(log_end_offset(a.logs[0]) == 1 && r.deadline_ms != INT64_MAX);
+        pool_is_full = false;
+        CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+    }
+    for (int i = 1; i < PARTS; i++) {
+        CHECK(log_end_offset(a.logs[0]) == 1 + i && r.body_needed && r.exclusive);
+        CHECK(r.deadline_ms == r.now_ms && !message_waits());
+        enum serve_status status = serve_resume(serve, &r, SERVE_TIMEOUT);
+        CHECK(status == (i == PARTS - 1 ? SERVE_ANSWER : SERVE_WAIT));
+    }
+    check_often(PARTS);
+    /* Its client leaves between two appends. */
+    len = make_batch(batch, -1, -1, 0);
+    CHECK(send_often(len, 2) == SERVE_WAIT && log_end_offset(a.logs[0]) == 2 + PARTS);
+    CHECK(serve_abandon(serve, &r) && log_end_offset(a.logs[0]) == 2 + PARTS);
+    reading_ns = 0;
+    delete_topic(&a);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -271,7 +407,9 @@ int main(int argc, char **argv) {
                   {"parts", parts},
                   {"times", times},
                   {"recoded", recoded},
-                  {"inflated", inflated}};
+                  {"inflated", inflated},
+                  {"swollen", swollen},
+                  {"slices", slices}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {

@@ -92,7 +92,7 @@ static inline void delete_topic(struct held_topic *t) {
 /* ---- requests ---- */
 
 struct body {
-    uint8_t bytes[4096];
+    uint8_t bytes[1 << 16];
     size_t len;
 };
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.native.programs import CACHE, SERVE, play_watched
 
-PLAYED = (*CACHE, "iopool_submit")
+PLAYED = (*CACHE, "iopool_submit", "quotas_monotonic_ns")
 SCENES = {
     "a_batch_that_is_refused_is_not_appended_and_is_told_why": "refusals",
     "a_partition_that_is_not_here_or_the_brokers_own_is_refused": "absent",
@@ -13,6 +13,8 @@ SCENES = {
     "times_are_the_brokers_or_what_the_records_say": "times",
     "a_worker_encodes_anew_what_the_topic_stores_otherwise": "recoded",
     "only_what_is_compressed_and_long_leaves_the_reactor": "inflated",
+    "the_sum_of_inflated_bytes_decides_who_checks_a_request": "swollen",
+    "a_long_request_is_checked_and_appended_in_slices": "slices",
 }
 
 
