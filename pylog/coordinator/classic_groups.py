@@ -30,6 +30,28 @@ ASSIGNMENT_BYTES_MAX = 8 << 20
 MEMBER, JOIN, SYNC = "member", "join", "sync"    # Kinds of timers.
 
 
+class SentAnswer:
+    """A journal token that follows a member's answer: the member's session starts when it leaves.
+
+    Until then the client cannot send heartbeats, because it does not have its member id or
+    generation: the member must not expire, however long the flush before the answer takes.
+    """
+
+    is_request = False
+    __slots__ = ("_group", "_groups", "_member")
+
+    def __init__(self, groups: "ClassicGroups", group: Group, member: Member):
+        self._groups, self._group, self._member = groups, group, member
+        member.unsent += 1
+
+    def answer(self, message: None) -> None:
+        self._member.unsent -= 1
+        self._groups.answer_sent(self._group, self._member)
+
+    def refuse(self, error: int) -> None:
+        """Do nothing: the machine of this member serves no more."""
+
+
 class ClassicGroups(GroupMachine):
     """See the module's head; only for groups of the kind."""
 
@@ -125,7 +147,7 @@ class ClassicGroups(GroupMachine):
         leads = group.leader == member_id
         if group.state == COMPLETING and same or group.state == STABLE and same and not leads:
             # The answer was lost on the way: it is given again.
-            self.replies.append((token, _joined(group, member)))
+            self._answer(group, member, token, _joined(group, member))
         elif group.state in (PREPARING, COMPLETING, STABLE):
             if group.state != PREPARING:
                 self.rebalances.because(group, rebalances.REJOINED, member, _reason(request))
@@ -170,7 +192,7 @@ class ClassicGroups(GroupMachine):
         leader = group.leader
         self._answer_join(group, old, messages.JoinGroupResponse(
             error_code=ErrorCode.FENCED_INSTANCE_ID, member_id=old.id, protocol_name=None))
-        self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
+        self._answer_sync(group, old, ErrorCode.FENCED_INSTANCE_ID)
         self.timers.cancel((MEMBER, group.id, old.id))
         self.rebalances.works(group, old.id)
         member = group.replace(old, member_id)
@@ -198,7 +220,7 @@ class ClassicGroups(GroupMachine):
         if member.join_token is None:
             return False
         assert group.awaiting > 0, group.id
-        self.replies.append((member.join_token, answer))
+        self._answer(group, member, member.join_token, answer)
         member.join_token = None
         group.awaiting -= 1
         return True
@@ -224,7 +246,7 @@ class ClassicGroups(GroupMachine):
         if group.state == COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
-                if self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS):
+                if self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS):
                     self._expect(group, member)
         self.timers.cancel((SYNC, group.id))
         first = group.state == EMPTY
@@ -293,7 +315,7 @@ class ClassicGroups(GroupMachine):
         group.unsynced.discard(member.id)
         if not group.unsynced:
             self.timers.cancel((SYNC, group.id))
-        self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_token = token
         if group.state == STABLE:
             self._answer_assignment(group, member)
@@ -331,19 +353,20 @@ class ClassicGroups(GroupMachine):
                 self._answer_assignment(group, member)
 
     def _answer_assignment(self, group, member) -> None:
-        self.replies.append((member.sync_token, messages.SyncGroupResponse(
+        self._answer(group, member, member.sync_token, messages.SyncGroupResponse(
             protocol_type=group.protocol_type, protocol_name=group.protocol,
-            assignment=member.assignment)))
+            assignment=member.assignment))
         member.sync_token = None
         self._expect(group, member)
         self.rebalances.works(group, member.id)
         if not group.unsynced:
             self.rebalances.ends(group)
 
-    def _answer_sync(self, member, error: int) -> bool:
+    def _answer_sync(self, group, member, error: int) -> bool:
         if member.sync_token is None:
             return False
-        self.replies.append((member.sync_token, messages.SyncGroupResponse(error_code=error)))
+        self._answer(group, member, member.sync_token,
+                     messages.SyncGroupResponse(error_code=error))
         member.sync_token = None
         return True
 
@@ -403,7 +426,7 @@ class ClassicGroups(GroupMachine):
         # Keeps (1). A client that is there after all joins again.
         self._answer_join(group, member, messages.JoinGroupResponse(
             error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="", protocol_name=None))
-        self._answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._answer_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.rebalances.works(group, member.id)
         group.remove(member.id)
 
@@ -412,7 +435,18 @@ class ClassicGroups(GroupMachine):
         self.timers.cancel((MEMBER, group.id, member_id))
         self._complete_if_all_joined(group)
 
+    def _answer(self, group, member, token, message) -> None:
+        self.replies.append((token, message))
+        self.replies.append((SentAnswer(self, group, member), None))
+
     # ---- time -----------------------------------------------------------------------------------
+
+    def answer_sent(self, group: Group, member: Member) -> None:
+        """Start the member's session: an answer to it has left."""
+        if self.groups.get(group.id) is group and group.members.get(member.id) is member:
+            # The timer is in the heap already, so that this needs no step of the runtime.
+            self.timers.prolong((MEMBER, group.id, member.id),
+                                self.clock.now_ms() + member.session_ms)
 
     def expect(self, group: Group, member_id: str) -> None:
         """A sign of life that is not a heartbeat."""
@@ -439,7 +473,11 @@ class ClassicGroups(GroupMachine):
             self._remove_pending(group, member_id)
             return
         member = group.members.get(member_id)
-        if member is not None and member.may_expire():
+        if member is None:
+            return
+        if member.unsent and not member.is_new:
+            self._expect(group, member)
+        elif member.may_expire():
             self.events["member_expired"] += 1
             self._lose(group, member, rebalances.EXPIRED)
 
@@ -458,7 +496,7 @@ class ClassicGroups(GroupMachine):
             self._answer_join(group, member, messages.JoinGroupResponse(
                 error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id,
                 protocol_name=None))
-            self._answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS)
         for member_id in (*group.members, *group.pending):
             self.timers.cancel((MEMBER, group.id, member_id))
         for kind in (JOIN, SYNC):

@@ -37,7 +37,8 @@ class Member:
     """
 
     __slots__ = ("assignment", "client_host", "client_id", "id", "instance_id", "is_new",
-                 "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token")
+                 "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token",
+                 "unsent")
 
     def __init__(self, id_: str, instance_id: str | None, client_id: str, client_host: str,
                  rebalance_ms: int, session_ms: int, protocols: list[tuple[str, bytes]],
@@ -53,6 +54,7 @@ class Member:
         self.is_new = False
         self.join_token: Any = None
         self.sync_token: Any = None
+        self.unsent = 0     # Answers that wait for a flush.
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -61,8 +63,13 @@ class Member:
         return b""
 
     def may_expire(self) -> bool:
-        """Whether silence ends the membership: not while we are the ones who owe an answer."""
-        return self.is_new or self.join_token is None and self.sync_token is None
+        """Return True if the end of its session removes the member.
+
+        A member that waits for an answer cannot send heartbeats. It keeps its membership until
+        its session, which starts when the answer leaves, is over.
+        """
+        return self.is_new or (
+            self.join_token is None and self.sync_token is None and not self.unsent)
 
 
 class Committed:

@@ -55,6 +55,63 @@ def test_a_sync_begins_the_session_of_a_follower_anew(machine):
     assert machine.group.members == {}
 
 
+def joined_by_two(machine):
+    """First and second member of generation 1, of which neither has sent SyncGroup."""
+    for token in "ab":
+        machine.join(token, session_ms=1000, rebalance_ms=60_000)
+    machine.run(100).run(100)
+
+
+def synced(machine):
+    machine.sync("b syncs", "client-1", 1)
+    machine.sync("a syncs", "client-0", 1, {"client-1": b"x"})
+
+
+@pytest.mark.parametrize("phase", ["JoinGroup", "SyncGroup"])
+def test_a_session_starts_when_the_answer_leaves_and_not_when_it_is_decided(machine, phase):
+    if phase == "SyncGroup":
+        joined_by_two(machine)
+    machine.flushes = False
+    (joined_by_two if phase == "JoinGroup" else synced)(machine)
+    for _ in range(5):
+        machine.run(999)
+        assert set(machine.group.members) == {"client-0", "client-1"}
+    machine.flush()
+    machine.run(999)
+    assert set(machine.group.members) == {"client-0", "client-1"}
+    # The timers are due without another request.
+    assert machine.groups.timers.next_ms() <= machine.clock.ms + 1
+    machine.run(1)
+    assert machine.group.members == {}
+
+
+def test_a_session_starts_when_the_refusal_of_a_sync_leaves(machine):
+    joined_by_two(machine)
+    machine.sync("b syncs", "client-1", 1)
+    machine.run(900)
+    machine.flushes = False
+    machine.join("c", session_ms=60_000, rebalance_ms=60_000)
+    assert machine.answers["b syncs"].error_code == 27
+    machine.run(3000)
+    machine.flush()
+    machine.run(999)
+    assert "client-1" in machine.group.members
+    machine.run(1)
+    assert "client-1" not in machine.group.members
+
+
+def test_an_answer_that_leaves_after_its_member_left_starts_no_session(machine):
+    joined_by_two(machine)
+    machine.flushes = False
+    synced(machine)
+    assert machine.groups.leave("g", [("client-0", None)]) == [0]
+    machine.settle()
+    machine.flush()
+    machine.run(999)
+    assert list(machine.group.members) == ["client-1"]
+    assert ("member", "g", "client-0") not in machine.groups.timers
+
+
 def test_a_sync_that_waits_for_the_leader_is_no_silence(machine):
     machine.join("a", session_ms=1000, rebalance_ms=5000)
     machine.join("b", session_ms=1000, rebalance_ms=5000)

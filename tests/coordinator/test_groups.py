@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.coordinator import inventory, offsets
+from pylog.coordinator.classic_groups import SentAnswer
 from pylog.coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import Limits
@@ -37,6 +38,7 @@ class Machine:
         self.groups = Groups(limits, self.clock, iter(map(str, range(1000))).__next__)
         self.log = []
         self.answers = {}
+        self.flushes, self.unsent = True, []
 
     def run(self, ms: int = 0):
         self.clock.ms += ms
@@ -46,11 +48,24 @@ class Machine:
     def settle(self):
         self.log += self.groups.records
         self.groups.records = []
-        for token, message in self.groups.replies:
+        replies, self.groups.replies = self.groups.replies, []
+        for token, message in replies:
+            if isinstance(token, SentAnswer):
+                if self.flushes:
+                    token.answer(message)
+                else:
+                    self.unsent.append(token)
+                continue
             assert token not in self.answers, f"{token} is answered twice"
             self.answers[token] = message
-        self.groups.replies = []
         return self
+
+    def flush(self):
+        """Ends a flush that held answers since `flushes` was set to False."""
+        self.flushes = True
+        unsent, self.unsent = self.unsent, []
+        for token in unsent:
+            token.answer(None)
 
     def join(self, token, member="", *, version=3, instance=None, session_ms=1000,
              rebalance_ms=500, protocols=(("range", b""),), kind="consumer", group="g"):

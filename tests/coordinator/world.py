@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from pylog.coordinator import offsets
 from pylog.coordinator.group import STABLE
+from pylog.coordinator.classic_groups import SentAnswer
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import Limits
 from pylog.protocol import messages
@@ -135,6 +136,9 @@ class World:
         heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
 
     def send(self, token, message) -> None:
+        if isinstance(token, SentAnswer):
+            token.answer(message)
+            return
         if self.random.random() >= self.loss:
             consumer, number, then = token
             self.at(self.random.randrange(8), self.receive, consumer, number, then, message)
