@@ -561,6 +561,7 @@ def _credentials(settings: Settings, now_ms: Callable[[], int]) -> Credentials |
 
 async def _serve(settings, ready, first) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(supervisor.executor("worker"))
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)

@@ -1,12 +1,19 @@
 """Background work that fails is logged, counted and started again."""
 
 import asyncio
+import re
 import threading
+import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from pylog import supervisor
+from pylog.testing.ports import free_port
+from tests.brokers import Brokerd
 from tests.client.virtual_time import VirtualTime
+from tests.wire.talk import create_topic
 
 
 class Work:
@@ -84,3 +91,50 @@ def test_a_thread_that_is_stopping_does_not_run_its_work_again():
     one.start()
     one.join(30)
     assert len(runs) == 1 and not one.is_alive()
+
+
+def comm() -> str:
+    """The calling thread's name as the system sees it."""
+    return Path("/proc/thread-self/comm").read_text().rstrip("\n")
+
+
+def test_threads_have_the_name_that_the_system_shows():
+    seen = {}
+    for name, made in (
+            ("long-lived", supervisor.thread(
+                "long-lived", lambda: seen.update(a=comm()), threading.Event())),
+            ("once", supervisor.thread_once("once", lambda key: seen.update({key: comm()}), "b"))):
+        made.start()
+        made.join(30)
+        assert made.name == name
+    with supervisor.executor("pool", 2) as pool:
+        seen["c"] = pool.submit(comm).result(30)
+    assert seen == {"a": "long-lived", "b": "once", "c": "pool"}
+
+
+def test_every_thread_of_a_broker_has_a_name_of_its_own(tmp_path):
+    with Brokerd(tmp_path, {"metrics.listener": f"127.0.0.1:{free_port()}"}) as broker:
+        create_topic(broker.port, "t")
+        tasks = Path(f"/proc/{broker.pid}/task")
+        deadline_s = time.monotonic() + 60
+        while True:
+            names = {task.name: (task / "comm").read_text().rstrip("\n")
+                     for task in tasks.iterdir()}
+            main = names.pop(str(broker.pid))
+            if "flusher" in names.values() or time.monotonic() > deadline_s:
+                break
+            time.sleep(0.05)
+        others = Counter(names.values())
+    assert {"reactor-0", "flusher", "io-worker", "metrics"} <= others.keys()
+    assert main not in others and not any(name.startswith("python") for name in others), others
+
+
+@pytest.mark.parametrize("package", [
+    "api", "config", "coordinator", "log", "metadata", "monitor", "peer", "protocol",
+    "replication", "security", "server", "sharing"])
+def test_the_broker_starts_python_threads_through_the_supervisor_only(package):
+    folder = Path(supervisor.__file__).parent / package
+    found = [f"{path.name}: {line}" for path in folder.rglob("*.py")
+             for line in path.read_text().splitlines()
+             if re.search(r"\b(threading\.Thread|ThreadPoolExecutor)\(", line)]
+    assert found == []

@@ -357,6 +357,7 @@ static void flusher_wait(struct log_dir *dir, int64_t due_ms) REQUIRES(dir->flus
 static void *flusher_work(void *argument) {
     struct log_dir *dir = argument;
     struct flusher *f = &dir->flusher;
+    pthread_setname_np(pthread_self(), "flusher");
     lock_acquire(&dir->flush_lock);
     for (;;) {
         int64_t due = flusher_removals(dir), later = flusher_take_later(dir);

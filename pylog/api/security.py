@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 PART_RULES = 500
-NO_AUTHORIZER = "No Authorizer is configured."
+NO_AUTHORIZER = ("No Authorizer is configured. Set authorizer.class.name="
+                 "org.apache.kafka.metadata.authorizer.StandardAuthorizer on every node.")
 
 
 class SecurityApi:

@@ -11,7 +11,6 @@ Source: none; the log is the truth, LMDB is the map.
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pylog import supervisor
@@ -31,7 +30,7 @@ class Saver:
     """One for a coordinator, between start and close."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, "offsets")
+        self._threads = supervisor.executor("offsets", THREADS)
 
     async def close(self) -> None:
         """Waits for what is being written."""

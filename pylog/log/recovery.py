@@ -10,6 +10,7 @@ Source: none; Kafka serves nobody before all its logs are recovered.
 import logging
 import threading
 
+from pylog import supervisor
 from pylog._native import damages
 
 # How long a start waits for all of them: most are done by then, and no client sees an error.
@@ -40,8 +41,7 @@ class Recovery:
             self._left[entry[0]] = self._left.get(entry[0], 0) + 1
         for number, waiting in self._waiting.items():
             for _ in range(min(threads_per_directory, len(waiting))):
-                self._threads.append(threading.Thread(
-                    target=self._run, args=(number,), name="recovery", daemon=True))
+                self._threads.append(supervisor.thread_once("recovery", self._run, number))
 
     @property
     def left(self) -> int:
@@ -55,7 +55,7 @@ class Recovery:
         """
         for thread in self._threads:
             thread.start()
-        threading.Thread(target=self._report, name="recovery-report", daemon=True).start()
+        supervisor.thread_once("recovery-report", self._report).start()
         with self._changed:
             self._changed.wait_for(lambda: not self._left, WAIT_S)
             # Keeps (1).

@@ -17,8 +17,8 @@ import secrets
 import threading
 import zlib
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
 
+from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.metadata.keys import (
     SORTED_DIGITS,
@@ -112,7 +112,7 @@ class Quorum:
         with self._asking:
             if self._seconds() >= self._members_due_s:
                 # One that hangs takes its whole time: all at once.
-                with ThreadPoolExecutor(len(self.keys.addresses)) as pool:
+                with supervisor.executor("quorum-members", len(self.keys.addresses)) as pool:
                     self._members = list(pool.map(self._state_of, self.keys.addresses))
                 self._members_due_s = self._seconds() + MEMBERS_S
             return self._members

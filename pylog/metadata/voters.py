@@ -8,8 +8,8 @@ Source: KIP-595, KIP-836 (replica states of DescribeQuorum); etcd's serializable
 
 import asyncio
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
 
+from pylog import supervisor
 from pylog.metadata.keys import KeysError, Unreachable
 from pylog.metadata.threads import in_thread
 
@@ -50,7 +50,7 @@ class Voters:
         return self._known
 
     def _ends(self) -> list:
-        with ThreadPoolExecutor(len(self._addresses)) as pool:
+        with supervisor.executor("quorum-voters", len(self._addresses)) as pool:
             return list(pool.map(self._end_at, self._addresses.values()))
 
     def _end_at(self, address: str) -> int | None:

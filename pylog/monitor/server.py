@@ -169,8 +169,7 @@ class Monitor:
                 connection.close()
                 continue
             try:
-                threading.Thread(target=self._serve, args=(connection,), name="scrape",
-                                 daemon=True).start()
+                supervisor.thread_once("scrape", self._serve, connection).start()
             except RuntimeError:
                 # Out of threads, which passes.
                 connection.close()

@@ -18,6 +18,7 @@ import urllib.request
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from pylog import supervisor
 from pylog.config.errors import ConfigError
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -118,7 +119,7 @@ class Keys:
         if self._loading.acquire(blocking=False):
             self._tried_s = self._seconds()
             try:
-                threading.Thread(target=self._loaded, name="jwks", daemon=True).start()
+                supervisor.thread_once("jwks", self._loaded).start()
             except RuntimeError as error:
                 # The system has no thread just now: it is tried again.
                 self._loading.release()

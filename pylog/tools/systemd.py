@@ -116,6 +116,8 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
              f"ProtectHome={'read-only' if at_home else 'yes'}"]
     # Keeps (1).
     lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
+    # systemd creates this directory and gives it to the unit's user: only where data goes there.
+    owned = "" if has_dirs else f"StateDirectory={name}\nStateDirectoryMode=0700\n"
     text = f"""\
 [Unit]
 Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol
@@ -126,9 +128,7 @@ After=network-online.target
 Type=notify
 ExecStart={' '.join(map(_quoted, words))}
 {f'User={user}' if user else 'DynamicUser=yes'}
-StateDirectory={name}
-StateDirectoryMode=0700
-LogsDirectory={name}
+{owned}LogsDirectory={name}
 LogsDirectoryMode=0700
 LimitNOFILE=1048576
 LimitCORE=0

@@ -117,9 +117,9 @@ def test_a_key_that_is_not_understood_leaves_the_others(tmp_path, clock, odd):
 
 
 def test_a_thread_that_the_system_has_not_now_is_begun_later(clock, monkeypatch, caplog):
-    class Threads:
+    class Supervisor:
         @staticmethod
-        def Thread(**options):
+        def thread_once(*arguments):
             raise RuntimeError("can't start new thread")
 
     issuer = Issuer()
@@ -128,7 +128,7 @@ def test_a_thread_that_the_system_has_not_now_is_begun_later(clock, monkeypatch,
         issuer.new_key("second")
         clock.s += 2
         with monkeypatch.context() as shortage:
-            shortage.setattr(jwks, "threading", Threads)
+            shortage.setattr(jwks, "supervisor", Supervisor)
             assert keys.find("second") is None
         assert "can't start new thread" in [
             getattr(one, "reason", "") for one in caplog.records]

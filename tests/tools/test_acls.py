@@ -190,7 +190,8 @@ def test_a_file_that_has_no_rules_is_named_with_what_is_wrong_in_it(
 
 
 def test_without_an_authorizer_it_is_said(brokerd):
-    assert "No Authorizer" in run("acl", "list", broker=brokerd, fails=True).err
+    refused = run("acl", "list", broker=brokerd, fails=True).err
+    assert "No Authorizer is configured. Set authorizer.class.name=" in refused
 
 
 def test_the_admin_client_has_kafkas_calls(broker):
