@@ -107,7 +107,7 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
              *_named(settings, has_dirs)]
     _check_visible(named)    # Keeps (3).
     at_home = [f"{what} {path}" for what, path in named if path.startswith(HOMES)]
-    written = _written(settings, state if not has_dirs else None)
+    written = [path for path in _written(settings, has_dirs) if not _is_below(path, state)]
     ports = [listener.port for listener in settings.all_listeners]
     capability = BIND if any(port in PRIVILEGED_PORTS for port in ports) else ""
     # A user of its own name space has no such capability outside of it.
@@ -117,7 +117,7 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
     # Keeps (1).
     lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
     # systemd creates this directory and gives it to the unit's user: only where data goes there.
-    owned = "" if has_dirs else f"StateDirectory={name}\nStateDirectoryMode=0700\n"
+    owned = "" if has_dirs and not any(_is_below(path, state) for path in settings.log_dirs) else f"StateDirectory={name}\nStateDirectoryMode=0700\n"
     text = f"""\
 [Unit]
 Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol
@@ -185,9 +185,13 @@ def _notes(at_home: list[str], written: list[str], user: str | None) -> list[str
     return found
 
 
-def _written(settings, state: str | None) -> list[str]:
-    """What is outside of the unit's own directories."""
-    found = [] if state is not None else list(settings.log_dirs)
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.abspath(path), folder]) == folder
+
+
+def _written(settings, has_dirs: bool) -> list[str]:
+    """Return the directories that the properties name and brokerd writes."""
+    found = list(settings.log_dirs) if has_dirs else []
     if settings["audit.log.file"]:
         found.append(os.path.dirname(os.path.abspath(settings["audit.log.file"])))
     return list(dict.fromkeys(found))

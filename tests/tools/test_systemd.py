@@ -62,7 +62,18 @@ def test_without_settings_everything_is_in_the_units_own_directory():
     assert not notes
     assert lines(text, "ExecStart") == ["/usr/bin/brokerd --override log.dirs=/var/lib/brokerd"]
     assert lines(text, "DynamicUser") == ["yes"] and not lines(text, "ReadWritePaths")
+    assert lines(text, "StateDirectory") == ["brokerd"]
     assert lines(text, "AmbientCapabilities") == [""] and lines(text, "ProtectHome") == ["yes"]
+
+
+@pytest.mark.parametrize(("log_dirs", "owned"), [
+    ("/data/a", []), ("/var/lib/other", []), ("/var/lib/brokerd", ["brokerd"]),
+    ("/data/a,/var/lib/brokerd/b", ["brokerd"])])
+def test_state_directory_is_named_only_if_data_goes_there(properties, log_dirs, owned):
+    text, notes = unit(properties(log_dirs=log_dirs), command="/usr/bin/brokerd")
+    assert lines(text, "StateDirectory") == owned
+    outside = [path for path in log_dirs.split(",") if not path.startswith("/var/lib/brokerd")]
+    assert lines(text, "ReadWritePaths") == outside and len(notes) == bool(outside)
 
 
 def test_what_the_properties_make_it_write_is_writable_and_a_low_port_is_allowed(properties):
