@@ -3,6 +3,19 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pylog._native cimport csrc
 
 
+cdef struct record_views:
+    Py_buffer key
+    Py_buffer value
+    bint has_key
+    bint has_value
+
+
+cdef int view_record(record_views *views, csrc.builder_record *record, key, value) except -1
+cdef void release_views(record_views *views)
+cdef bytes encoded_headers(headers)
+cdef int raise_error(int rc) except -1
+
+
 cdef class Pool:
     cdef csrc.builder_pool state
     cdef bint begun
@@ -24,10 +37,7 @@ cdef class BatchBuilder:
     cdef csrc.builder state
     cdef Pool pool
     cdef readonly int32_t partition
-    cdef bytearray encoded
-    cdef int append_record(
-        self, const csrc.builder_record *given, headers) except? -1
-    cdef int encode_headers(self, headers) except -1
+    cdef Batch closed(self, int codec, int level, int *error)
 
 
 cdef class Column:

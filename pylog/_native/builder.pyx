@@ -83,9 +83,12 @@ cdef class Pool:
 
 
 @cython.final
+@cython.no_gc
 @cython.freelist(256)
 cdef class Batch:
-    """One closed batch, ready to send."""
+    """One closed batch, ready to send.
+
+    Not tracked by the garbage collector: making one runs no finalizer."""
 
     def __dealloc__(self):
         csrc.builder_pool_give(pool_state(self.pool), self.data, self.room)
@@ -189,81 +192,99 @@ cdef class BatchBuilder:
 
     def append(self, key, value, int64_t timestamp, headers=None) -> int:
         """The record's index in the batch, or -1 when it would pass bytes_max."""
-        cdef csrc.builder_record given
-        cdef Py_buffer key_view, value_view
-        cdef bint key_viewed = False, value_viewed = False
-        given.timestamp = timestamp
-        given.headers = NULL
-        given.headers_len = 0
-        given.key_len = plain_bytes(key, &given.key)
-        given.value_len = plain_bytes(value, &given.value)
-        if given.key_len != -2 and given.value_len != -2:
-            return self.append_record(&given, headers)
-        try:
-            if given.key_len == -2:
-                PyObject_GetBuffer(key, &key_view, PyBUF_SIMPLE)
-                key_viewed = True
-                given.key = <const uint8_t *>key_view.buf
-                given.key_len = key_view.len
-            if given.value_len == -2:
-                PyObject_GetBuffer(value, &value_view, PyBUF_SIMPLE)
-                value_viewed = True
-                given.value = <const uint8_t *>value_view.buf
-                given.value_len = value_view.len
-            return self.append_record(&given, headers)
-        finally:
-            if key_viewed:
-                PyBuffer_Release(&key_view)
-            if value_viewed:
-                PyBuffer_Release(&value_view)
-
-    cdef int append_record(self, const csrc.builder_record *given, headers) except? -1:
-        cdef csrc.builder_record record = given[0]
+        cdef csrc.builder_record record
+        cdef record_views views
+        cdef bytes encoded = None
         cdef int rc
+        record.timestamp = timestamp
+        record.headers = NULL
+        record.headers_len = 0
         if headers:
-            self.encode_headers(headers)
-            record.headers = <const uint8_t *>self.encoded
-            record.headers_len = len(self.encoded)
+            encoded = encoded_headers(headers)
+            record.headers = <const uint8_t *>PyBytes_AS_STRING(encoded)
+            record.headers_len = <size_t>PyBytes_GET_SIZE(encoded)
+        view_record(&views, &record, key, value)
         rc = csrc.builder_append(&self.state, &record)
+        release_views(&views)
         if rc == csrc.BUILDER_FULL:
             return -1
         if rc < 0:
             raise_error(rc)
         return self.state.count - 1
 
-    cdef int encode_headers(self, headers) except -1:
-        out = bytearray()
-        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
-        put_varint(out, len(pairs))
-        for key, value in pairs:
-            name = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else bytes(key)
-            put_varint(out, len(name))
-            out += name
-            if value is None:
-                put_varint(out, -1)
-                continue
-            content = value.encode() if isinstance(value, str) else memoryview(value).cast("B")
-            put_varint(out, len(content))
-            out += content
-        self.encoded = out
-        return 0
-
     def close(self, int codec=csrc.CODEC_NONE, level: int | None = None) -> Batch:
         """The batch so far; the builder is empty again."""
-        cdef csrc.builder_batch made
-        cdef int wanted = INT32_MIN if level is None else level
-        cdef int rc
+        cdef int error = 0
         if self.state.count == 0:
             raise ValueError("a batch needs records")
+        made = self.closed(codec, INT32_MIN if level is None else level, &error)
+        if error < 0:
+            raise_error(error)
+        return made
+
+    cdef Batch closed(self, int codec, int level, int *error):
+        """Return the batch so far and empty the builder; None with an error of the builder.
+
+        Runs no Python code, but releases the GIL to compress."""
+        cdef csrc.builder_batch made
         if codec == csrc.CODEC_NONE:
-            rc = csrc.builder_close(&self.state, codec, wanted, &made)
+            error[0] = csrc.builder_close(&self.state, codec, level, &made)
         else:
             with nogil:
-                rc = csrc.builder_close(&self.state, codec, wanted, &made)
-        if rc < 0:
-            raise_error(rc)
+                error[0] = csrc.builder_close(&self.state, codec, level, &made)
+        if error[0] < 0:
+            return None
         made.partition = self.partition
         return batch_of(&made, self.pool)
+
+
+cdef int view_record(record_views *views, csrc.builder_record *record, key, value) except -1:
+    """Point the record at key and value. Raises TypeError for what has no buffer.
+
+    Call release_views() when the record was appended."""
+    views.has_key = views.has_value = False
+    record.key_len = plain_bytes(key, &record.key)
+    record.value_len = plain_bytes(value, &record.value)
+    try:
+        if record.key_len == -2:
+            PyObject_GetBuffer(key, &views.key, PyBUF_SIMPLE)
+            views.has_key = True
+            record.key = <const uint8_t *>views.key.buf
+            record.key_len = views.key.len
+        if record.value_len == -2:
+            PyObject_GetBuffer(value, &views.value, PyBUF_SIMPLE)
+            views.has_value = True
+            record.value = <const uint8_t *>views.value.buf
+            record.value_len = views.value.len
+    except BaseException:
+        release_views(views)
+        raise
+    return 0
+
+
+cdef void release_views(record_views *views):
+    if views.has_key:
+        PyBuffer_Release(&views.key)
+    if views.has_value:
+        PyBuffer_Release(&views.value)
+
+
+cdef bytes encoded_headers(headers):
+    """Return the headers as a record holds them: their count, then names and values."""
+    cdef bytearray out = bytearray()
+    pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+    put_varint(out, len(pairs))
+    for key, value in pairs:
+        name = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else bytes(key)
+        put_varint(out, len(name))
+        out += name
+        if value is None:
+            put_varint(out, -1)
+            continue
+        content = value.encode() if isinstance(value, str) else memoryview(value).cast("B")
+        put_varint(out, len(content))
+        out += content
+    return bytes(out)
 
 
 cdef int put_varint(bytearray out, int64_t v) except -1:

@@ -1,18 +1,65 @@
+import collections
 from collections.abc import Callable, Generator
 from typing import Any
 
-from pylog._native.builder import BatchBuilder
+from pylog._native.builder import Batch, BatchBuilder
+
+FIRST_BYTES: int
+RECORD_OVERHEAD_BYTES: int
 
 class Mutex:
-    def __enter__(self) -> Mutex: ...
-    def __exit__(self, *exception: object) -> None: ...
+    def acquire(self) -> None: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
 
 class Lane:
     builder: BatchBuilder
     open: Any
     reserved: int
+    ready: collections.deque[Any]
+    in_flight: list[Any]
+    def __init__(self, builder: BatchBuilder, *rest: Any) -> None: ...
+
+class RecordBuffer:
     lock: Mutex
-    def __init__(self, lock: Mutex, builder: BatchBuilder, *rest: Any) -> None: ...
+    incomplete: dict[float, Any]
+    active: dict[Any, Any]
+    batch_bytes: int
+    bytes_max: int
+    bytes_used: int
+    codec: int
+    level: int | None
+    linger_s: float
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        bytes_max: int,
+        linger_s: float,
+        codec: int,
+        level: int | None,
+        wake: Callable[[], Any],
+    ) -> None: ...
+    def append(
+        self,
+        lane: Lane,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Any,
+        callback: Callable[..., Any] | None,
+        size: int,
+    ) -> tuple[Any, int] | None: ...
+    def add_closed(self, lane: Lane, batch: Batch, fresh: Any) -> bool: ...
+    def close(self, lane: Lane) -> None: ...
+    def close_after_linger(self, lane: Lane, now_s: float, hurried: bool) -> float | None: ...
+    def drop_if_idle(self, lane: Lane) -> None: ...
+    def add_part(self, part: Any) -> None: ...
+    def release(self, pending: Any) -> None: ...
+    def may_sleep(self, until_s: float) -> bool: ...
+    def notify(self) -> None: ...
+
+def add_waiter(pending: Any, function: Callable[[], Any]) -> bool: ...
 
 class Delivery:
     pending: Any
@@ -30,7 +77,7 @@ class Route:
     available: list[int]
     def __init__(
         self,
-        lock: Mutex,
+        buffer: RecordBuffer,
         partitions: list[int],
         available: list[int],
         hashes: bool,

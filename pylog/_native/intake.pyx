@@ -1,30 +1,44 @@
-"""The short way of a record into its partition's open batch, and the ticket that it gets.
+"""A producer's records on their way into batches: the open batches, their memory, their Deliveries.
 
-Owns: the lock of a producer's queues; per topic what partition null keys stick to.
+Owns: the lock and the memory account of a producer's queues; per topic the partition that null keys
+  stick to.
 Invariants: (1) `Route.append` either takes the record or changes nothing that a later try would
-  notice; (2) a lane's builder and open batch change only under the lock.
-Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner.
+  notice; (2) a lane's builder and open batch change only under the lock; (3) code between taking
+  the lock and releasing it runs no bytecode and allocates no object that the garbage collector
+  tracks, so that no signal handler and no finalizer of the application runs there.
+Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner, RecordAccumulator.
+  CPython: signal handlers run between bytecodes; the collector runs when a tracked object is made.
 """
+
+import collections
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MIN, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from pylog._native cimport csrc
-from pylog._native.builder cimport BatchBuilder
+from pylog._native.builder cimport (
+    Batch, BatchBuilder, encoded_headers, raise_error, record_views, release_views, view_record,
+)
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
+cpdef enum:
+    RECORD_OVERHEAD_BYTES = 128  # header of a batch and varints of a record, at most
+    FIRST_BYTES = 16_384  # reserved for a new batch, at least
+
 cdef enum:
     NOT_PLAIN = -2
-    RECORD_OVERHEAD_BYTES = 128  # header of a batch and varints of a record, at most
+    # Outcomes of RecordBuffer.put(), beside the builder's.
+    NO_ROOM = 2
+    NEEDS_BATCH = 3
 
 
 @cython.final
 cdef class Mutex:
-    """A lock for `with`, native code and the interpreter's threads alike. Not to be nested.
+    """A lock of native code, which no thread holds while it runs bytecode. Not reentrant.
 
     None of the interpreter's own: these ask for the time whenever they are taken, which is a tenth
     of what a record costs."""
@@ -38,30 +52,293 @@ cdef class Mutex:
             csrc.lock_release(&self.lock)
             csrc.lock_destroy(&self.lock)
 
-    cdef void acquire(self) noexcept:
+    cpdef void acquire(self) noexcept:
         if not csrc.lock_try_acquire(&self.lock):
-            # Whoever has it may be waiting for the interpreter.
+            # The holder may be waiting for the GIL.
             with nogil:
                 csrc.lock_acquire(&self.lock)
 
-    cdef void release(self) noexcept:
+    cpdef void release(self) noexcept:
         csrc.lock_release(&self.lock)
 
-    def __enter__(self):
-        self.acquire()
-        return self
-
-    def __exit__(self, *exception):
-        self.release()
+    def locked(self) -> bool:
+        """Return whether a thread holds it."""
+        if csrc.lock_try_acquire(&self.lock):
+            csrc.lock_release(&self.lock)
+            return False
+        return True
 
 
 cdef class Lane:
-    """A partition's open batch. open: what the accumulator keeps of it, None when there is none;
-    reserved: the bytes that it may be long for now."""
+    """The batches of one partition.
 
-    def __cinit__(self, Mutex lock not None, BatchBuilder builder not None, *_):
-        self.lock = lock
+    open: the batch that the builder fills, None without one; reserved: the bytes that it may be
+    long for now; ready: closed batches; in_flight: sent batches without an answer."""
+
+    def __cinit__(self, BatchBuilder builder not None, *_):
         self.builder = builder
+        self.ready = collections.deque()
+        self.in_flight = []
+
+
+cdef class RecordBuffer:
+    """The incomplete batches of one producer, and the memory that they hold.
+
+    A subclass makes batches: `new_batch(lane)` returns one with the attributes number, bytes,
+    created_s, batch, count and callbacks, all of them slots, which native code sets. Methods that
+    take no lock are atomic because they keep the GIL and run no bytecode.
+    """
+
+    def __cinit__(self, *, int64_t batch_bytes, int64_t bytes_max, double linger_s, int codec,
+                  level, wake):
+        """wake: called without the lock when the sender must look at the batches again."""
+        self.lock = Mutex()
+        self.incomplete = {}
+        self.active = {}
+        self.batch_bytes = batch_bytes
+        self.bytes_max = bytes_max
+        self.linger_s = linger_s
+        self.codec = codec
+        self.level = level
+        self.level_or_default = INT32_MIN if level is None else level
+        self.wake = wake
+
+    # Records in.
+
+    def append(self, Lane lane not None, key, value, int64_t timestamp, headers, callback,
+               int64_t size):
+        """Return (batch, index in it) of the appended record; None without memory for it.
+
+        size: bytes of key, value and headers. Raises TypeError, ValueError of the builder."""
+        cdef csrc.builder_record record
+        cdef record_views views
+        cdef bytes encoded = None
+        cdef list rows = None
+        cdef object taken = None
+        cdef int32_t index = -1
+        cdef int rc
+        record.timestamp = timestamp
+        record.headers = NULL
+        record.headers_len = 0
+        if headers:
+            encoded = encoded_headers(headers)
+            record.headers = <const uint8_t *>PyBytes_AS_STRING(encoded)
+            record.headers_len = <size_t>PyBytes_GET_SIZE(encoded)
+        if callback is not None:
+            rows = [[0, timestamp, callback]]
+        view_record(&views, &record, key, value)
+        try:
+            rc = self.put(lane, &record, size, None, rows)
+            if rc == NEEDS_BATCH:
+                rc = self.put(lane, &record, size, self.new_batch(lane), rows)
+            if rc == 0:
+                # No other thread has run since: put() returned with the GIL.
+                taken, index = lane.open, lane.builder.state.count - 1
+        finally:
+            release_views(&views)
+        self.wake_sender()
+        if rc < 0:
+            raise_error(rc)
+        return None if taken is None else (taken, index)
+
+    cdef int put(self, Lane lane, const csrc.builder_record *record, int64_t size, fresh,
+                 list rows) except? -100:
+        """Append the record to the open batch, or begin `fresh` with it.
+
+        rows: of its callback, to be filled in. Returns 0, NO_ROOM, NEEDS_BATCH without `fresh`, or
+        an error of the builder. Keeps (3)."""
+        cdef int64_t reserved
+        cdef list callbacks
+        cdef int rc
+        self.lock.acquire()
+        try:
+            rc = csrc.BUILDER_FULL
+            if lane.open is not None:
+                if not self.may_grow(lane, size):
+                    return NO_ROOM
+                rc = csrc.builder_append(&lane.builder.state, record)
+            if rc == csrc.BUILDER_FULL:
+                if fresh is None:
+                    return NEEDS_BATCH
+                if lane.open is not None:
+                    rc = self.close_open(lane)
+                    if rc < 0:
+                        return rc
+                    self.must_wake()
+                reserved = max(min(self.batch_bytes, FIRST_BYTES), size + RECORD_OVERHEAD_BYTES)
+                if not self.has_room(reserved):
+                    return NO_ROOM
+                rc = csrc.builder_append(&lane.builder.state, record)
+                if rc == 0:
+                    self.begin_batch(lane, fresh, reserved)
+                    lane.open, lane.reserved = fresh, reserved
+                    if fresh.created_s + self.linger_s < self.wakes_s:
+                        self.must_wake()
+            if rc == 0 and rows is not None:
+                (<list>rows[0])[0] = lane.builder.state.count - 1
+                callbacks = lane.open.callbacks
+                if callbacks is None:
+                    lane.open.callbacks = rows
+                else:
+                    callbacks.append(rows[0])
+            return rc
+        finally:
+            self.lock.release()
+
+    cdef bint has_room(self, int64_t more) noexcept:
+        """Return whether incomplete batches may hold so many bytes more. One always may."""
+        return not self.bytes_used or self.bytes_used + more <= self.bytes_max
+
+    cdef bint may_grow(self, Lane lane, int64_t size) except -1:
+        """Reserve memory for `size` more bytes in the open batch; False when there is none."""
+        cdef int64_t wanted = min(<int64_t>lane.builder.state.len + size + RECORD_OVERHEAD_BYTES,
+                                  self.batch_bytes)
+        cdef int64_t more = max(wanted, min(2 * lane.reserved, self.batch_bytes)) - lane.reserved
+        if wanted <= lane.reserved:
+            return True
+        if not self.has_room(more):
+            return False
+        lane.reserved += more
+        lane.open.bytes += more
+        self.bytes_used += more
+        return True
+
+    cdef int begin_batch(self, Lane lane, fresh, int64_t reserved) except -1:
+        self.number += 1
+        fresh.number = self.number
+        fresh.bytes = reserved
+        self.incomplete[self.number] = fresh
+        self.active[lane] = lane
+        self.bytes_used += reserved
+        self.changed = True
+        return 0
+
+    def add_closed(self, Lane lane not None, Batch batch not None, fresh) -> bool:
+        """Queue a batch that was built elsewhere as `fresh`; False without memory for it."""
+        cdef int rc
+        self.lock.acquire()
+        try:
+            if not self.has_room(batch.nbytes):
+                return False
+            rc = self.close_open(lane)
+            if rc == 0:
+                self.begin_batch(lane, fresh, batch.nbytes)
+                fresh.batch = batch
+                fresh.count = batch.record_count
+                lane.ready.append(fresh)
+                self.must_wake()
+        finally:
+            self.lock.release()
+        if rc < 0:
+            raise_error(rc)
+        self.wake_sender()
+        return True
+
+    # Batches out.
+
+    cdef int close_open(self, Lane lane) except? -100:
+        """Close the open batch, if there is one. Returns 0 or an error of the builder."""
+        cdef int rc = 0
+        cdef Batch made
+        if lane.open is None:
+            return 0
+        made = lane.builder.closed(self.codec, self.level_or_default, &rc)
+        if rc < 0:
+            return rc
+        lane.open.batch = made
+        lane.open.count = made.record_count
+        lane.ready.append(lane.open)
+        lane.open = None
+        return 0
+
+    def close(self, Lane lane not None):
+        """Close the open batch, if there is one. Raises MemoryError, ValueError."""
+        cdef int rc
+        self.lock.acquire()
+        try:
+            rc = self.close_open(lane)
+        finally:
+            self.lock.release()
+        if rc < 0:
+            raise_error(rc)
+
+    def close_after_linger(self, Lane lane not None, double now_s, bint hurried):
+        """Close the open batch if its linger is over or if hurried. Returns None, or when its
+        linger will be over. Raises MemoryError, ValueError."""
+        cdef double due_s
+        cdef int rc
+        self.lock.acquire()
+        try:
+            if lane.open is None:
+                return None
+            due_s = lane.open.created_s + self.linger_s
+            if now_s < due_s and not hurried:
+                return due_s
+            rc = self.close_open(lane)
+        finally:
+            self.lock.release()
+        if rc < 0:
+            raise_error(rc)
+        return None
+
+    def drop_if_idle(self, Lane lane not None):
+        """Forget that a queue has work when it has none."""
+        if lane.open is None and not lane.ready and not lane.in_flight and lane in self.active:
+            del self.active[lane]
+
+    def add_part(self, part):
+        """Count a part of a batch that was split as incomplete."""
+        self.incomplete[part.number] = part
+
+    def release(self, pending):
+        """Give the memory of a batch back, which is complete."""
+        del self.incomplete[pending.number]
+        self.bytes_used -= pending.bytes
+
+    # The sender's sleep.
+
+    def may_sleep(self, double until_s) -> bool:
+        """Return False when something has changed since the last call."""
+        if self.changed:
+            self.changed = False
+            return False
+        self.sleep += 1
+        self.wakes_s = until_s
+        return True
+
+    def notify(self):
+        """Have the sender look at the batches again."""
+        self.must_wake()
+        self.wake_sender()
+
+    cdef void must_wake(self) noexcept:
+        self.changed = True
+        self.wake_wanted = self.sleep
+
+    cdef int wake_sender(self) except -1:
+        """End the sleep that must_wake() was called in, once.
+
+        It counts as done only afterwards: a signal handler that interrupts `wake` and waits for
+        the sender must call it again."""
+        cdef int64_t wanted = self.wake_wanted
+        if self.wake_done != wanted:
+            self.wake()
+            self.wake_done = wanted
+        return 0
+
+
+def add_waiter(pending, function) -> bool:
+    """Have pending.complete() call the function; False when the batch is complete already."""
+    cdef list waiters, fresh = [function]
+    # From here on no bytecode runs, so that complete() cannot come between.
+    if pending.done:
+        return False
+    waiters = pending.waiters
+    if waiters is None:
+        pending.waiters = fresh
+    else:
+        waiters.append(function)
+    return True
 
 
 @cython.final
@@ -129,10 +406,10 @@ cdef int64_t now_ms() noexcept:
 cdef class Route:
     """A topic's partitions as they are at the moment."""
 
-    def __cinit__(self, Mutex lock not None, list partitions not None, list available not None,
-                  bint hashes, int64_t record_bytes_max):
+    def __cinit__(self, RecordBuffer buffer not None, list partitions not None,
+                  list available not None, bint hashes, int64_t record_bytes_max):
         """hashes: keys choose the partition by murmur2."""
-        self.lock = lock
+        self.buffer = buffer
         self.partitions = partitions
         self.available = available
         self.lanes = [None] * len(partitions)
@@ -180,6 +457,8 @@ cdef class Route:
             0 if record.value_len < 0 else record.value_len)
         if size > self.record_bytes_max:
             return None
+        if self.buffer.wake_done != self.buffer.wake_wanted:
+            return None  # The call that should wake the sender was interrupted: the slow way does.
         record.headers = NULL
         record.headers_len = 0
         record.timestamp = now_ms() if timestamp is None else timestamp
@@ -188,15 +467,15 @@ cdef class Route:
             return None
         lane = <Lane>self.lanes[chosen]
         builder = lane.builder
-        self.lock.acquire()
+        self.buffer.lock.acquire()
         pending = lane.open
         bytes_after = <int64_t>builder.state.len + size + RECORD_OVERHEAD_BYTES
         if pending is None or bytes_after > lane.reserved:
-            self.lock.release()
+            self.buffer.lock.release()
             return None
         rc = csrc.builder_append(&builder.state, &record)
         index = builder.state.count - 1
-        self.lock.release()
+        self.buffer.lock.release()
         if rc != 0:
             return None
         return delivery_of(pending, index, record.timestamp)

@@ -9,7 +9,6 @@ Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in P
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from pylog._native.columns import Columns, Record
 from pylog.client.consuming import Consuming
 from pylog.client import endings
-from pylog.client.driver import Desk, Driver, SingleUser
+from pylog.client.driver import Bell, Desk, Driver, SingleUser
 from pylog.client.errors import ClosedError, ConcurrentUseError
 from pylog.client.listener import listener_of, weakly
 from pylog.client.measures import Metrics
@@ -53,7 +52,7 @@ class Consumer:
         self._driver = Driver.shared()
         self._desk = Desk(self._driver)
         self._user = SingleUser("consumer")
-        self._event = threading.Event()
+        self._event = Bell()
         self._records_max = self.settings["max.poll.records"]
         self._core: Consuming = self._desk.run(self._make())
         self._listener: Any = None

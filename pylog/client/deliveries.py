@@ -1,8 +1,9 @@
 """What becomes of sent records: one Pending per batch, one light Delivery per record.
 
 Owns: the outcome of each batch until the last Delivery of it is gone.
-Invariants: (1) a Pending is completed exactly once; (2) whoever waits is notified after the outcome
-  stands; (3) a Delivery costs no lock and no event until somebody waits for it.
+Invariants: (1) a Pending is completed exactly once, on the loop; (2) whoever waits is notified
+  after the outcome stands; (3) a Delivery costs no lock and no event until somebody waits for it;
+  (4) nothing here takes a lock, so that signal handlers may wait.
 Source: Kafka's Java client (RecordMetadata, ProducerBatch).
 """
 
@@ -10,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
+import queue
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from pylog._native.intake import Delivery
+from pylog._native.intake import Delivery, add_waiter
 from pylog.client import callbacks
 from pylog.client.durations import rounded
 from pylog.client.errors import KafkaError, KafkaTimeoutError
@@ -48,7 +49,8 @@ class Pending:
         self.last_failure: KafkaError | None = None  # Of a try; `error` is what it ended with.
         self.retry_at_s = 0.0
         self.batch: Any = None
-        self.callbacks: list[tuple[int, int, Callable[..., Any]]] | None = None
+        # [index, timestamp, function] of each, from native code.
+        self.callbacks: list[list[Any]] | None = None
         self.waiters: list[Callable[[], Any]] | None = None
         self.base_sequence = -1
         self.base_offset = -1
@@ -83,15 +85,14 @@ class Pending:
     def complete(self, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
         """Sets the outcome and notifies all who wait, on this thread."""
-        with self.queue.lock:
-            assert not self.done, "a batch is completed twice"  # Keeps (1).
-            self.base_offset, self.append_time, self.error = base_offset, append_time, error
-            self.done = True
-            if error is not None and self.parts is None:
-                self.queue.lost_count += self.count
-            functions, self.callbacks = self.callbacks, None
-            waiters, self.waiters = self.waiters, None
-            self.batch = None
+        assert not self.done, "a batch is completed twice"  # Keeps (1).
+        self.base_offset, self.append_time, self.error = base_offset, append_time, error
+        if error is not None and self.parts is None:
+            self.queue.lost_count += self.count
+        self.done = True  # Nothing is added to callbacks and waiters from now on.
+        functions, self.callbacks = self.callbacks, None
+        waiters, self.waiters = self.waiters, None
+        self.batch = None
         for index, timestamp, function in functions or ():
             failure = self.part(index)[0].error
             found = self.metadata(index, timestamp) if failure is None else None
@@ -101,20 +102,18 @@ class Pending:
 
     def when_done(self, function: Callable[[], Any]) -> None:
         """Calls function once the outcome stands: now, or on the thread that completes it."""
-        with self.queue.lock:
-            if not self.done:
-                if self.waiters is None:
-                    self.waiters = []
-                self.waiters.append(function)
-                return
-        function()
+        if not add_waiter(self, function):
+            function()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks this thread until the outcome stands; False when the time ran out before."""
         if not self.done:
-            event = threading.Event()
-            self.when_done(event.set)
-            event.wait(timeout_s)
+            bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # Keeps (4): an Event has a lock.
+            self.when_done(lambda: bell.put(None))
+            try:
+                bell.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+            except queue.Empty:
+                pass
         return self.done
 
     def future(self) -> asyncio.Future[None]:

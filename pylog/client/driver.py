@@ -3,7 +3,9 @@
 Owns: the loop's thread and its watchdog; a forked child makes new ones.
 Invariants: (1) an application's callbacks run on the application's thread, while it waits in a
   call of the client, so that they may call the client again; (2) a wait ends by a signal (Ctrl-C);
-  (3) no exception ends the loop; (4) no lock is held while Python code of the application may run.
+  (3) no exception ends the loop; (4) no thread waits for a lock whose holder may run Python code of
+  the application, such as a signal handler that calls the client. So the loop and the threads that
+  wait for it share no lock of the interpreter (Lock, Event, Condition, concurrent.futures.Future).
 Source: measured on a 2-core EPYC with two consumers in one process: a loop for each costs the same
   CPU a record and as much time a call as one loop for both, so there are fewer threads.
 """
@@ -29,8 +31,88 @@ from pylog.client.errors import ConcurrentUseError, ForkedError
 WATCH_S = 1.0
 
 _LOG = logging.getLogger("pylog.client")
-_shared: Driver | None = None
-_shared_lock = threading.Lock()
+_shared: dict[int, Driver] = {}  # By process: a forked child gets its own.
+
+
+class Bell:
+    """Wakes the thread that waits, which then looks at what has changed. Keeps (4).
+
+    A C queue: a signal handler may interrupt any method and call another. threading.Event has a
+    lock, which the interrupted thread would hold while the handler waits."""
+
+    def __init__(self) -> None:
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that does."""
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def clear(self) -> None:
+        """Forget earlier calls of set(): look at what they announced after this."""
+        try:
+            while True:
+                self._rings.get_nowait()
+        except queue.Empty:
+            pass
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for set(), which is forgotten then. Returns False after timeout_s seconds."""
+        try:
+            self._rings.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+        except queue.Empty:
+            return False
+        return True
+
+
+class Call:
+    """A coroutine that runs on the loop for a thread that waits. Keeps (4)."""
+
+    def __init__(self, driver: Driver, work: Coroutine[Any, Any, Any], bell: Bell):
+        """bell: set when the outcome stands."""
+        self.done = False
+        self._driver, self._work, self._bell = driver, work, bell
+        self._task: asyncio.Task[Any] | None = None
+        self._result: Any = None
+        self._failure: BaseException | None = None
+        self._cancelled = False
+        driver.post(self._start)
+
+    def _start(self) -> None:
+        self._task = self._driver.loop.create_task(self._work)
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self._failure = concurrent.futures.CancelledError()
+        else:
+            self._failure = task.exception()
+            self._result = task.result() if self._failure is None else None
+        self.done = True
+        self._bell.set()
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, soon and once."""
+        try:
+            self._driver.post(self._cancel)
+        except RuntimeError:
+            pass  # The loop is closed.
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Wait for the result. Raises what the coroutine raised, TimeoutError after timeout_s."""
+        if not self.done and not self._bell.wait(timeout_s):
+            raise TimeoutError(f"no result after {timeout_s} s")
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return self._result
+        finally:
+            del self  # The failure's traceback refers to this frame.
 
 
 class Driver:
@@ -47,17 +129,25 @@ class Driver:
     @staticmethod
     def shared() -> Driver:
         """The process's driver."""
-        global _shared
-        with _shared_lock:
-            if _shared is None or _shared.process != os.getpid() or not _shared.thread.is_alive():
-                _shared = Driver()
-            return _shared
+        process = os.getpid()
+        found = _shared.get(process)
+        if found is not None:
+            if found.process == process and found.thread.is_alive():
+                return found
+            _shared.pop(process, None)
+        made = Driver()
+        found = _shared.setdefault(process, made)
+        if found is not made:
+            # Another thread or a signal handler was first.
+            made.post(made.loop.stop)
+        return found
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
         while True:
             try:
                 self.loop.run_forever()
+                self.loop.close()
                 return
             except BaseException as failure:  # Keeps (3): every client of the process needs it.
                 _LOG.error("%r reached the client's event loop, which continues",
@@ -68,7 +158,7 @@ class Driver:
 
         A callback that blocks, or a coroutine that never yields, stops every client of the process.
         """
-        ran = threading.Event()
+        ran = Bell()
         while self.thread.is_alive():
             ran.clear()
             try:
@@ -88,13 +178,15 @@ class Driver:
                 _LOG.warning("the event loop continues after %.1f s", time.monotonic() - began_s)
             time.sleep(WATCH_S)
 
-    def submit(self, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
-        """Runs a coroutine on the loop; from any other thread. Raises ForkedError."""
+    def submit(self, work: Coroutine[Any, Any, Any], bell: Bell | None = None) -> Call:
+        """Runs a coroutine on the loop; from any other thread. Raises ForkedError.
+
+        bell: set when the outcome stands."""
         if self.process != os.getpid():
             work.close()
             raise ForkedError
         assert threading.current_thread() is not self.thread, "the loop cannot wait for itself"
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        return Call(self, work, bell or Bell())
 
     def post(self, function: Callable[..., Any], *given: Any) -> None:
         """Calls a function on the loop, soon, without its result."""
@@ -129,27 +221,25 @@ class Desk:
     def __init__(self, driver: Driver):
         self.driver = driver
         self._callbacks: collections.deque[Any] = collections.deque()
-        # One per wait: a C queue, whose put a signal handler or the loop may interrupt anywhere.
-        self._bells: list[queue.SimpleQueue[None]] = []
+        self._bells: list[Bell] = []  # One per wait.
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Waits for a coroutine's result and runs callbacks meanwhile. May be called in one."""
-        future = self.driver.submit(work)
-        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        bell = Bell()
+        call = self.driver.submit(work, bell)
         self._bells.append(bell)
         try:
-            future.add_done_callback(lambda _: bell.put(None))
             while True:
-                self._run_callbacks(future)
-                if future.done():
+                self._run_callbacks(call)
+                if call.done:
                     break
-                bell.get()
+                bell.wait()
         except BaseException:
-            future.cancel()
+            call.cancel()
             raise
         finally:
             self._bells.remove(bell)
-        return future.result()
+        return call.result()
 
     async def call(self, function: Callable[..., Any], *given: Any) -> Any:
         """On the loop: has a waiting thread call a function. Keeps (1)."""
@@ -157,10 +247,10 @@ class Desk:
         answer: asyncio.Future[Any] = loop.create_future()
         self._callbacks.append((function, given, answer))
         for bell in list(self._bells):
-            bell.put(None)
+            bell.set()
         return await answer
 
-    def _run_callbacks(self, waiting: concurrent.futures.Future[Any]) -> None:
+    def _run_callbacks(self, waiting: Call) -> None:
         while self._callbacks:
             try:
                 callback = self._callbacks.popleft()
@@ -168,8 +258,8 @@ class Desk:
                 return  # Another thread took it.
             self._answer(waiting, *callback)
 
-    def _answer(self, waiting: concurrent.futures.Future[Any], function: Callable[..., Any],
-                given: tuple[Any, ...], answer: asyncio.Future[Any]) -> None:
+    def _answer(self, waiting: Call, function: Callable[..., Any], given: tuple[Any, ...],
+                answer: asyncio.Future[Any]) -> None:
         def hand_over(result: Any, failure: Exception | None) -> None:
             if answer.done():
                 return

@@ -238,7 +238,7 @@ class Producing:
         partitions = list(range(count))
         available = [p for p in partitions if metadata.leader(topic, p) >= 0] or partitions
         hashes = type(self.partitioner) is Default and not self.partitioner.ignore_keys
-        route = Route(self.accumulator.lock, partitions, available, hashes, self.request_bytes_max)
+        route = Route(self.accumulator, partitions, available, hashes, self.request_bytes_max)
         if not self.closed and self.sender.failure is None:
             self.routes[topic] = route
             if metadata is not self.cluster.metadata:

@@ -189,8 +189,7 @@ class Sender:
     def _expire(self, queue: Queue, now_s: float) -> None:
         """Ends what has waited for delivery.timeout.ms."""
         while queue.ready and queue.ready[0].created_s + self.delivery_s <= now_s:
-            with queue.lock:
-                pending = queue.ready.popleft()
+            pending = queue.ready.popleft()
             why = "" if pending.last_failure is None else f"; the last: {pending.last_failure}"
             failure = KafkaTimeoutError(
                 f"{pending.topic}-{pending.partition}: not delivered within "
@@ -243,8 +242,7 @@ class Sender:
         seal([pending.batch for pending in pendings])
         for pending in pendings:
             queue = pending.queue
-            with queue.lock:
-                taken = queue.ready.popleft()
+            taken = queue.ready.popleft()
             assert taken is pending, "another batch stands first"
             queue.in_flight.append(pending)
             pending.attempts += 1

@@ -11,7 +11,7 @@ from pylog.client.errors import KafkaError, KafkaTimeoutError
 
 
 def queue():
-    return SimpleNamespace(lock=threading.Lock(), lost_count=0)
+    return SimpleNamespace(lost_count=0)
 
 
 def pending(count=3, of=None):

@@ -88,7 +88,7 @@ def shared(monkeypatch):
         def is_alive(self):
             return self.is_there
 
-    monkeypatch.setattr(drivers, "_shared", None)
+    monkeypatch.setattr(drivers, "_shared", {})
     monkeypatch.setattr(drivers, "Driver", Made)
     return made
 

@@ -7,19 +7,24 @@ import pytest
 
 from pylog._native.batch import records
 from pylog._native.builder import BatchBuilder, murmur2
-from pylog._native.intake import Delivery, Lane, Mutex, Route
+from pylog._native.intake import Delivery, Lane, Mutex, RecordBuffer, Route
 
 
 class World:
     """A topic of two partitions, of which the first has an open batch."""
 
     def __init__(self, hashes=True, record_bytes_max=1000):
-        self.lock = Mutex()
-        self.lanes = [Lane(self.lock, BatchBuilder(2000, p)) for p in range(2)]
-        self.route = Route(self.lock, [0, 1], [0, 1], hashes, record_bytes_max)
+        self.wakes = []
+        self.buffer = RecordBuffer(batch_bytes=2000, bytes_max=10_000, linger_s=5.0, codec=0,
+                                   level=None, wake=lambda: self.wake())
+        self.lanes = [Lane(BatchBuilder(2000, p)) for p in range(2)]
+        self.route = Route(self.buffer, [0, 1], [0, 1], hashes, record_bytes_max)
         for partition, lane in enumerate(self.lanes):
             self.route.add_lane(partition, lane)
         self.lanes[0].open, self.lanes[0].reserved = "pending", 2000
+
+    def wake(self):
+        self.wakes.append(1)
 
     def rows(self, partition=0):
         return [row[2:4] for row in records(self.lanes[partition].builder.close())]
@@ -75,21 +80,36 @@ def test_null_keys_stick_for_as_many_bytes_as_were_said():
     assert world.route.stuck_bytes() == 100 and world.route.stuck_bytes() == 0
 
 
-def test_the_lock_excludes_native_and_python_threads():
+def test_a_record_waits_for_the_lock():
     world, found = World(), []
-    with world.lock:
-        thread = threading.Thread(
-            target=lambda: found.append(world.route.append(b"x", None, 0)))
+    thread = threading.Thread(target=lambda: found.append(world.route.append(b"x", None, 0)))
+    world.buffer.lock.acquire()
+    try:
+        assert world.buffer.lock.locked()
         thread.start()
         thread.join(0.1)
         assert thread.is_alive() and found == []
-    thread.join(5)
-    assert found[0].index == 0
-    with pytest.raises(KeyError):
-        with world.lock:
-            raise KeyError
-    with world.lock:
-        pass
+    finally:
+        world.buffer.lock.release()
+    thread.join(30)
+    assert found[0].index == 0 and not world.buffer.lock.locked()
+
+
+def test_records_take_the_slow_way_until_an_interrupted_call_has_woken_the_sender():
+    world = World()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert world.buffer.may_sleep(100.0)
+    world.wake = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        world.buffer.notify()
+    assert world.route.append(b"x", None, 0) is None
+    world.wake = lambda: world.wakes.append(1)
+    world.buffer.notify()
+    world.buffer.notify()
+    assert world.wakes == [1] and world.route.append(b"x", None, 0) is not None
 
 
 def test_a_delivery_asks_its_batch():
@@ -117,6 +137,6 @@ def test_a_delivery_asks_its_batch():
 
 def test_a_lock_that_somebody_has_may_be_forgotten():
     lock = Mutex()
-    lock.__enter__()   # As of a thread that a forked child does not have.
+    lock.acquire()   # As of a thread that a forked child does not have.
     del lock
     gc.collect()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -65,7 +64,6 @@ class SchemaRegistry:
         if auth is not None:
             token = base64.b64encode(f"{auth[0]}:{auth[1]}".encode()).decode()
             self._headers["Authorization"] = f"Basic {token}"
-        self._lock = threading.Lock()
         self._schemas: dict[int, Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}
 
@@ -142,15 +140,15 @@ class SchemaRegistry:
         before, unless it is permanent, for which it has to be deleted already."""
         path = f"/subjects/{_quoted(subject)}" + ("" if version is None else f"/versions/{version}")
         gone = self._ask("DELETE", path + ("?permanent=true" if permanent else ""))
-        with self._lock:  # The subject may get the same schema again, under another id.
-            self._ids = {key: found for key, found in self._ids.items() if key[0] != subject}
+        for key in list(self._ids):
+            if key[0] == subject:  # It may get the same schema again, under another id.
+                self._ids.pop(key, None)
         return [int(one) for one in gone] if isinstance(gone, list) else [int(gone)]
 
     def _keep(self, cache: dict[Any, Any], key: Any, value: Any) -> None:
-        with self._lock:
-            if len(cache) >= SCHEMAS_MAX:
-                cache.clear()
-            cache[key] = value
+        if len(cache) >= SCHEMAS_MAX:
+            cache.clear()
+        cache[key] = value
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
