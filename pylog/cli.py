@@ -69,7 +69,11 @@ def _report_error(command: str, error, code: int) -> int:
 
 def _serve(command: str, argv: list[str]) -> int:
     """Loads the settings and gives the process to the broker."""
-    args = _serve_arguments().parse_args(argv)
+    parser = _serve_arguments()
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unknown option {unknown[0]}. Settings are given as --override key=value, "
+                     "for example --override listeners=PLAINTEXT://:9093")
     if args.version:
         return _version(command)
     from .config import ConfigError, Settings

@@ -120,6 +120,14 @@ def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
     assert "level=warning" in err and words in err
 
 
+@pytest.mark.parametrize("words", [["--port", "9093"], ["--port=9093"]])
+def test_an_unknown_option_names_the_way_to_give_settings(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.brokerd(words)
+    assert ended.value.code == cli.EXIT_USAGE
+    assert "--override listeners=PLAINTEXT://:9093" in capsys.readouterr().err
+
+
 def test_the_installed_commands_tell_version_help_and_settings():
     assert re.fullmatch(r"brokerd \d+\.\d+\.\d+ \(OpenSSL 3\..*\)\n", run("--version").stdout)
     assert "--override" in run("--help").stdout

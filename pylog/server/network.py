@@ -9,9 +9,12 @@ Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import glob
 import ipaddress
 import logging
+import os
 import socket
 import threading
 
@@ -30,6 +33,7 @@ log = logging.getLogger("pylog.network")
 NEVER_FLEXIBLE = 1 << 14
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
+LISTENS = "0A"    # TCP_LISTEN in /proc/net/tcp.
 REPORT_MS = 10_000    # between two lines about the same shortage
 
 
@@ -90,7 +94,9 @@ class Network:
             try:
                 self._listen(listener)
             except OSError as error:
-                raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
+                remedy = f". {_port_remedy(listener)}" if error.errno == errno.EADDRINUSE else ""
+                raise StartError(
+                    f"cannot listen on {listener!r}: {error.strerror}{remedy}") from error
             except ConfigError as error:
                 raise StartError(str(error)) from error
 
@@ -287,3 +293,29 @@ def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
         gather_ms_max=settings["fetch.gather.max.ms"],
         stranger_bytes_max=settings["sasl.server.max.receive.size"],
         sessions_max=settings["max.incremental.fetch.session.cache.slots"])
+
+
+def _port_remedy(listener) -> str:
+    """Return what to do when the port of a listener is in use."""
+    process = _process_on(listener.port)
+    return (f"Stop {process or 'the process that uses it'}, or choose another port with "
+            f"--override listeners={listener.name}://{listener.host}:{listener.port + 1}")
+
+
+def _process_on(port: int) -> str:
+    """Return the name and id of a process that listens on the port; "" if none is visible."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as rows:
+            for row in rows:
+                fields = row.split()
+                if fields[1].endswith(f":{port:04X}") and fields[3] == LISTENS:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for path in glob.iglob("/proc/[0-9]*/fd/*") if sockets else ():
+        # Processes of other users hide their descriptors, and any may end now.
+        with contextlib.suppress(OSError):
+            if os.readlink(path) in sockets:
+                number = path.split("/")[2]
+                with open(f"/proc/{number}/comm") as file:
+                    return f"the process {file.read().strip()} (pid {number})"
+    return ""

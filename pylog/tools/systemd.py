@@ -117,7 +117,8 @@ def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
     # Keeps (1).
     lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
     # systemd creates this directory and gives it to the unit's user: only where data goes there.
-    owned = "" if has_dirs and not any(_is_below(path, state) for path in settings.log_dirs) else f"StateDirectory={name}\nStateDirectoryMode=0700\n"
+    has_state = not has_dirs or any(_is_below(path, state) for path in settings.log_dirs)
+    owned = f"StateDirectory={name}\nStateDirectoryMode=0700\n" if has_state else ""
     text = f"""\
 [Unit]
 Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol

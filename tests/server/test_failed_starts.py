@@ -1,6 +1,7 @@
 """A start that fails is no unclean stop: the next one opens the logs as the last stop left them."""
 
 import logging
+import os
 import socket
 
 import pytest
@@ -35,7 +36,9 @@ def opened_clean(broker, caplog):
 
 def test_a_port_that_is_taken_costs_no_mark(stopped, caplog):
     with socket.create_server(("127.0.0.1", stopped.port)):
-        with pytest.raises(BrokerFailed, match="cannot listen"):
+        with pytest.raises(BrokerFailed, match=(
+                rf"cannot listen.*Stop the process \S+ \(pid {os.getpid()}\), or choose another "
+                rf"port with --override listeners=PLAINTEXT://\S*:{stopped.port + 1}")):
             stopped.start()
     assert opened_clean(stopped, caplog) == (1, 1)
 
