@@ -8,7 +8,7 @@ import pytest
 from spark.session import CHECKOUT
 from tests.client.reading import await_markers, new_topic, read_topic
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 FILES, LINES, PARTITIONS = 2, 40, 2
 
 
@@ -40,7 +40,6 @@ def test_retried_stage_writes_each_record_once_while_the_first_attempt_still_run
     assert found == lines
 
 
-@pytest.mark.slow
 def test_speculative_task_writes_each_record_once(standalone, target, tmp_path):
     found, lines = run("speculation", standalone, target, tmp_path)
     assert (tmp_path / "1-1").exists(), "no speculative task was started"
