@@ -89,7 +89,7 @@ def follow(folder: Path, batch_bytes: int, total: int) -> float:
     fetchers = fetcher.Fetchers(
         threads=1, replica_id=2, wait_ms_max=500, bytes_min=1, bytes_max=10 << 20,
         partition_bytes_max=1 << 20, backoff_ms_max=1000, answer_ms_max=30_000,
-        batch_bytes_max=100 << 20, flush_first=False)
+        flush_first=False)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

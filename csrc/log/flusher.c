@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "log/log_state.h"
+#include "thread/stack.h"
 
 /* Measured on ext4 beside other load, p50 of a group of 4 KiB writes: 6 files one after the other
  * 6-20 ms, with write-back started on all and four threads 0.4 ms; 24 files 48-80 ms and 1.1 ms.
@@ -24,8 +25,7 @@ enum {
     FLUSHER_SYNCFS_MIN = 32,
     FLUSHER_SYNCFS_MS_MAX = 50,
     FLUSHER_SYNCFS_SKIPS = 64,
-    FLUSHER_SHORT_PAUSE_MS = 100, /* before what a shortage stopped is tried again */
-    FLUSHER_STACK_BYTES = 256 * 1024
+    FLUSHER_SHORT_PAUSE_MS = 100 /* before what a shortage stopped is tried again */
 };
 
 /* ---- queues ---- */
@@ -391,15 +391,10 @@ int flusher_start(struct log_dir *dir) {
     f->ready.last = &f->ready.first;
     f->later.last = &f->later.first;
     f->slow_last = &f->slow_first;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, FLUSHER_STACK_BYTES);
     int error = 0;
     while (error == 0 && f->thread_count < FLUSHER_THREADS)
-        if ((error =
-                 pthread_create(&f->threads[f->thread_count], &attributes, flusher_work, dir)) == 0)
+        if ((error = stack_begin(&f->threads[f->thread_count], flusher_work, dir)) == 0)
             f->thread_count++;
-    pthread_attr_destroy(&attributes);
     assert(f->thread_count <= FLUSHER_THREADS);
     return f->thread_count > 0 ? 0 : error;
 }

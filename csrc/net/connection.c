@@ -82,8 +82,10 @@ static void learn_local_address(struct connection *c) {
         listener_address(&a, &c->local);
 }
 
-static bool open_transport(struct connection *c, const struct listener_accepted *a) {
-    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
+static bool open_transport(struct reactor *r, struct connection *c,
+                           const struct listener_accepted *a) {
+    c->transport =
+        (struct transport){.calls = &transport_plain, .fd = a->fd, .workspace = r->workspace};
     return a->maker == NULL || a->refused_ms > 0 || a->maker->open(a->maker, &c->transport);
 }
 
@@ -107,7 +109,8 @@ static void set_first_timer(struct reactor *r, struct connection *c) REQUIRES(r-
 
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
     bool grew;
-    struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
+    bool refused = !r->accepting || atomic_load(&a->limit->closed);
+    struct connection *c = refused ? NULL : slab_take(&r->connections, &grew);
     if (c != NULL && grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
         slab_undo(&r->connections, c);
         c = NULL;
@@ -115,7 +118,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
     if (c != NULL) {
         event.data.u64 = reactor_name(r, &c->item);
-        if (!open_transport(c, a) || epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
+        if (!open_transport(r, c, a) || epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
             end_transport(c);
             slab_give(&r->connections, c);
             c = NULL;

@@ -1,5 +1,6 @@
 /* The control plane's calls: each becomes a message to the reactor that the name belongs to. */
 #include "net/reactor_state.h"
+#include "thread/stack.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -48,7 +49,8 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) REQUIRES(r->rol
         return false;
     r->serve = serve_new(rs->shared, r->mailbox);
     r->meters = calloc(FRAMES_API_KEYS_MAX, sizeof *r->meters);
-    if (r->serve == NULL || r->meters == NULL) return false;
+    r->workspace = malloc(TRANSPORT_WORKSPACE_BYTES);
+    if (r->serve == NULL || r->meters == NULL || r->workspace == NULL) return false;
     serve_meter(r->serve, r->meters);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = EPOLL_MAILBOX};
     if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) != 0) return false;
@@ -70,6 +72,7 @@ static void free_reactor(struct reactor *r) {
     slab_clear(&r->connections);
     timers_clear(&r->timers);
     free(r->meters);
+    free(r->workspace);
 }
 
 static void forget_reactor(struct reactor *r) {
@@ -141,7 +144,7 @@ static int start_thread(struct reactor *r) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&r->thread, NULL, reactor_main, r);
+    int error = stack_begin(&r->thread, reactor_main, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
@@ -197,6 +200,10 @@ int reactors_resize(struct reactors *rs, int threads) {
 int reactors_threads(const struct reactors *rs) { return rs->active; }
 
 void reactors_unlisten(struct reactors *rs, int listener) {
+    struct listener_limit *limit = rs->listener_limits;
+    while (limit != NULL && limit->listener != listener) limit = limit->next;
+    if (limit == NULL) return; /* it was never opened */
+    atomic_store(&limit->closed, true);
     for (int i = 0; i < rs->count; i++)
         control_post(&rs->reactors[i],
                      &(struct message){.kind = MESSAGE_UNLISTEN, .size = (uint64_t)listener});

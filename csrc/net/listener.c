@@ -337,6 +337,7 @@ static int hand_out(struct reactors *rs, const struct reactors_listener *wanted,
     assert(s->count > 0);
     struct listener_socket *l = rooms(s->count);
     if (l == NULL) return -ENOMEM;
+    atomic_store(&limit->closed, false);
     for (uint32_t i = 0; i < s->count; i++) {
         struct listener_socket *next = l->next;
         l->next = NULL;

@@ -53,19 +53,8 @@ static void stop(struct reactor *r, int64_t drain_ms) REQUIRES(r->role) {
     drain(r);
 }
 
-/* What this reactor has accepted and handed on may come to another after it has heard of the end:
- * all hear of it once more, from here. */
-static void pass_on(struct reactor *r, int listener) REQUIRES(r->role) {
-    const struct message again = {
-        .kind = MESSAGE_UNLISTEN, .status = UNLISTEN_AGAIN, .size = (uint64_t)listener};
-    int count = atomic_load(&r->all->count);
-    for (int i = 0; i < count; i++)
-        if ((uint32_t)i != r->index) mailbox_post(r->all->reactors[i].mailbox, &again);
-}
-
-static void unlisten(struct reactor *r, int listener, bool again) REQUIRES(r->role) {
+static void unlisten(struct reactor *r, int listener) REQUIRES(r->role) {
     listener_close(r, listener);
-    if (!again) pass_on(r, listener);
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
         if (c == NULL || c->listener != listener) continue;
@@ -122,7 +111,7 @@ static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->r
         free(l->data);
         break;
     case MESSAGE_STOP_ACCEPTING: listener_close_all(r); break;
-    case MESSAGE_UNLISTEN: unlisten(r, (int)l->size, l->status == UNLISTEN_AGAIN); break;
+    case MESSAGE_UNLISTEN: unlisten(r, (int)l->size); break;
     case MESSAGE_RETIRE: drain(r); break;
     case MESSAGE_RETURN:
         r->accepting = true;

@@ -76,7 +76,7 @@ enum {
     MESSAGE_ROOM,     /* the events have room again */
     MESSAGE_RETRY,    /* token: connection whose client was asked about */
     MESSAGE_LISTEN,   /* data: struct listener_socket */
-    MESSAGE_UNLISTEN, /* size: listener; status: UNLISTEN_AGAIN from another reactor */
+    MESSAGE_UNLISTEN, /* size: listener */
     MESSAGE_ADOPT,    /* data: struct listener_accepted */
     MESSAGE_STOP_ACCEPTING,
     MESSAGE_RETIRE, /* takes no connections until MESSAGE_RETURN */
@@ -107,7 +107,7 @@ struct reactor_stats {
                               (uint64_t)(n),                                                       \
                           memory_order_relaxed)
 
-enum { REPLY_CLOSES = -1, UNLISTEN_AGAIN = 1 };
+enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
     SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */
@@ -180,6 +180,9 @@ struct listener_limit {
     struct listener_limit *next;
     int listener;
     atomic_uint connections, connections_max;
+    /* Set before its reactors are told to close it. A connection that one reactor accepted and
+     * handed to another may arrive after that: it is closed then. */
+    atomic_bool closed;
 };
 struct listener_socket {
     struct listener_socket *next;
@@ -219,6 +222,7 @@ struct reactor {
     struct listener_socket *listeners GUARDED_BY(role);
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
+    void *workspace;          /* of its connections' transports */
     struct meter_histogram rounds;
     uint32_t slow_posted GUARDED_BY(role);     /* in this tick */
     uint32_t slow_left_out GUARDED_BY(role); /* since the last that was reported */

@@ -11,7 +11,10 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-enum { TRANSPORT_TEXT_BYTES = 1024 };
+enum {
+    TRANSPORT_TEXT_BYTES = 1024,
+    TRANSPORT_WORKSPACE_BYTES = 100 << 10 /* that sending a range may use */
+};
 
 enum transport_shake {
     TRANSPORT_FAILED = -1, /* the connection is of no use */
@@ -50,6 +53,9 @@ struct transport {
     /* By recv: no more than so many of the bytes that are still due have left the socket. */
     size_t inside;
     void *session; /* the table's own; NULL: the bytes are as they are */
+    /* TRANSPORT_WORKSPACE_BYTES of its thread's, borrowed, for sendfile: too much for the stack of
+     * a thread where the C library gives it 128 KiB. */
+    void *workspace;
 };
 
 /* The bytes as they are. */

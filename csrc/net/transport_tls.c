@@ -2,7 +2,7 @@
  * no signal when the peer is gone, small packets held back while more follows, and a limit on what
  * one call may read however little of it is for us.
  *
- * Ranges of files are read into a record's worth of stack and encrypted from there: the bytes are
+ * Ranges of files are read into a record's worth of memory and encrypted from there: the bytes are
  * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
  * mapped. OpenSSL copies what it encrypts in any case. The few bytes that stand before a range wait
  * for it and go in its first record: a small answer is one record and one packet. Of a longer range
@@ -42,6 +42,12 @@ struct gather {
     size_t bytes;
     uint8_t room[GATHER_BYTES];
 };
+
+struct workspace { /* of a thread, in transport->workspace */
+    uint8_t record[RECORD_BYTES];
+    struct gather gather;
+};
+_Static_assert(sizeof(struct workspace) <= TRANSPORT_WORKSPACE_BYTES, "a thread has room for it");
 
 struct session {
     SSL *ssl;
@@ -341,13 +347,13 @@ static bool give(struct session *s, const struct gather *g, bool more) {
 
 /* The next records of a range: how many bytes went, those that were held among them; 0 at the end
  * of the file; -1 and errno. */
-static ssize_t put_range(struct session *s, int file, off_t position, size_t bytes) {
-    uint8_t record[RECORD_BYTES];
-    struct gather gather;
-    gather.bytes = 0;
+static ssize_t put_range(struct session *s, struct workspace *work, int file, off_t position,
+                         size_t bytes) {
+    uint8_t *record = work->record;
+    work->gather.bytes = 0;
     size_t went = 0, last = 0, taken = 0;
     ssize_t had = 0;
-    if (s->held + bytes > RECORD_BYTES) s->gather = &gather;
+    if (s->held + bytes > RECORD_BYTES) s->gather = &work->gather;
     do {
         size_t held = taken == 0 ? s->held : 0, room = record_of(held + bytes - taken) - held;
         if (held != 0) memcpy(record, s->held_bytes, held);
@@ -366,7 +372,7 @@ static ssize_t put_range(struct session *s, int file, off_t position, size_t byt
     bool gathered = s->gather != NULL && went != 0;
     s->gather = NULL;
     if (went == 0) return had;
-    if (gathered && !give(s, &gather, taken < bytes)) return -1;
+    if (gathered && !give(s, &work->gather, taken < bytes)) return -1;
     if (s->left == NULL) return (ssize_t)went;
     s->owed = last;
     errno = EAGAIN;
@@ -383,6 +389,7 @@ static size_t without_held(struct session *s, size_t went) {
 
 static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_t bytes) {
     struct session *s = t->session;
+    assert(t->workspace != NULL);
     assert_slow(bytes > 0 && position >= 0 && !t->handshaking);
     if (!left_goes(s)) {
         if (errno != EAGAIN) lost(s, "the peer closed the connection");
@@ -391,7 +398,7 @@ static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_
     size_t sent = without_held(s, s->owed);
     s->owed = 0;
     while (sent < bytes && s->left == NULL) {
-        ssize_t n = put_range(s, file, position + (off_t)sent, bytes - sent);
+        ssize_t n = put_range(s, t->workspace, file, position + (off_t)sent, bytes - sent);
         if (n <= 0) return sent != 0 ? (ssize_t)sent : n;
         sent += without_held(s, (size_t)n);
     }

@@ -1,10 +1,12 @@
 /* A fetcher's thread: sleep in epoll, take messages, look at sockets and timers, then let every
- * leader send what it has. */
+ * leader send what it has. Each round is bounded: some messages, and FETCHER_TURN_BYTES of each
+ * connection; what is left over waits for the next round. */
 #include "replica/fetcher_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <time.h>
 
 #include "format/hash.h"
@@ -129,9 +131,8 @@ static void on_message(struct fetcher *f, const struct message *m) REQUIRES(f->r
 
 static void take_messages(struct fetcher *f) REQUIRES(f->role) {
     struct message messages[MESSAGES_TURN];
-    uint32_t count;
-    while ((count = mailbox_take(f->mailbox, messages, MESSAGES_TURN)) > 0)
-        for (uint32_t i = 0; i < count; i++) on_message(f, &messages[i]);
+    uint32_t count = mailbox_take(f->mailbox, messages, MESSAGES_TURN);
+    for (uint32_t i = 0; i < count; i++) on_message(f, &messages[i]);
     if (mailbox_overflowed(f->mailbox)) flushes_look(f);
 }
 
@@ -158,8 +159,16 @@ static void expire_timers(struct fetcher *f) REQUIRES(f->role) {
     }
 }
 
+/* Those whose turn was over in the round before. */
+static void read_on(struct fetcher *f) REQUIRES(f->role) {
+    if (!f->unread) return;
+    for (struct leader *l = f->leaders; l != NULL; l = l->next)
+        if (l->unread) leader_read_on(f, l);
+}
+
 /* What a round brought about is sent at its end: partitions that came together go together. */
 static void go_on(struct fetcher *f) REQUIRES(f->role) {
+    f->unread = false;
     for (struct leader **at = &f->leaders, *l; (l = *at) != NULL;) {
         if (leader_idle(l)) {
             *at = l->next;
@@ -167,17 +176,41 @@ static void go_on(struct fetcher *f) REQUIRES(f->role) {
             leader_free(f, l);
         } else {
             leader_go_on(f, l);
+            f->unread = f->unread || l->unread;
             at = &l->next;
         }
     }
 }
 
+/* Keeps the alarm no later than the first deadline. A deadline that moves back costs no call of the
+ * kernel: an early alarm only starts a round that has nothing to do. */
+static void set_alarm(struct fetcher *f, int64_t at_ms) REQUIRES(f->role) {
+    if (at_ms >= f->alarm_ms) return;
+    struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at_ms / 1000),
+                                           .tv_nsec = (long)(at_ms % 1000) * 1000000}};
+    int result = timerfd_settime(f->alarm, TFD_TIMER_ABSTIME, &when, NULL);
+    assert(result == 0); /* the time and the clock are valid */
+    (void)result;
+    f->alarm_ms = at_ms;
+}
+
+/* For epoll_wait: 0, or -1: until something happens, the alarm at the latest. */
 static int sleep_ms(struct fetcher *f) REQUIRES(f->role) {
-    if (f->stopping || !mailbox_arm(f->mailbox)) return 0;
+    if (f->stopping || f->unread || !mailbox_arm(f->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&f->timers);
-    if (first_ms == INT64_MAX) return -1;
-    int64_t left_ms = first_ms - f->now_ms;
-    return left_ms < 0 ? 0 : left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
+    if (first_ms <= f->now_ms) return 0;
+    if (first_ms != INT64_MAX) set_alarm(f, first_ms);
+    return -1;
+}
+
+static void on_event(struct fetcher *f, const struct epoll_event *event) REQUIRES(f->role) {
+    if (event->data.u64 == FETCHER_EPOLL_MAILBOX) return; /* every round takes messages */
+    if (event->data.u64 == FETCHER_EPOLL_ALARM) {          /* and timers */
+        f->alarm_ms = INT64_MAX;
+        return;
+    }
+    struct leader *l = find_leader(f, (int32_t)event->data.u64);
+    if (l != NULL && l->connection != NULL) leader_on_events(f, l, event->events);
 }
 
 static void let_go(struct fetcher *f) REQUIRES(f->role) {
@@ -202,12 +235,8 @@ void *fetcher_main(void *argument) {
         int count = epoll_wait(f->epoll, events, EPOLL_EVENTS, sleep_ms(f));
         look_at_clocks(f);
         take_messages(f);
-        for (int i = 0; i < count; i++) {
-            struct leader *l = events[i].data.u64 == FETCHER_EPOLL_MAILBOX
-                                   ? NULL
-                                   : find_leader(f, (int32_t)events[i].data.u64);
-            if (l != NULL && l->connection != NULL) leader_on_events(f, l, events[i].events);
-        }
+        read_on(f);
+        for (int i = 0; i < count; i++) on_event(f, &events[i]);
         take_messages(f);
         expire_timers(f);
         go_on(f);

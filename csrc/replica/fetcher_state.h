@@ -28,7 +28,7 @@ enum fetcher_message { /* MESSAGE_WAKE: a flush; data of the others is what they
 enum {
     FETCHER_MESSAGES_MAX = 4096,
     FETCHER_RECEIVE_BYTES = 256 * 1024,  /* a connection's buffer, unless a batch is longer */
-    FETCHER_TURN_BYTES = 4 * 1024 * 1024, /* of one connection, before others have their turn */
+    FETCHER_TURN_BYTES = 1024 * 1024, /* of one connection, before others have their turn */
     FETCHER_EXACT_BYTES = 64 * 1024,     /* what is known to be missing and so long ends a read */
     FETCHER_GROWN_BYTES_MAX = 8 * 1024 * 1024, /* asked for of a partition whose batches are cut */
     BACKOFF_MS_FIRST = 50,
@@ -42,7 +42,9 @@ enum fetcher_timer { TIMER_FOLLOWED, TIMER_LEADER };
 
 enum fetcher_notice { NOTICE_REFUSED = MESSAGE_FIRST_FREE, NOTICE_STOPPED, NOTICE_LOST };
 
-#define FETCHER_EPOLL_MAILBOX UINT64_MAX /* of epoll's data, which else is a leader's id */
+/* Of epoll's data, which otherwise is a leader's id. */
+#define FETCHER_EPOLL_MAILBOX UINT64_MAX
+#define FETCHER_EPOLL_ALARM (UINT64_MAX - 1)
 
 /* What is posted to the control plane, with a reference on the partition. */
 struct notice {
@@ -111,6 +113,7 @@ struct leader {
     bool useful;  /* its answer brought something */
     bool paused;  /* until the timer */
     bool polled;  /* epoll knows that it wants to write */
+    bool unread;  /* its turn was over before its bytes were */
     uint32_t fast_answers;
     int32_t pause_ms;
     int64_t asked_ms;
@@ -141,7 +144,7 @@ struct fetcher {
     int index;
     pthread_t thread;
     struct mailbox *mailbox;
-    int epoll;
+    int epoll, alarm; /* alarm: a timer of the kernel's */
     struct lock_role role; /* of whoever is this thread: all that follows */
     struct timers timers GUARDED_BY(role);
     struct slab flushes GUARDED_BY(role);
@@ -151,6 +154,8 @@ struct fetcher {
     uint32_t leader_count GUARDED_BY(role);
     int64_t now_ms GUARDED_BY(role);      /* CLOCK_MONOTONIC */
     int64_t real_now_ms GUARDED_BY(role); /* CLOCK_REALTIME: what logs go by */
+    int64_t alarm_ms GUARDED_BY(role); /* when it goes off; INT64_MAX: it does not */
+    bool unread GUARDED_BY(role); /* some leader's is set */
     bool stopping GUARDED_BY(role);
     char client_id[FETCHERS_CLIENT_ID_BYTES_MAX];
     _Atomic uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost;
@@ -211,6 +216,8 @@ void leader_attach(struct fetcher *f, struct leader *l, struct connecting *c) RE
 /* error 0: nobody is told. */
 void leader_disconnect(struct fetcher *f, struct leader *l, int error) REQUIRES(f->role);
 void leader_on_events(struct fetcher *f, struct leader *l, uint32_t events) REQUIRES(f->role);
+/* Another turn for a leader that is `unread`. */
+void leader_read_on(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 void leader_on_timer(struct fetcher *f, struct leader *l) REQUIRES(f->role);
 /* Sends the next request when there is one to be sent: in every round of the thread, when all that
  * belongs into it is known. */

@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "format/hash.h"
 #include "replica/fetcher_state.h"
+#include "thread/stack.h"
 
 enum { NOTICES_MAX = 2 }; /* they all bring their own room */
 
@@ -26,10 +28,14 @@ static bool make_fetcher(struct fetchers *fs, struct fetcher *f, int index) {
     snprintf(f->client_id, sizeof f->client_id, "broker-%d-fetcher-%d", fs->config.replica_id,
              index);
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
+    f->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    f->alarm_ms = INT64_MAX;
     f->mailbox = mailbox_new(FETCHER_MESSAGES_MAX);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = FETCHER_EPOLL_MAILBOX};
-    bool made = f->epoll >= 0 && f->mailbox != NULL &&
+    bool made = f->epoll >= 0 && f->alarm >= 0 && f->mailbox != NULL &&
                 epoll_ctl(f->epoll, EPOLL_CTL_ADD, mailbox_fd(f->mailbox), &event) == 0;
+    event.data.u64 = FETCHER_EPOLL_ALARM; /* by edges: it is never read, only set again */
+    made = made && epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->alarm, &event) == 0;
     lock_role_end(&f->role);
     return made;
 }
@@ -56,6 +62,7 @@ static void free_fetcher(struct fetcher *f) {
     while (f->mailbox != NULL && mailbox_take(f->mailbox, &m, 1) != 0) discard(&m);
     mailbox_free(f->mailbox);
     if (f->epoll >= 0) close(f->epoll);
+    if (f->alarm >= 0) close(f->alarm);
     timers_clear(&f->timers);
     slab_clear(&f->flushes);
     free(f->buckets);
@@ -88,7 +95,7 @@ static int start_thread(struct fetcher *f) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&f->thread, NULL, fetcher_main, f);
+    int error = stack_begin(&f->thread, fetcher_main, f);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }

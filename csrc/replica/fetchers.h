@@ -35,7 +35,6 @@ struct fetchers_config {
     int32_t bytes_max, partition_bytes_max;
     int32_t backoff_ms_max; /* after refusals: from BACKOFF_MS_FIRST on, doubled up to this */
     int32_t answer_ms_max;  /* a request's answer is here by then, or the connection is lost */
-    int32_t batch_bytes_max; /* a longer one is refused */
     /* A position is told when it is on disk: an acknowledgement survives the loss of power. */
     bool flush_first;
     /* Of what is fetched of partitions that count on it and are behind; outlives the fetchers.

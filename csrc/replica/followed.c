@@ -249,8 +249,8 @@ void followed_leave(struct fetcher *f, struct followed *p) {
 
 /* Extent of the whole batches at hand. 0 or what is wrong with the first bad one; *next: bytes of
  * the batch that is not there as a whole, as far as it is known. */
-static int whole_batches(const struct fetcher *f, struct followed *p, const uint8_t *bytes,
-                         size_t len, uint64_t left, size_t *whole, size_t *next) {
+static int whole_batches(struct followed *p, const uint8_t *bytes, size_t len, uint64_t left,
+                         size_t *whole, size_t *next) {
     *whole = 0;
     for (;;) {
         *next = BATCH_MAGIC_AT; /* up to the length and the leader epoch */
@@ -267,7 +267,9 @@ static int whole_batches(const struct fetcher *f, struct followed *p, const uint
             p->cut = true;
             return 0;
         }
-        if (total > f->all->config.batch_bytes_max) return BATCH_E_TOO_LARGE;
+        /* Whatever a leader stored must be copied: a smaller limit here would stop replication for
+         * ever, since the leader has the batch and keeps it. */
+        if (total > BATCH_BYTES_MAX) return BATCH_E_TOO_LARGE;
         *next = (size_t)total;
         if ((size_t)total > len - *whole) return 0;
         *whole += (size_t)total;
@@ -281,7 +283,7 @@ uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *b
     assert(len <= left);
     /* The rest of a batch that was cut, or of records that failed, is passed over. */
     if (p->failure != 0 || p->cut) return len;
-    int wrong = whole_batches(f, p, bytes, len, left, &whole, want);
+    int wrong = whole_batches(p, bytes, len, left, &whole, want);
     if (whole > 0) {
         int result = log_append_as_follower(p->log, bytes, whole, f->real_now_ms, &taken);
         if (result == 0 && taken < whole) result = LOG_E_CORRUPT;

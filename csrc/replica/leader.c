@@ -63,7 +63,7 @@ void leader_disconnect(struct fetcher *f, struct leader *l, int error) {
         l->current->failure = 0;
     }
     l->current = NULL;
-    l->asking = l->answering = l->paused = l->polled = false;
+    l->asking = l->answering = l->paused = l->polled = l->unread = false;
     l->session_id = l->session_epoch = 0;
     l->forgotten_count = 0;
     l->fast_answers = 0;
@@ -263,32 +263,28 @@ static bool take_step(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     }
 }
 
-/* Room for what is wanted, and some more. */
+/* Room for what comes next. The buffer doubles when it is full: its size follows the bytes that
+ * arrived, not the length that a batch claims. */
 static bool make_room(struct leader *l) {
     size_t have = l->in_end - l->in_start;
-    if (have == 0) l->in_start = l->in_end = 0;
-    if (l->want > l->in_room) {
-        size_t room = l->in_room;
-        while (room < l->want) room *= 2;
-        uint8_t *grown = malloc(room);
+    if (have == l->in_room) {
+        assert(l->in_start == 0 && l->want > have);
+        uint8_t *grown = realloc(l->in, 2 * l->in_room);
         if (grown == NULL) return false;
-        memcpy(grown, l->in + l->in_start, have);
-        free(l->in);
         l->in = grown;
-        l->in_room = room;
-    } else if (l->in_start + l->want > l->in_room || l->in_end == l->in_room) {
+        l->in_room *= 2;
+    } else if (l->in_start != 0 &&
+               (have == 0 || l->in_start + l->want > l->in_room || l->in_end == l->in_room)) {
         memmove(l->in, l->in + l->in_start, have);
-    } else {
-        return true;
+        l->in_start = 0;
+        l->in_end = have;
     }
-    l->in_start = 0;
-    l->in_end = have;
     return true;
 }
 
 static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
-    /* What a session has taken out of the socket is no event: one answer is all that can come. */
-    for (size_t turn = 0; turn < FETCHER_TURN_BYTES || l->transport.session != NULL;) {
+    l->unread = false;
+    for (size_t turn = 0; turn < FETCHER_TURN_BYTES;) {
         if (!make_room(l)) {
             leader_disconnect(f, l, ENOMEM);
             return;
@@ -313,6 +309,12 @@ static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         while (take_step(f, l)) {}
         if (l->connection == NULL || ((size_t)n < room && !l->transport.left)) return;
     }
+    l->unread = true; /* no event reports what a TLS session has taken out of the socket */
+}
+
+void leader_read_on(struct fetcher *f, struct leader *l) {
+    assert(l->unread && l->connection != NULL);
+    receive(f, l);
 }
 
 void leader_on_events(struct fetcher *f, struct leader *l, uint32_t events) {

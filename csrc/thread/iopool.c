@@ -6,8 +6,7 @@
 
 #include "thread/lock.h"
 #include "thread/slices.h"
-
-enum { IOPOOL_STACK_BYTES = 256 * 1024 };
+#include "thread/stack.h"
 
 struct worker {
     struct iopool *pool;
@@ -111,16 +110,12 @@ struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(v
 }
 
 static bool begin(struct iopool *pool, struct worker *worker) {
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, IOPOOL_STACK_BYTES);
     assert(!worker->begun);
     worker->pool = pool;
     lock_acquire(&pool->lock);
     worker->leaves = false;
     lock_release(&pool->lock);
-    worker->begun = pthread_create(&worker->thread, &attributes, iopool_work, worker) == 0;
-    pthread_attr_destroy(&attributes);
+    worker->begun = stack_begin(&worker->thread, iopool_work, worker) == 0;
     return worker->begun;
 }
 

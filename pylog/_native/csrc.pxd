@@ -810,7 +810,7 @@ cdef extern from "replica/fetchers.h" nogil:
     struct fetchers_config:
         int threads
         int32_t replica_id, wait_ms_max, bytes_min, bytes_max, partition_bytes_max
-        int32_t backoff_ms_max, answer_ms_max, batch_bytes_max
+        int32_t backoff_ms_max, answer_ms_max
         bint flush_first
         throttle *throttle
     fetchers *fetchers_new(const fetchers_config *config)

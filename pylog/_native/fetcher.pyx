@@ -83,7 +83,7 @@ cdef class Fetchers:
     """
 
     def __cinit__(self, *, int threads, int32_t replica_id, wait_ms_max, bytes_min, bytes_max,
-                  partition_bytes_max, backoff_ms_max, answer_ms_max, batch_bytes_max,
+                  partition_bytes_max, backoff_ms_max, answer_ms_max,
                   bint flush_first=False, Throttle throttle=None):
         cdef c.fetchers_config config
         if not 0 < threads <= c.FETCHERS_THREADS_MAX:
@@ -96,7 +96,6 @@ cdef class Fetchers:
         config.partition_bytes_max = partition_bytes_max
         config.backoff_ms_max = backoff_ms_max
         config.answer_ms_max = answer_ms_max
-        config.batch_bytes_max = min(batch_bytes_max, c.BATCH_BYTES_MAX)
         config.flush_first = flush_first
         config.throttle = NULL if throttle is None else throttle.ptr
         self.throttle = throttle

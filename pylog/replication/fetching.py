@@ -203,7 +203,6 @@ class ReplicaFetchers:
                 partition_bytes_max=value("replica.fetch.max.bytes"),
                 backoff_ms_max=value("replica.fetch.backoff.ms"),
                 answer_ms_max=value("replica.socket.timeout.ms"),
-                batch_bytes_max=value("socket.request.max.bytes"),
                 flush_first=value("replica.flush.before.fetch.enable"),
                 throttle=self._throttle)
             self._native.set_broker_epoch(self._broker_epoch)

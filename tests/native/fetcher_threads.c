@@ -183,7 +183,7 @@ int main(int argc, char **argv) {
     struct fetchers_config settings = {.threads = THREADS, .replica_id = 2, .wait_ms_max = 100,
                                        .bytes_min = 1, .bytes_max = 1 << 20,
                                        .partition_bytes_max = 1 << 16, .backoff_ms_max = 100,
-                                       .answer_ms_max = 10000, .batch_bytes_max = 1 << 20,
+                                       .answer_ms_max = 10000,
                                        .flush_first = strcmp(argv[2], "flushed") == 0};
     struct fetchers *fs = fetchers_new(&settings);
     CHECK(fs != NULL && fetchers_start(fs) == 0);

@@ -315,16 +315,18 @@ SCENE(a_connection_that_is_handed_on_while_its_listener_ends_ends_too) {
     struct reactors_config config = usual_config();
     config.threads = 2;
     begin_with(&config, 0, NULL);
-    const struct message ends = {.kind = MESSAGE_UNLISTEN, .size = LISTENER};
     struct reactor *other = &all->reactors[1];
-    control_post(other, &ends);
+    hand_on(other); /* before the end: open until the other reactor hears of it */
     turn_of(1);
-    hand_on(other); /* by the first, which has not heard of it */
+    CHECK(all->connections == 1 && other->load == 1);
+    reactors_unlisten(all, LISTENER);
     turn_of(1);
-    CHECK(other->listeners == NULL && all->connections == 1 && other->load == 1);
-    control_post(reactor, &ends);
-    while (turn_of(0) == 0 || turn_of(1) == 0) {}
-    CHECK(reactor->listeners == NULL && all->connections == 0);
+    CHECK(other->listeners == NULL && all->connections == 0);
+    hand_on(other); /* by the first reactor, which has not heard of it */
+    turn_of(1);
+    CHECK(all->connections == 0 && other->load == 0);
+    while (turn_of(0) == 0) {}
+    CHECK(reactor->listeners == NULL);
     end();
 }
 

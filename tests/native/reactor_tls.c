@@ -6,6 +6,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -58,6 +59,7 @@ static void make_identity(struct identity *out, const char *name, const char *ho
 
 static struct identity broker, alice;
 static struct transport server, client;
+static uint8_t workspace[TRANSPORT_WORKSPACE_BYTES];
 static struct transport_report report; /* of the server's handshake */
 static int sends, sends_with_more, receives, send_error, recv_error;
 static ssize_t send_room = -1; /* that the socket has for what is sent; -1: as much as it likes */
@@ -103,7 +105,7 @@ static struct tls_settings settings_of(const struct identity *own, const struct 
 static void open_sockets(void) {
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
-    server = (struct transport){.fd = pair[0]};
+    server = (struct transport){.fd = pair[0], .workspace = workspace};
     client = (struct transport){.fd = pair[1]};
 }
 
@@ -203,6 +205,30 @@ SCENE(small_pieces_leave_in_one_record_and_large_ones_in_full_ones) {
     one.iov_len = 513;
     CHECK(send_pieces(&one, 1, true) == 513 && sends_with_more == 1);
     arrive(bytes, 513);
+    close_both();
+}
+
+static void *send_range(void *file) {
+    CHECK(server.calls->sendfile(&server, *(int *)file, 0, 3 * RECORD) == 3 * RECORD);
+    return NULL;
+}
+
+/* The gathered records alone are more than 64 KiB. */
+SCENE(a_range_is_sent_by_a_thread_with_a_small_stack) {
+    enum { SMALL_STACK_BYTES = 72 << 10 };
+    fill_bytes();
+    open_usual();
+    int file = memfd_create("log", 0);
+    CHECK(write(file, bytes, 3 * RECORD) == 3 * RECORD);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    CHECK(pthread_attr_setstacksize(&attributes, SMALL_STACK_BYTES) == 0);
+    CHECK(pthread_create(&thread, &attributes, send_range, &file) == 0);
+    pthread_attr_destroy(&attributes);
+    pthread_join(thread, NULL);
+    arrive(bytes, 3 * RECORD);
+    close(file);
     close_both();
 }
 

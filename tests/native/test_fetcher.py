@@ -29,7 +29,7 @@ def make_fetchers():
     def make_them(**options):
         settings = {"threads": 1, "replica_id": 2, "wait_ms_max": 500, "bytes_min": 1,
                     "bytes_max": 1 << 20, "partition_bytes_max": 1 << 16, "backoff_ms_max": 200,
-                    "answer_ms_max": 20_000, "batch_bytes_max": 1 << 20, **options}
+                    "answer_ms_max": 20_000, **options}
         made.append(fetcher.Fetchers(**settings))
         made[-1].start()
         return made[-1]
@@ -217,6 +217,23 @@ def test_a_batch_longer_than_the_buffer_is_taken_whole(fetchers, leader, directo
     leader.take()
     assert copy.read(0) == source.read(0)
     assert kept.figures()[2] == fetcher.FETCHING
+
+
+def test_a_batch_longer_than_any_request_is_copied(fetchers, leader, directory):
+    # A leader that stores batches plain may inflate one far beyond socket.request.max.bytes.
+    copy = follower_of(directory)
+    stored = opened(directory, "leader")
+    stored.append(make(1), NOW)
+    long = make(1, size=24 << 20)
+    long = long[:12] + stored.read(0)[12:16] + long[16:]
+    followed = fetchers.follow(copy, TOPIC_ID, 0, 1, 0, 1)
+    leader.attach(fetchers)
+    leader.take()
+    leader.answer((TOPIC_ID, row(long, high_watermark=1)))
+    leader.take()
+    assert (copy.end_offset, copy.high_watermark) == (1, 1)
+    assert copy.read(0, 1 << 28) == long
+    assert followed.figures()[2] == fetcher.FETCHING
 
 
 @pytest.mark.parametrize("code", [3, 6, 9, 56, 74, 75, 100])
