@@ -54,7 +54,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     atomic_store(&old->sealed, true);
     log_write_snapshot(log, base_offset);
     if ((result = log_add_segment(log, next)) != 0) {
-        atomic_store(&old->sealed, false);
+        segment_unseal(old);
         return result;
     }
     log_mark(&log->flush.files_marks);

@@ -277,7 +277,7 @@ int log_make_writable(struct log *log, int64_t now_ms) {
             segment_unpin(s);
             if ((result = log_follow_shared(log, s, now_ms)) != 0) return result;
         } else {
-            atomic_store(&s->sealed, false);
+            segment_unseal(s);
             atomic_store(&s->flush_done, false);
             if (log->append.clean) result = log_adopt_last(log, s);
             segment_unpin(s);

@@ -270,7 +270,7 @@ static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDIN
     if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)
         return log_storage_error(log, result, "fsync");
     if (keep > 0) {
-        atomic_store(&log->view.segments[keep - 1]->sealed, false);
+        segment_unseal(log->view.segments[keep - 1]);
         if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;
     }
     log_view_change(log);

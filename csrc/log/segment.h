@@ -127,6 +127,13 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
  * or, where no record has one from 1970 on, the time of its file, as in Kafka. -1: not known. */
 int64_t segment_written_ms(struct segment *s);
 
+/* Makes a sealed segment writable again. The time that its file had must not stand for the records
+ * that come now: retention would delete them early. */
+static inline void segment_unseal(struct segment *s) {
+    atomic_store(&s->sealed, false);
+    atomic_store(&s->modified_ms, -1);
+}
+
 /* Opens when needed. 0 or -errno. `create`: a new empty file, whatever was there before. */
 int segment_pin(struct segment *s, bool create);
 void segment_unpin(struct segment *s);

@@ -585,6 +585,36 @@ def test_records_without_a_timestamp_from_1970_on_expire_by_the_time_of_their_fi
     assert one.start_offset == one.end_offset == 4
 
 
+@pytest.mark.parametrize("reopens", ["clean", "crashed", "truncated"])
+def test_new_records_without_a_timestamp_outlive_the_old_time_of_their_segments_file(
+        directory, reopens):
+    config = {"internal.segment.bytes": 1_000, "retention.ms": 5_000, "file.delete.delay.ms": 0}
+    one = opened(directory, config=config)
+    for _ in range(6 if reopens == "truncated" else 2):
+        one.append(make(1, now=-1, size=200), NOW)
+    for path in Path(directory.path).glob("t-0/*.log"):
+        os.utime(path, (NOW / 1000, NOW / 1000))
+    if reopens == "truncated":
+        one.upkeep(NOW + 4_000)
+        one.truncate(2)
+    elif reopens == "clean":
+        one.settle()
+        checkpoint = checkpoint_of(one)
+        one.close()
+        one = opened(directory, config=config, leader=False, **checkpoint)
+        one.upkeep(NOW + 4_000)
+    else:
+        one.release()
+        one = opened(directory, config=config, leader=False)
+        one.advance_high_watermark(2)
+        one.upkeep(NOW + 4_000)
+    one.become_leader(1)
+    # The file has today's time now.
+    one.append(make(1, now=-1, size=200), NOW + 4_000)
+    one.upkeep(NOW + 6_000)
+    assert (one.start_offset, one.end_offset) == (0, 3)
+
+
 def test_a_clock_that_jumps_deletes_by_the_records_times_and_nothing_early(directory):
     config = {"internal.segment.bytes": 300, "retention.ms": 1_000, "file.delete.delay.ms": 0}
     one = opened(directory, config=config)
