@@ -23,12 +23,15 @@ from collections import namedtuple
 from pylog.log.errors import StartError
 from pylog.metadata import etcd_health, etcd_probe
 from pylog.metadata.etcd import Etcd
-from pylog.metadata.etcd_probe import ABSENT, MEMBERS, WAITING, Listener, PortInUse, bind_address
+from pylog.metadata.etcd_probe import (
+    ABSENT, MEMBERS, OTHER, WAITING, Listener, PortInUse, bind_address,
+)
 from pylog.metadata.keys import Absent, KeysError, Put, Unknown, Unreachable
 from pylog.metadata.threads import in_thread
 
 CALL_S = 2.0
 POLL_S = 0.2
+OWN_PROBES_MAX = 5      # Of a process that answers nothing, before it counts as another one.
 PORT_WAIT_S = 10.0      # The etcd of a killed brokerd needs a while to end.
 LOCK_S = 30
 LOCK = "replacing"      # The key, below the prefix, of the node that changes the member list.
@@ -104,11 +107,15 @@ class Joining:
     async def _check_own(self, listener: Listener) -> bool:
         """Returns whether this node's peer address leads here. Raises StartError: "own address".
         """
-        seen = await in_thread(self._seen, self._own)
-        if seen.kind == ABSENT:
-            return False
-        if seen.kind == WAITING and seen.nonce == listener.nonce:
-            return True
+        for _ in range(OWN_PROBES_MAX):
+            seen = await in_thread(self._seen, self._own)
+            if seen.kind == ABSENT:
+                return False
+            if seen.kind == WAITING and seen.nonce == listener.nonce:
+                return True
+            if seen.kind != OTHER:
+                break
+            # The listener of this node is silent too while this event loop is busy.
         raise await in_thread(self._occupied, seen)
 
     # ---- without data ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 
 import pytest
 
@@ -9,7 +10,7 @@ from pylog.log.errors import StartError
 from pylog.metadata import etcd_joining
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, Policy
-from pylog.metadata.etcd_probe import ABSENT, MEMBERS, OTHER, WAITING, Listener, probe
+from pylog.metadata.etcd_probe import ABSENT, MEMBERS, OTHER, PROBE_S, WAITING, Listener, probe
 from pylog.testing.ports import free_port
 from tests.etcds import Etcds
 
@@ -202,6 +203,22 @@ def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
             server.close()
     with pytest.raises(StartError, match=f"on 127.0.0.1:{port}: address already in use. Stop the "):
         asyncio.run(work())
+
+
+def test_a_node_whose_event_loop_is_busy_is_not_taken_for_another_process(etcds, monkeypatch):
+    node, stalls = joining(etcds, 1), [2 * PROBE_S]
+
+    async def work():
+        loop = asyncio.get_running_loop()
+
+        def probe_while_busy(host):
+            if stalls:
+                loop.call_soon_threadsafe(time.sleep, stalls.pop())
+            return probe(host.host, host.peer_port)
+        monkeypatch.setattr(node, "_seen", probe_while_busy)
+        await node.check_address()
+    asyncio.run(work())
+    assert not stalls
 
 
 def test_an_address_of_another_machine_ends_the_start(etcds):
