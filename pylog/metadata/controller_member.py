@@ -143,10 +143,12 @@ class ControllerMember(MemberMetadata):
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
             await self._reach_the_end()
-            await self._note_membership(self._log.last_epoch)
             if named is None:
                 self._check_cluster(paths[0], known_id, await self._patiently(
                     self._quorum.cluster_id, cluster_id))
+            # Last: a node that stored this and stopped before the quorum has the cluster's id could
+            # not start again.
+            await self._note_membership(self._log.last_epoch)
             self.tail.begin()
             self._take_newest()
             await in_thread(self._open_partitions, store, clean, known)

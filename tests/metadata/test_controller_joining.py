@@ -98,7 +98,8 @@ class World:
         self.member._log = SimpleNamespace(
             compared_to=lambda end: compared, start_over=start_over,
             is_rebuildable=lambda: self.is_rebuildable,
-            end_offset=end, snapshot_end=77, load_snapshot=self._did("load_snapshot", snapshot),
+            end_offset=end, last_epoch=3, snapshot_end=77,
+            load_snapshot=self._did("load_snapshot", snapshot),
             read_committed=lambda offset: iter([f"snapshot at {offset}"]),
             save_own_snapshot=self._did("save_own_snapshot"),
             found_quorum=self._did("found_quorum", founds),

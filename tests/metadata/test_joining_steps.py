@@ -1,6 +1,7 @@
 """The order of a start: of a broker that is its own controller, and of one of several controllers;
 what each step does is the test's."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -158,10 +159,18 @@ class Several(World):
             if isinstance(results.get("reach"), Exception):
                 raise results["reach"]
 
+        async def claim_node():
+            self.heard.append("claim")
+
+        async def note_membership(epoch):
+            self.heard.append("membership")
+
         member._reach_the_end = reach_the_end
+        member._claim_node, member._note_membership = claim_node, note_membership
 
 
-STEPS = ["_open_directories", ("log", KNOWN), "reach", "begin", "_take_newest", "_open_partitions"]
+STEPS = ["claim", "_open_directories", ("log", KNOWN), "reach", "membership", "begin",
+         "_take_newest", "_open_partitions"]
 
 
 def test_a_node_joins_the_cluster_that_the_quorum_names(monkeypatch):
@@ -184,11 +193,11 @@ def test_the_name_that_a_node_brings_is_the_quorums_once_its_records_are(monkeyp
     world.quorum.cluster_id = lambda proposed: world.heard.append(("named", proposed)) or named
     if named == CLUSTER:
         world.run(world.member.join())
-        assert world.heard == [*STEPS[:3], ("named", CLUSTER), *STEPS[3:]]
+        assert world.heard == [*STEPS[:4], ("named", CLUSTER), *STEPS[4:]]
     else:
         with pytest.raises(StartError, match="belongs to cluster c"):
             world.run(world.member.join())
-        assert "begin" not in world.heard
+        assert "begin" not in world.heard and "membership" not in world.heard
 
 
 def test_a_node_of_another_cluster_opens_nothing(monkeypatch):
@@ -201,9 +210,12 @@ def test_a_node_of_another_cluster_opens_nothing(monkeypatch):
 
 def test_this_hosts_etcd_is_there_before_the_quorum_is_asked(monkeypatch):
     world = Several(monkeypatch)
+    settled = asyncio.Event()
+    settled.set()
     world.quorum.names = [CLUSTER]
-    world.member._member = SimpleNamespace(start=lambda: world.heard.append(
-        ("etcd", list(world.quorum.asked))))
+    world.member._member = SimpleNamespace(
+        settled=settled, failure=None,
+        start=lambda: world.heard.append(("etcd", list(world.quorum.asked))))
     world.run(world.member.join())
     assert world.heard == [("etcd", []), *STEPS]
 
