@@ -17,7 +17,7 @@ import threading
 import time
 
 from pylog.client import Consumer, Producer, TopicPartition
-from pylog.client.errors import WakeupError
+from pylog.client.errors import ClosedError, WakeupError
 
 HANG_S = 60
 FLUSH_S = 40
@@ -31,8 +31,12 @@ class Program:
     def __init__(self, bootstrap, topic, **settings):
         self.bootstrap, self.topic = bootstrap, topic
         self.numbers, self.acknowledged, self.accepted = itertools.count(), [], []
-        self.producer = Producer(bootstrap_servers=bootstrap, **settings)
-        self.producer.partitions_for(topic)
+        self.settings = settings
+        self.connect()
+
+    def connect(self):
+        self.producer = Producer(bootstrap_servers=self.bootstrap, **self.settings)
+        self.producer.partitions_for(self.topic)
 
     def send(self):
         """Send a record with a callback; returns its Delivery."""
@@ -40,8 +44,8 @@ class Program:
         value = b"%d " % number + bytes(600)
 
         def delivered(metadata, failure):
-            assert failure is None, failure
-            self.acknowledged.append(number)
+            if failure is None:
+                self.acknowledged.append(number)
 
         delivery = self.producer.send(self.topic, value, partition=0, on_delivery=delivered)
         self.accepted.append(number)
@@ -120,6 +124,22 @@ def cut_sends(program):
     at_every_bytecode(program.send, interrupt, prepare=program.send)
 
 
+def closes(program):
+    def prepare():
+        program.producer.close()
+        program.connect()
+
+    def send():
+        try:
+            delivery = program.send()
+        except ClosedError:
+            return
+        if delivery.exception(FLUSH_S) is not None:
+            program.accepted.pop()
+
+    at_every_bytecode(send, lambda: program.producer.close(), prepare)
+
+
 def polls(program):
     with Consumer(bootstrap_servers=program.bootstrap) as consumer:
         consumer.assign([TopicPartition(program.topic, 0)])
@@ -174,6 +194,7 @@ SCENARIOS = {
                                           "compression_type": "lz4"}),
     "flush": (flushes, {"linger_ms": 5}),
     "result": (results, {"linger_ms": 5}),
+    "close": (closes, {"linger_ms": 0}),
     "poll": (polls, {}),
     "KeyboardInterrupt": (cut_sends, {"linger_ms": 60_000, "batch_size": 2000}),
     "SIGTERM": (lambda program: storm(program, signal.SIGTERM), {"linger_ms": 1}),
