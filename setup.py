@@ -24,6 +24,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext as _build_ext
 from setuptools.command.build_py import build_py as _build_py
+from setuptools.command.sdist import sdist as _sdist
 
 JOBS_MAX = int(os.environ.get("JOBS", 2))
 CHECKOUT_ONLY = {("pylog.spark", name) for name in ("comparison", "floor", "soak", "trial")}
@@ -69,8 +70,32 @@ DIRECTIVES = {
 }
 
 
+def stamp_commit(folder: Path) -> None:
+    """Write the commit of this checkout into pylog/_commit.py below `folder`.
+
+    An sdist has that file already; outside a checkout nothing is written.
+    """
+    done = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
+                          text=True) if Path(".git").exists() else None
+    if done is not None and done.returncode == 0:
+        (folder / "pylog" / "_commit.py").write_text(f'COMMIT = "{done.stdout.strip()}"\n')
+
+
+class sdist(_sdist):
+    """With the commit that it was made from."""
+
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, files)
+        stamp_commit(Path(base_dir))
+
+
 class build_py(_build_py):
-    """Without the jobs that need the checkout's bench/."""
+    """With the commit, and without the jobs that need the checkout's bench/."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            stamp_commit(Path(self.build_lib))
 
     def find_package_modules(self, package, package_dir):
         found = super().find_package_modules(package, package_dir)
@@ -185,7 +210,7 @@ def _run(command: list[str]) -> None:
 
 
 setup(
-    cmdclass={"build_ext": build_ext, "build_py": build_py},
+    cmdclass={"build_ext": build_ext, "build_py": build_py, "sdist": sdist},
     ext_modules=[
         Extension(path.removesuffix(".pyx").replace("/", "."), [path])
         for path in sorted(glob("pylog/_native/*.pyx"))

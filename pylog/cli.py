@@ -328,8 +328,8 @@ def _locked(paths):
 
 
 def _version(command: str) -> int:
-    from . import __version__
     from ._native.tls import library
+    from .version import version
 
-    print(f"{command} {__version__} ({library()})", flush=True)
+    print(f"{command} {version()} ({library()})", flush=True)
     return 0

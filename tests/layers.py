@@ -11,6 +11,8 @@ import re
 from pathlib import PurePath
 
 ORDER = (
+    ("_commit",),       # Written by setup.py into what it builds.
+    ("version",),
     ("_native",),
     ("supervisor",),
     ("config",),

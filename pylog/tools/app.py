@@ -107,9 +107,9 @@ def root() -> Root:
 
 def _version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        import pylog
+        from pylog.version import version
 
-        click.echo(f"pylog {pylog.__version__}")
+        click.echo(f"pylog {version()}")
         ctx.exit(0)
 
 

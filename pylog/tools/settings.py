@@ -26,8 +26,11 @@ def config(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 def version(session) -> None:
     """Print the version."""
     import pylog
+    from pylog.version import commit
 
-    session.out.result({"version": pylog.__version__}, f"pylog {pylog.__version__}")
+    found = commit()
+    session.out.result({"version": pylog.__version__, "commit": found},
+                       f"pylog {pylog.__version__}, commit {found or 'unknown'}")
 
 
 COMMANDS = {"config": config, "version": version}

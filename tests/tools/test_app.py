@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from pylog import cli
+from pylog import cli, version
 from pylog.client.errors import KafkaTimeoutError
 from pylog.protocol import api, messages
 from pylog.tools import app
@@ -286,8 +286,9 @@ def test_completion_without_a_broker_is_silent():
 def test_the_version_is_told_in_three_ways():
     import pylog
 
-    assert run("version").out == run("--version").out == f"pylog {pylog.__version__}\n"
-    assert run("version", "--json").json == {"version": pylog.__version__}
+    assert run("version").out == run("--version").out == f"pylog {version.version()}\n"
+    assert run("version", "--json").json == {
+        "version": pylog.__version__, "commit": version.commit()}
 
 
 def test_a_broker_that_falls_silent_is_waited_for_as_long_as_was_said():

@@ -1,0 +1,47 @@
+"""The version with its commit, as --version prints it and a bug report needs it.
+
+Owns: nothing.
+Invariants: (1) a commit that is not known is called unknown, never guessed.
+"""
+
+from pathlib import Path
+
+from pylog import __version__
+
+
+def version() -> str:
+    """Return version and commit of what was built, for example `0.1.0, commit 1a2b3c4d5e6f`."""
+    return f"{__version__}, commit {commit() or 'unknown'}"
+
+
+def commit() -> str | None:
+    """Return the commit that was built, 12 hex digits, None when it is not known.
+
+    A wheel and an sdist carry the commit in pylog/_commit.py, which setup.py writes. A checkout
+    asks git; `-dirty` marks changes that are not committed.
+    """
+    return _built() or _checked_out()
+
+
+def _built() -> str | None:
+    try:
+        from pylog._commit import COMMIT  # type: ignore[import-not-found]
+    except ImportError:
+        return None
+    return COMMIT
+
+
+def _checked_out() -> str | None:
+    import subprocess
+
+    root = Path(__file__).resolve().parent.parent
+    # A package inside another project's checkout must not report that project's commit.
+    if not (root / ".git").exists() or not (root / "csrc").is_dir():
+        return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12",
+             "--exclude=*"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
