@@ -91,6 +91,10 @@ def _serve(command: str, argv: list[str]) -> int:
     if open_to_all:
         log.warning("listeners beyond this machine ask nobody who they are: %s",
                     ", ".join(open_to_all))
+    if _replicates(settings) and not settings["replica.flush.before.fetch.enable"]:
+        log.warning("replica.flush.before.fetch.enable=false: acks=all means in the page cache of "
+                    "every in-sync replica, so a power loss of all brokers loses acknowledged "
+                    "records. Set it to true on all brokers unless you accept that loss")
     from . import broker
 
     _raise_open_files()
@@ -189,14 +193,25 @@ def _add_override(parser) -> None:
                         help="set one setting; takes precedence over the file; may be repeated")
 
 
+def _replicates(settings) -> bool:
+    """Whether this broker is part of a cluster, where partitions can have several replicas."""
+    return bool(settings["controller.quorum.voters"]) and "controller" != ",".join(
+        settings["process.roles"])
+
+
 def _print_ready(settings, addresses) -> None:
     """The ready line. addresses: (listener name, host, port) of what is listened on."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                      for _, host, port in addresses)
     # Without a security setting nobody else can reach it.
     reach = "" if settings.reaches_others else "reach=loopback "
+    acks = ""
+    if _replicates(settings):
+        # Which copies an acks=all response vouches for.
+        acks = "acks.all=" + ("flushed-by-isr " if settings["replica.flush.before.fetch.enable"]
+                              else "page-cache-of-isr ")
     line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
-            f"log.dirs={','.join(settings.log_dirs)} {reach}ms={_ms_since_spawn()}")
+            f"log.dirs={','.join(settings.log_dirs)} {reach}{acks}ms={_ms_since_spawn()}")
     try:
         print(line, flush=True)
     except OSError:

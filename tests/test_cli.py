@@ -72,6 +72,23 @@ def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsy
                         capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(("value", "field", "warns"), [
+    ("true", "acks.all=flushed-by-isr", False), ("false", "acks.all=page-cache-of-isr", True)])
+def test_a_cluster_node_states_what_an_acknowledgement_means(
+        with_broker, capsys, tmp_path, value, field, warns):
+    def serve(settings, ready, first):
+        ready([("PLAINTEXT", "127.0.0.1", 40001)])
+        return 0
+
+    with_broker(serve)
+    assert cli.brokerd([
+        "--cluster", "127.0.0.1", "--override", f"log.dirs={tmp_path}",
+        "--override", f"replica.flush.before.fetch.enable={value}"]) == 0
+    out, err = capsys.readouterr()
+    assert f" {field} ms=" in out
+    assert ("replica.flush.before.fetch.enable=false" in err) is warns
+
+
 def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
     class Closed:
         def write(self, text):

@@ -135,6 +135,7 @@ struct log_config {
     bool log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records;
     bool acks_all_flush; /* acks=all waits for the disk when this replica is alone */
     bool flush_before_fetch; /* a replica counts for the high watermark with what it has on disk */
+    bool flushed_records_only; /* the leader's unflushed records stay above the high watermark */
     int64_t replica_lag_ms; /* who caught up within it is about to join the ISR */
 };
 

@@ -134,7 +134,7 @@ void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end)
     atomic_store_explicit(&s->bytes, bytes, memory_order_relaxed);
     atomic_store(&log->ends.end_offset, end);
     if (atomic_load_explicit(&log->role.alone, memory_order_relaxed)) {
-        atomic_store(&log->ends.high_watermark, end);
+        atomic_store(&log->ends.high_watermark, log_high_watermark_alone(log));
         log_set_last_stable(log);
     } else if (log->view.replicas != NULL) {
         log_replicas_appended(log);
@@ -149,7 +149,8 @@ void log_wake_after_append(struct log *log) {
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
     /* Somebody waits for the disk: the group under way may have been collected before these bytes.
      */
-    bool wanted = atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone);
+    bool wanted = (atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone)) ||
+                  log_hides_records(log);
     /* Or nobody does, but segments keep their descriptors until they are flushed. */
     struct log_dir *dir = log->home->dir;
     if (atomic_load_explicit(&dir->crowded, memory_order_relaxed)) flusher_relieve(dir);

@@ -145,7 +145,9 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     log_view_unlock(log);
     atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
-    if (moved && atomic_load(&log->role.flush_before_fetch)) log_replicas_look(log);
+    bool limits = atomic_load(&log->role.flush_before_fetch) ||
+                  atomic_load(&log->role.flushed_records_only);
+    if (moved && limits) log_replicas_look(log);
 }
 
 void log_check_linked(struct log *log) {

@@ -391,6 +391,7 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
     log->view.config = *config;
     log->role.flush_before_ack = config->acks_all_flush;
     log->role.flush_before_fetch = config->flush_before_fetch;
+    log->role.flushed_records_only = config->flushed_records_only;
     lock_init_adaptive(&log->append.lock);
     lock_init_adaptive(&log->view.lock);
     lock_init_adaptive(&log->wait.lock);
@@ -584,12 +585,13 @@ void log_set_config(struct log *log, const struct log_config *config) {
         log->view.segments[log->view.segment_count - 1]->index_interval_bytes =
             config->index_interval_bytes;
     log_replicas_bound(log);
-    bool replicated = log->view.replicas != NULL;
     log_view_changed(log);
     log_append_unlock(log);
     atomic_store(&log->role.flush_before_ack, config->acks_all_flush);
     atomic_store(&log->role.flush_before_fetch, config->flush_before_fetch);
-    if (replicated) log_replicas_look(log);
+    atomic_store(&log->role.flushed_records_only, config->flushed_records_only);
+    log_replicas_look(log);
+    if (log_hides_records(log)) flusher_ask(log);
 }
 
 const struct log_config *log_config_get(struct log *log, struct log_config *copy) {

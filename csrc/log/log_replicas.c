@@ -36,11 +36,24 @@ static bool log_remote_counts(const struct log *log, const struct log_remote *r,
            (now_ns - r->caught_up_ns) / NS_PER_MS <= log->view.config.replica_lag_ms;
 }
 
+static void log_replicas_raise(struct log *log, int64_t high) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access) {
+    if (high <= atomic_load(&log->ends.high_watermark)) return;
+    atomic_store(&log->ends.high_watermark, high);
+    log_set_last_stable(log);
+    log_ends_check(log);
+}
+
 void log_replicas_move(struct log *log, int64_t now_ns) {
     const struct log_replicas *all = log->view.replicas;
-    if (all == NULL || !atomic_load(&log->role.leader)) return;
+    if (!atomic_load(&log->role.leader)) return;
+    if (all == NULL) {
+        if (atomic_load(&log->role.alone)) log_replicas_raise(log, log_high_watermark_alone(log));
+        return;
+    }
     int64_t end = atomic_load(&log->ends.end_offset), high = end;
-    bool alone = !log->view.config.flush_before_fetch || all->count == 0;
+    bool alone = !log->view.config.flushed_records_only &&
+                 (!log->view.config.flush_before_fetch || all->count == 0);
     if (!alone) high = atomic_load(&log->ends.flushed);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct log_remote *r = &all->of[i];
@@ -53,10 +66,7 @@ void log_replicas_move(struct log *log, int64_t now_ns) {
     assert(high <= end); /* A follower has nothing that the leader has not. */
     assert(!alone || high == end);
     atomic_store(&log->role.alone, alone && enough);
-    if (!enough || high <= atomic_load(&log->ends.high_watermark)) return;
-    atomic_store(&log->ends.high_watermark, high);
-    log_set_last_stable(log);
-    log_ends_check(log);
+    if (enough) log_replicas_raise(log, high);
 }
 
 void log_replicas_appended(struct log *log) {

@@ -143,7 +143,7 @@ static int log_lead(struct log *log, int32_t epoch, int32_t in_sync_count, bool 
     /* Another epoch's positions are of another history. */
     if (!led || alone) log_replicas_forget(log);
     if (alone || log->view.replicas == NULL) atomic_store(&log->role.alone, alone);
-    if (alone) atomic_store(&log->ends.high_watermark, end);
+    if (alone) atomic_store(&log->ends.high_watermark, log_high_watermark_alone(log));
     log_set_last_stable(log);
     log_ends_check(log);
     log_view_changed(log);

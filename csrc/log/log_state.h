@@ -138,14 +138,15 @@ struct log_queue {
 struct log_role {
     _Atomic bool leader;
     _Atomic bool readable; /* by consumers, though it does not lead */
-    _Atomic bool alone; /* appends move the high watermark by themselves */
+    _Atomic bool alone; /* no other replica limits the high watermark */
     _Atomic int32_t leader_epoch, in_sync_count, maximal_count;
     _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most all replicas */
     _Atomic uint32_t resignations;
     _Atomic int64_t epoch_start; /* the end at which it became leader */
     _Atomic bool throttled_leading, throttled_following; /* log_set_throttled; any time */
-    /* The settings acks_all_flush and flush_before_fetch, readable without a lock. */
-    _Atomic bool flush_before_ack, flush_before_fetch;
+    /* The settings acks_all_flush, flush_before_fetch and flushed_records_only, readable without a
+     * lock. */
+    _Atomic bool flush_before_ack, flush_before_fetch, flushed_records_only;
 };
 
 /* What a leader knows of another replica: the row of the metadata, and its last fetch. */
@@ -291,6 +292,24 @@ static inline void log_view_changed(struct log *log) REQUIRES(log->append.lock)
     RELEASE(log->view.lock) RELEASE(log->view.access)
         ACQUIRE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
     lock_release(&log->view.lock);
+}
+
+/* The high watermark of a leader that waits for no other replica. It never moves back, because
+ * consumers may have read up to it before flushed_records_only was set. */
+static inline int64_t log_high_watermark_alone(const struct log *log) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access) {
+    int64_t high = atomic_load_explicit(&log->ends.high_watermark, memory_order_relaxed);
+    int64_t to = atomic_load_explicit(log->view.config.flushed_records_only ? &log->ends.flushed
+                                                                            : &log->ends.end_offset,
+                                      memory_order_relaxed);
+    return to > high ? to : high;
+}
+
+/* Consumers wait for a flush of this leader. */
+static inline bool log_hides_records(const struct log *log) {
+    return atomic_load(&log->role.flushed_records_only) && atomic_load(&log->role.leader) &&
+           atomic_load(&log->ends.high_watermark) < atomic_load(&log->ends.end_offset) &&
+           atomic_load(&log->ends.flushed) < atomic_load(&log->ends.end_offset);
 }
 
 /* After any of them moved. */

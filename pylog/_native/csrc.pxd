@@ -347,7 +347,7 @@ cdef extern from "log/log.h" nogil:
         int32_t compression_level, min_insync_replicas
         int8_t compression_codec
         bint log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records
-        bint acks_all_flush, flush_before_fetch
+        bint acks_all_flush, flush_before_fetch, flushed_records_only
         int64_t replica_lag_ms
     struct log_checkpoint:
         int64_t recovery_point, log_start_offset, high_watermark

@@ -41,5 +41,6 @@ cdef int take_config(dict settings, csrc.log_config *out) except -1:
     out.walk_records = values["records.validate.enable"]
     out.acks_all_flush = values["log.flush.acks.all.enable"]
     out.flush_before_fetch = values["replica.flush.before.fetch.enable"]
+    out.flushed_records_only = values["consume.flushed.records.only"]
     out.replica_lag_ms = values["replica.lag.time.max.ms"]
     return 0

@@ -17,6 +17,7 @@ DEFAULTS = {
     "compression.lz4.level": 9,
     "compression.type": "producer",
     "compression.zstd.level": 3,
+    "consume.flushed.records.only": False,
     "decompressed.batch.bytes.max": 104857600,
     "file.delete.delay.ms": 60000,
     "flush.messages": LONG_MAX,

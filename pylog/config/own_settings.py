@@ -22,6 +22,8 @@ OWN = (
      "File of the audit log, a JSON object a line; empty: there is none."),
     ("audit.log.topic", "string", "", "", "low", "", "live",
      "Topic that gets the audit log's lines as records, made when it is needed; empty: none does."),
+    ("consume.flushed.records.only", "boolean", False, "", "medium", "cluster", "live",
+     "Consumers read a record only after it is on the leader's disk, also with one replica."),
     ("control.request.bytes.max", "int", 33554432, "65536..", "medium", "", "live",
      "Longest request other than Produce and Fetch; a longer one closes its connection."),
     ("control.request.elements.max", "int", 1048576, "1000..", "medium", "", "live",

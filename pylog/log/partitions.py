@@ -18,7 +18,8 @@ NEVER = 2**63 - 1
 log = logging.getLogger("pylog.log")
 
 # What the broker's settings add to a topic's for its logs.
-BROKER_SETTINGS = ("producer.id.expiration.ms", "decompressed.batch.bytes.max",
+BROKER_SETTINGS = ("consume.flushed.records.only", "producer.id.expiration.ms",
+                   "decompressed.batch.bytes.max",
                    "records.validate.enable", "log.flush.acks.all.enable",
                    "replica.flush.before.fetch.enable", "replica.lag.time.max.ms")
 

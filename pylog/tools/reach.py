@@ -34,6 +34,9 @@ ANSWER_WARN_S = 0.25
 FREE_SHARE_WARN = 0.15
 CERTIFICATE_DAYS_WARN = 30
 EXPLAINED_MAX = 3            # Partitions, the worst first.
+# Settings that decide whether acks=all waits for a disk, with whose disk that is.
+FLUSHES = {"replica.flush.before.fetch.enable": "every in-sync replica",
+           "log.flush.acks.all.enable": "the broker, for a partition with one replica in sync"}
 ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
 
 
@@ -113,7 +116,8 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name=str(node.id),
         configuration_keys=["node.id", "listeners", "listener.security.protocol.map",
-                            "controller.listener.names", "metrics.listener", "metrics.token"])
+                            "controller.listener.names", "metrics.listener", "metrics.token",
+                            *FLUSHES])
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
     result = answer.results[0]
     if result.error_code == ErrorCode.INVALID_REQUEST:
@@ -128,7 +132,22 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
             result.error_code, result.error_message, "they are not told"))]
     return [reached,
             _lets_in(name, {row.name: row.value or "" for row in result.configs}),
-            *_metrics(name, {row.name: row for row in result.configs})]
+            *_metrics(name, {row.name: row for row in result.configs}),
+            *_acknowledgements(name, {row.name: row.value for row in result.configs})]
+
+
+def _acknowledgements(name: str, values: dict[str, str | None]) -> list[Finding]:
+    """What an acks=all response of this broker means. Empty for a broker without these settings."""
+    if not any(setting in values for setting in FLUSHES):
+        return []
+    cached = [f"{setting}=false: acks=all means in the page cache of {where}"
+              for setting, where in FLUSHES.items() if values.get(setting) == "false"]
+    if not cached:
+        return [Finding("acknowledgements", name, OK,
+                        "acks=all means flushed on every in-sync replica")]
+    return [Finding("acknowledgements", name, WARN,
+                    "; ".join([*cached, "a power loss can lose acknowledged records"]),
+                    "set it to true and restart the broker, unless you accept that loss")]
 
 
 def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:

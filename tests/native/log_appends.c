@@ -390,6 +390,60 @@ static void wake(void) {
     let_go();
 }
 
+/* Where the high watermark waits for this leader's flush, whoever else there is. */
+static void hide_unflushed(void) {
+    struct mailbox *m = mailbox_new(64);
+    struct log_waiter waiter = {.mailbox = m, .wait_for = LOG_WAIT_HIGH_WATERMARK};
+    struct log_config config = config_of(1 << 20);
+    config.flushed_records_only = true;
+    open_one(config);
+    CHECK(played_asked(dir) == 0);
+    fill(2, 1);
+    CHECK(!log_wait(one, &waiter) && ends_are(0, 0, 0, 2) && played_asked(dir) == 1);
+    CHECK(woken(m) == 0 && log_flush(one) == 0);
+    CHECK(woken(m) == 1 && ends_are(0, 2, 2, 2));
+    /* The last stable offset waits with it. */
+    CHECK(append_verified((struct played_batch){.time = 1, .producer = 8}, -1, true) == 0);
+    CHECK(append_marker(7, 0, true, 3) == 0 && ends_are(0, 2, 2, 4));
+    CHECK(log_flush(one) == 0 && ends_are(0, 4, 4, 4));
+    drop_asked();
+    /* The setting is live, and what consumers have read stays readable. */
+    fill(1, 1);
+    config.flushed_records_only = false;
+    log_set_config(one, &config);
+    CHECK(ends_are(0, 5, 5, 5) && played_asked(dir) == 1);
+    fill(1, 1);
+    config.flushed_records_only = true;
+    log_set_config(one, &config);
+    CHECK(ends_are(0, 6, 6, 6) && played_asked(dir) == 0);
+    fill(1, 1);
+    CHECK(ends_are(0, 6, 6, 7) && played_asked(dir) == 1);
+    /* A new term does not show them either. */
+    CHECK(log_become_leader(one, 1, 1) == 0 && ends_are(0, 6, 6, 7) && played_asked(dir) == 1);
+    CHECK(log_flush(one) == 0 && ends_are(0, 7, 7, 7));
+    /* Nor does a leader whose metadata names no other replica, or one that counts without disk. */
+    for (uint32_t others = 0; others <= 1; others++) {
+        struct log_replica named = {.broker = 2, .epoch = 7, .in_sync = true, .maximal = true};
+        int32_t epoch = 2 + (int32_t)others;
+        int64_t end = 7 + others;
+        CHECK(log_lead_replicas(one, epoch, 1 + (int32_t)others) == 0);
+        CHECK(log_set_replicas(one, 0, &named, others, 1 + (int32_t)others) == 0);
+        fill(1, 1);
+        struct log_follower_fetch at = {.broker = 2, .leader_epoch = epoch, .epoch = 7,
+                                        .offset = end + 1, .now_ns = 1};
+        if (others != 0) CHECK(log_follower_at(one, &at) >= 0);
+        CHECK(ends_are(0, end, end, end + 1) && played_asked(dir) == 1);
+        CHECK(log_flush(one) == 0 && ends_are(0, end + 1, end + 1, end + 1));
+    }
+    /* A follower has no consumers that wait for its disk. */
+    drop_asked();
+    log_become_follower(one, 4);
+    log_set_config(one, &config);
+    CHECK(played_asked(dir) == 0);
+    mailbox_free(m);
+    let_go();
+}
+
 static void ask_for_flushes(void) {
     struct log_config config = config_of(1 << 20);
     config.flush_messages = 3;
@@ -423,7 +477,8 @@ int main(int argc, char **argv) {
         {"index", roll_by_indexes}, {"made", roll_within_the_settings},
         {"write", write_whole},     {"back", take_back},    {"fail", fail_to_write},
         {"answer", answer},         {"again", answer_again}, {"verify", verify},
-        {"wake", wake},             {"ask", ask_for_flushes}, {"open", open_again},
+        {"wake", wake},             {"ask", ask_for_flushes}, {"hide", hide_unflushed},
+        {"open", open_again},
         {"pieces", write_in_pieces}};
     return play_scenes(argc, argv, scenes, sizeof scenes / sizeof *scenes, true);
 }

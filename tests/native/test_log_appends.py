@@ -19,6 +19,7 @@ SCENES = {
     "a_batch_that_is_there_already_is_answered_as_the_first_time": "again",
     "a_transaction_goes_on_only_after_the_marker_that_its_coordinator_knew": "verify",
     "an_append_wakes_those_whose_end_it_moved": "wake",
+    "unflushed_records_stay_above_the_high_watermark_where_the_setting_says_so": "hide",
     "a_flush_is_asked_for_when_as_much_is_not_on_disk_as_the_setting_says": "ask",
 }
 

@@ -131,6 +131,17 @@ def test_a_listener_that_asks_nobody_is_told_of(tmp_path, listeners, status):
     assert [row["status"] for row in told if row["check"] == "open listeners"] == [status]
 
 
+@pytest.mark.parametrize(("settings", "status", "words"), [
+    ({}, "ok", "flushed on every in-sync replica"),
+    ({"replica.flush.before.fetch.enable": "false"}, "warn", "in the page cache of every in-sync"),
+    ({"log.flush.acks.all.enable": "false"}, "warn", "in the page cache of the broker")])
+def test_the_meaning_of_an_acknowledgement_is_reported(tmp_path, settings, status, words):
+    with Brokerd(tmp_path, settings) as broker:
+        reported = run("doctor", "--json", broker=broker).json["findings"]
+    row, = (row for row in reported if row["check"] == "acknowledgements")
+    assert row["status"] == status and words in row["detail"]
+
+
 @pytest.mark.parametrize(("code", "statuses", "words"), [
     (ErrorCode.INVALID_REQUEST, ["fail"], "another broker answers there"),
     (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ["ok", "skip"], "CLUSTER_AUTHORIZATION_FAILED")])
