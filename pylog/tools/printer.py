@@ -64,8 +64,12 @@ class Printer:
 
     def line(self, text: str = "") -> None:
         """One line for people; not there with --json."""
+        self.lines(text, allowed="")
+
+    def lines(self, text: str, allowed: str = "\n") -> None:
+        """Text for people that may have several lines, such as a schema; not there with --json."""
         if not self.as_json:
-            print(escaped(text), file=self.out)
+            print(escaped(text, allowed), file=self.out)
 
     def note(self, text: str) -> None:
         """One line beside the output proper."""

@@ -89,9 +89,13 @@ def show(session: Session, subject: str | None, version: int | None, number: int
     else:
         assert number is not None
         schema = asked.schema(number)
-    session.out.result({"id": number, "type": schema.kind, "schema": schema.text, "references": [
-        {"name": name, "subject": of, "version": at} for name, of, at in schema.references]},
-        _readable(schema))
+    if session.out.as_json:
+        session.out.document({
+            "id": number, "type": schema.kind, "schema": schema.text, "references": [
+                {"name": name, "subject": of, "version": at}
+                for name, of, at in schema.references]})
+    else:
+        session.out.lines(_readable(schema))
 
 
 def _readable(schema: Schema) -> str:

@@ -397,7 +397,10 @@ static void failed(void) {
         else CHECK(log_dir_give_up(directory, 5));
         check_woken();
         CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
-        check_answer(VERSION, &NOT_WROTE("a", 0, i == 0 ? UNKNOWN_TOPIC : STORAGE));
+        char cause[LOG_CAUSE_BYTES];
+        log_storage_cause(a.logs[0], LOG_E_OFFLINE, false, cause);
+        check_answer(VERSION, &NOT_WROTE("a", 0, i == 0 ? UNKNOWN_TOPIC : STORAGE,
+                                         .text = i == 0 ? NULL : cause));
     }
     delete_topic(&a);
 }

@@ -271,7 +271,9 @@ static void short_of_room(void) {
     CHECK(send_to(&r[3], "a", make_long(200), 1, true) == SERVE_QUEUED);
     for (int i = 0; i < 4; i++) CHECK(next(SERVE_ANSWER) == &r[i]);
     for (int i = 0; i < 3; i++) check_wrote_at(&r[i], i);
-    CHECK_WROTE(&r[3], 8, &NOT_WROTE("a", 0, STORAGE), 1);
+    char cause[LOG_CAUSE_BYTES];
+    log_storage_cause(a.logs[0], LOG_E_FULL, true, cause);
+    CHECK_WROTE(&r[3], 8, &NOT_WROTE("a", 0, STORAGE, .text = cause), 1);
     CHECK(log_end_offset(a.logs[0]) == 3 && takes == 3 && taken_bytes == 0);
     room_bytes = INT64_MAX;
     delete_topic(&a);
