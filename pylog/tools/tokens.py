@@ -59,10 +59,11 @@ def create(session: Session, owner: str | None, renewers: tuple[str, ...],
     life_ms = -1 if hours is None else int(hours * 3_600_000)
     made = session.administer(
         lambda admin: admin.create_delegation_token(renewers, owner, life_ms))
-    session.out.result({**_row(session, made), "password": made.password}, (
-        f"{made.token_id} of {made.owner}\n{made.password}\n"
-        "Log in with SCRAM: the token as the user, the second line as the password, and "
-        "tokenauth=true (pylog.sasl.tokenauth=true for pylog)"))
+    session.out.result({**_row(session, made), "password": made.password},
+                       f"{made.token_id} of {made.owner}")
+    session.out.line(made.password)
+    session.out.line("Log in with SCRAM: the token as the user, the second line as the password, "
+                     "and tokenauth=true (pylog.sasl.tokenauth=true for pylog)")
 
 
 @tokens.command()

@@ -73,7 +73,7 @@ PLANTS = [
     (plants.the_copy_comes_before_the_quorum, 3),
     (plants.torn_batches_are_kept, 4),
     (plants.failed_disks_are_not_told, 0),
-    (plants.a_replica_without_room_is_given_up, 8),
+    (plants.a_replica_without_room_is_given_up, 80),
     (plants.snapshots_forget_producer_ids, 4),
     (plants.sessions_go_by_the_wall_clock, 5),
     (plants.coordinators_answer_before_their_records_are_durable, 130),
