@@ -135,8 +135,8 @@ class AuthenticationApi:
         if caller.login is None:
             raise ProtocolError("a token without a login")
         if caller.login.blocks:
-            caller.stepping = asyncio.get_running_loop().create_task(
-                self._raw_elsewhere(context, caller, caller.login, token))
+            caller.stepping = asyncio.get_running_loop().create_task(supervisor.reporting(
+                "authentication", self._raw_elsewhere(context, caller, caller.login, token)))
             return
         try:
             answer, _ = self._step(context, caller, token)

@@ -13,6 +13,7 @@ import logging
 import os
 from typing import Any
 
+from pylog import supervisor
 from pylog.coordinator import rebalances
 
 FILE, OLDER = "group-rebalances.jsonl", "group-rebalances.1.jsonl"
@@ -47,7 +48,8 @@ class History:
             self._dropped = 0
         self._lines.append(json.dumps(rebalance).encode() + b"\n")
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.get_running_loop().create_task(self._write_all())
+            self._writing = asyncio.get_running_loop().create_task(
+                supervisor.reporting("rebalance history", self._write_all()))
 
     async def close(self) -> None:
         """Returns when what was added is written, or could not be."""

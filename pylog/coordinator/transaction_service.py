@@ -187,7 +187,8 @@ class TransactionCoordinator:
         return adding.answer
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(
+            supervisor.reporting("transactions", coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

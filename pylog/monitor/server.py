@@ -187,6 +187,8 @@ class Monitor:
                         _send(entered, self._answer(*head), self._seconds)
         except OSError:
             pass    # Whoever asked is gone.
+        except Exception:
+            supervisor.report("scrape")
         finally:
             self._room.release()
 

@@ -58,7 +58,8 @@ class Assignments:
             else:
                 self._waiting[topic.id, index] = own
         if self._waiting and self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking = asyncio.get_running_loop().create_task(
+                supervisor.reporting("directory assignments", self._ask()))
 
     def _own(self, topic: Topic, index: int) -> bytes | None:
         """Keeps (1): None where there is no log, or its directory has no id."""

@@ -228,7 +228,8 @@ class ReplicaFetchers:
             await self._resume_later(token)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(
+            supervisor.reporting("replica fetcher", work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -175,7 +175,8 @@ class Leadership:
         self._tell(led)
         self._waiting[key] = proposal
         if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking = asyncio.get_running_loop().create_task(
+                supervisor.reporting("in-sync replicas", self._ask()))
 
     # ---- the controller -------------------------------------------------------------------------
 

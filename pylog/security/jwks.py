@@ -131,5 +131,7 @@ class Keys:
             self.load()
         except ConfigError as error:
             log.warning("the keys of tokens were not loaded again", extra={"reason": str(error)})
+        except Exception:
+            supervisor.report("token keys")
         finally:
             self._loading.release()

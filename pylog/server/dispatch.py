@@ -21,6 +21,7 @@ import logging
 import types
 from collections import deque
 
+from pylog import supervisor
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
@@ -311,7 +312,7 @@ class Dispatcher:
         self._spawn(self._finish(context, coroutine))
 
     def _spawn(self, coroutine: Coroutine) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(supervisor.reporting("requests", coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -555,11 +556,16 @@ class Dispatcher:
 
     async def _verify(self, asked: Verify) -> None:
         """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
-        if self._access is not None and not self._security().may_write_in(asked):
-            verdicts: list[int] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] \
-                * len(asked.partitions)
-        else:
-            verdicts = await self._verification.verdicts(asked)
+        verdicts: list[int]
+        try:
+            if self._access is not None and not self._security().may_write_in(asked):
+                verdicts = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * len(asked.partitions)
+            else:
+                verdicts = await self._verification.verdicts(asked)
+        except Exception:
+            # Without verdicts the producer would never get a response.
+            supervisor.report("requests", "cannot verify the partitions of a transaction")
+            verdicts = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(asked.partitions)
         self._reactors.resume(asked.token, verdicts)
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:

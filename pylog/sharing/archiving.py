@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from pylog import supervisor
 from pylog.sharing.dead_letters import DeadLetters
 from pylog.sharing.share_partition import SharePartition
 
@@ -37,7 +38,8 @@ class Archiving:
         """There may be something to write."""
         in_flight = partition.in_flight
         if in_flight is not None and partition not in self._tasks and in_flight.is_archiving:
-            task = asyncio.get_running_loop().create_task(self._run(partition))
+            task = asyncio.get_running_loop().create_task(
+                supervisor.reporting("dead letters", self._run(partition)))
             self._tasks[partition] = task
             task.add_done_callback(lambda _: self._done(partition))
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from pylog import supervisor
 from pylog.coordinator import share_groups, share_offsets
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.pending import Pending
@@ -50,7 +51,8 @@ class GroupStates:
         """It was not written, or may not have been: the group asks again."""
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(
+            supervisor.reporting("share group states", coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
+from pylog import supervisor
 from pylog._native import batch
 from pylog._native.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogError
 from pylog.coordinator.share_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
@@ -94,6 +95,7 @@ class SharePartition:
         self._wall_ms = wall_ms
         self._state_epoch = 0
         self._record_bytes = 1024.0      # Of one record, as read last.
+        self._writes: set[asyncio.Task[None]] = set()
 
     # ---- state ----------------------------------------------------------------------------------
 
@@ -237,9 +239,12 @@ class SharePartition:
         found = in_flight.expire(self._now_ms())
         if found:
             self._figures.expired += sum(row.last - row.first + 1 for row in found)
-            task = asyncio.get_running_loop().create_task(
-                self._write(in_flight, [Batch(*row) for row in found]))
-            task.add_done_callback(_look)
+            task = asyncio.get_running_loop().create_task(supervisor.reporting(
+                "share partition state",
+                self._write(in_flight, [Batch(*row) for row in found]),
+                share_partition=self.key.text))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
             self._stir(self)
 
     async def archive(self, letters: DeadLetters) -> str | None:
@@ -409,9 +414,3 @@ def _slice(data: bytes, batches: Batches, positions: list[int], first: int, last
 
 def _base(edges: tuple[int, int]) -> int:
     return edges[0]
-
-
-def _look(task: "asyncio.Task[Any]") -> None:
-    """A write that nobody waits for: what went wrong is told, what was taken back stays so."""
-    if not task.cancelled() and task.exception() is not None:
-        log.error("a share partition's state was not written", exc_info=task.exception())

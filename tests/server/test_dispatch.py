@@ -515,3 +515,16 @@ def test_a_slow_request_is_a_line_of_the_request_log(caplog):
         _dispatcher(Reactors(slow)).drain()
     [line] = caplog.records
     assert (line.api, line.client, line.total_ms, line.left_out) == ("Fetch", "app", "1204.551", 3)
+
+
+def test_producer_gets_an_error_if_its_partitions_cannot_be_verified(caplog):
+    async def verdicts(asked):
+        raise RuntimeError("broken")
+
+    resumed = {}
+    asked = SimpleNamespace(token=7, partitions=[(b"t", 0), (b"t", 1)])
+    dispatcher = SimpleNamespace(_access=None, _verification=SimpleNamespace(verdicts=verdicts),
+                                 _reactors=SimpleNamespace(resume=resumed.__setitem__))
+    asyncio.run(Dispatcher._verify(dispatcher, asked))
+    assert resumed == {7: [ErrorCode.UNKNOWN_SERVER_ERROR] * 2}
+    assert "cannot verify the partitions of a transaction" in caplog.text
