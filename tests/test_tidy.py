@@ -1,8 +1,9 @@
+import ast
 from pathlib import PurePath
 
 import pytest
 
-from tests import tidy
+from tests import constants, tidy
 
 HEAD = '"""A noun.\n\nOwns: it.\nInvariants: (1) none.\n"""\n'
 
@@ -22,6 +23,11 @@ def said(path: str, text: str) -> str:
     ("pylog/_native/x.pyx", HEAD + 'include "y.pxi"\n', "include"),
     ("pylog/_native/x.pyx", HEAD + "DEF N = 1\n", "DEF"),
     ("pylog/_native/x.pyx", HEAD + "cdef void f() except * nogil:\n    pass\n", "takes the GIL"),
+    ("pylog/log/x.py", HEAD + "def f(loop):\n    loop.create_task(g())\n",
+     "create_task() in f(): run it under pylog.supervisor"),
+    ("pylog/log/x.py", HEAD + "t = asyncio.ensure_future(g())\n", "ensure_future() in ()"),
+    ("pylog/log/x.py", HEAD + "threading.Thread(target=f).start()\n", "Thread() in ()"),
+    ("pylog/log/x.py", HEAD + "Thread(target=f).start()\n", "Thread() in ()"),
     ("csrc/log/x.c", "int f(void);\n", "contract or method"),
     ("csrc/log/x.c", '/* X. */\n#include "Python.h"\n', "no Python"),
 ])
@@ -38,6 +44,8 @@ def test_a_broken_rule_is_found(path, text, words):
     ("pylog/config/kafka_settings.py", HEAD + "a = 1\n" * 900),
     ("csrc/log/x.c", "/* X. */\nint g(void);\nstruct x {\n" + "    int a;\n" * 90 + "};\n"),
     ("tests/x.py", "import time\ntime.sleep(1)\n"),
+    ("pylog/log/x.py", HEAD + "loop.create_task(supervisor.restarting('x', f))\n"),
+    ("pylog/client/x.py", HEAD + "asyncio.create_task(g())\n"),
 ])
 def test_what_keeps_the_rules_passes(path, text):
     assert said(path, text) == ""
@@ -55,6 +63,58 @@ def test_long_code_is_reported_but_allowed(path, text, words):
     assert said(path, text) == ""
     found = list(tidy.lengths(PurePath(path), text))
     assert len(found) == 1 and words in found[0][1]
+
+
+C = """/* Batches: LENGTH_AT = 9 in a comment. */
+#define BATCH_BYTES_MAX (1u << 30)
+enum { BATCH_LENGTH_AT = 8, BATCH_HEAD_BYTES = BATCH_LENGTH_AT + 4 };
+enum batch_kind { KIND_NONE, KIND_CONTROL };
+"""
+
+
+def repeated(path: str, text: str) -> list[str]:
+    texts = {PurePath("csrc/format/batch.h"): C, PurePath(path): text}
+    return [message for _, _, message in constants.repeated(texts)]
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/x.py", "BATCH_LENGTH_AT = 8\n"),
+    ("pylog/log/x.py", "LENGTH_AT = 8\n"),
+    ("pylog/log/x.py", "_LENGTH_AT: int = 0x8\n"),
+    ("pylog/log/x.py", "A, LENGTH_AT = 3, 8\n"),
+    ("pylog/log/x.py", "class X:\n    BYTES_MAX = 1024 ** 3\n"),
+    ("pylog/log/x.py", "A = 4\nHEAD_BYTES = 2 * A + 4\n"),
+    ("pylog/log/x.py", "KIND_CONTROL = 1\n"),
+    ("pylog/_native/x.pyx", "cdef enum:\n    LENGTH_AT = 8  # bytes\n"),
+])
+def test_constant_of_c_that_python_repeats_is_found(path, text):
+    [message] = repeated(path, text)
+    assert message.endswith("of csrc/format/batch.h: import it from the native module")
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/x.py", "LENGTH_AT = 9\n"),
+    ("pylog/log/x.py", "AT = 8\n"),
+    ("pylog/log/x.py", "CONTROL = 1\n"),
+    ("pylog/log/x.py", "LENGTH_AT = '8'\n"),
+    ("pylog/log/x.py", "def f():\n    LENGTH_AT = 8\n"),
+    ("pylog/_native/x.pyx", "LENGTH_AT = csrc.BATCH_LENGTH_AT\n"),
+    ("tests/x.py", "LENGTH_AT = 8\n"),
+])
+def test_constant_of_another_name_value_or_place_is_allowed(path, text):
+    assert repeated(path, text) == []
+
+
+def test_listed_exceptions_exist_in_the_tree(monkeypatch):
+    texts = {PurePath(name): (tidy.ROOT / name).read_text() for name in tidy.tracked(tidy.ROOT)
+             if PurePath(name).suffix in tidy.SOURCES}
+    assert {f"{path}:{function}" for path, text in texts.items() if path.suffix == ".py"
+            for _, _, function in tidy.unsupervised(path, ast.parse(text))} \
+        == tidy.OWN_SUPERVISION.keys()
+    listed = constants.COINCIDENCES
+    monkeypatch.setattr(constants, "COINCIDENCES", {})
+    assert {f"{path}:{message.split()[0]}" for path, _, message in constants.repeated(texts)} \
+        == listed.keys()
 
 
 def test_the_tree_keeps_the_rules():

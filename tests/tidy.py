@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePath
 
-from tests import asserts, layers
+from tests import asserts, constants, layers
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE_COLUMNS = 100
@@ -27,6 +27,30 @@ CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
 CLOCK_PACKAGES = ("pylog/client/", "pylog/tools/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}
+# Background work of these packages is not the broker's.
+UNSUPERVISED_PACKAGES = ("pylog/client/", "pylog/spark/", "pylog/testing/", "pylog/tools/")
+STARTERS = {"create_task", "ensure_future", "Thread"}
+# path:function of each task or thread that runs without pylog.supervisor, and why its end is seen.
+OWN_SUPERVISION = {
+    "pylog/api/groups.py:delete_groups": "the response awaits it",
+    "pylog/broker.py:begin": "_task_ended() stops the broker",
+    "pylog/broker.py:_serve": "awaited below",
+    "pylog/broker.py:_begun": "awaited below",
+    "pylog/coordinator/brokers.py:_asked": "awaited below",
+    "pylog/coordinator/internal_topic.py:ensure": "awaited below",
+    "pylog/log/recovery.py:__init__": "_run() catches and logs every exception",
+    "pylog/log/recovery.py:begin": "writes log lines only",
+    "pylog/metadata/controller_member.py:_stand": "awaited below",
+    "pylog/metadata/controller_member.py:stand": "Broker._task_ended() stops the broker",
+    "pylog/metadata/etcd_member.py:start": "_keep() catches, logs and restarts",
+    "pylog/metadata/threads.py:whole": "awaited below",
+    "pylog/metadata/voters.py:asked": "awaited below",
+    "pylog/monitor/server.py:_accept": "_serve() reports every exception",
+    "pylog/replication/channel.py:_rest": "awaited below",
+    "pylog/replication/channel.py:_sleep": "awaited below",
+    "pylog/replication/channel.py:ask": "awaited below",
+    "pylog/security/jwks.py:_load_again": "_loaded() reports every exception",
+}
 HEAD = ("Owns:", "Invariants:")
 UNFINISHED = re.compile(r"\b(TO" "DO|FIX" "ME|XX" r"X|NotImplemented" r"Error)\b")
 CYTHON_RULES = (
@@ -50,6 +74,7 @@ def check(root: Path = ROOT):
             for line, message in sorted(check_text(path, text)):
                 yield name, line, message
     yield from asserts.too_few(texts)
+    yield from constants.repeated(texts)
 
 
 def tracked(root: Path) -> list[str]:
@@ -74,6 +99,9 @@ def check_text(path: PurePath, text: str):
         yield from _cython(text)
     else:
         yield from _python(path, tree)
+        yield from ((line, f"{name}() in {function}(): run it under pylog.supervisor")
+                    for line, name, function in unsupervised(path, tree)
+                    if f"{path}:{function}" not in OWN_SUPERVISION)
         yield from layers.out_of_tree_order(path, text)
     if path.parts[0] == "pylog":
         yield from layers.upward(path, text)
@@ -108,6 +136,32 @@ def _python(path: PurePath, tree: ast.Module):
             yield node.lineno, "bare except"
         elif not may_read_clock:
             yield from _clock(node)
+
+
+def unsupervised(path: PurePath, tree: ast.Module):
+    """(line, what starts it, function) of each task or thread of the broker without a supervisor.
+
+    Nothing reports the exception that ends such a task.
+    """
+    if path.parts[0] != "pylog" or str(path) == "pylog/supervisor.py" \
+            or str(path).startswith(UNSUPERVISED_PACKAGES):
+        return
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    while waiting:
+        node, function = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        waiting += [(child, function) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.Call) and _called(node) in STARTERS:
+            inner = node.args[0] if node.args else None
+            if not (isinstance(inner, ast.Call)
+                    and ast.unparse(inner.func).startswith("supervisor.")):
+                yield node.lineno, _called(node), function
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
 
 
 def _clock(node: ast.AST):

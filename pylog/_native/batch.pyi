@@ -4,6 +4,14 @@ from typing import Any, NamedTuple
 from typing_extensions import Buffer
 
 HEADER_BYTES: int
+LOG_OVERHEAD: int
+BYTES_MAX: int
+LENGTH_AT: int
+MAGIC_AT: int
+ATTRIBUTES_AT: int
+LAST_OFFSET_DELTA_AT: int
+RECORD_COUNT_AT: int
+CODEC_MASK: int
 LOG_APPEND_TIME: int
 TRANSACTIONAL: int
 CONTROL: int

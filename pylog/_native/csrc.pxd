@@ -35,6 +35,8 @@ cdef extern from "format/compress.h" nogil:
 # ---- batch.h
 cdef extern from "format/batch.h" nogil:
     enum: BATCH_LOG_OVERHEAD, BATCH_HEADER_BYTES, BATCH_BYTES_MAX, BATCH_BAD_RECORDS_MAX
+    enum: BATCH_LENGTH_AT, BATCH_MAGIC_AT, BATCH_ATTRIBUTES_AT, BATCH_LAST_OFFSET_DELTA_AT
+    enum: BATCH_RECORD_COUNT_AT
     enum: BATCH_CODEC_MASK, BATCH_LOG_APPEND_TIME, BATCH_TRANSACTIONAL, BATCH_CONTROL
     enum: BATCH_E_SHORT, BATCH_E_RECORD, BATCH_E_CODEC, BATCH_E_MEMORY
     int16_t batch_error_code(int error)
@@ -478,6 +480,10 @@ cdef extern from "log/log.h" nogil:
     uint8_t *log_copy_producers(log_t *log, int64_t now_ms, size_t *bytes)
     uint32_t log_segments(log_t *log, int64_t *triples, uint32_t max)
     void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)
+
+# ---- producers.h
+cdef extern from "log/producers.h" nogil:
+    enum: PRODUCERS_HEAD_BYTES
 
 # ---- scratch.h
 cdef extern from "format/scratch.h" nogil:

@@ -12,6 +12,8 @@ from pylog._native cimport csrc as c
 
 from pylog._native.log import error_of
 
+HEAD_BYTES = c.PRODUCERS_HEAD_BYTES     # Of a .snapshot file, before its first producer.
+
 
 def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tuple:
     """(epoch, coordinator epoch, first offset of its open transaction, offset of its newest marker

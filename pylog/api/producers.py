@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 
+from pylog._native import producers
 from pylog._native.log import LogError
 from pylog.coordinator.pending import Pending
 from pylog.metadata.controller import NO_TOPIC, topic_name_fault
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 NONE = -1   # No producer id, no epoch.
-SNAPSHOT_HEAD_BYTES = 10
 # One producer of a .snapshot file (docs/formats.md).
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 PART_BYTES = 1000 * SNAPSHOT_ENTRY.size
@@ -93,7 +93,7 @@ class ProducersApi:
             for index in topic.partition_indexes:
                 row, states = await self._described(loop, topic.name, index)
                 yield response(topics=[response.TopicResponse(name=topic.name, partitions=[row])])
-                for first in range(SNAPSHOT_HEAD_BYTES, len(states), PART_BYTES):
+                for first in range(producers.HEAD_BYTES, len(states), PART_BYTES):
                     yield response(topics=[response.TopicResponse(name=topic.name, partitions=[
                         response.PartitionResponse(
                             partition_index=index,

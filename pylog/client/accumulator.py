@@ -22,7 +22,6 @@ from pylog._native.builder import Batch, BatchBuilder, Pool
 from pylog._native.intake import Lane, RecordBuffer
 from pylog.client.deliveries import Pending
 
-BATCH_BYTES_MAX = 1 << 30
 POOLED_BYTES_MAX = 8 << 20  # As much as is under way to a few brokers.
 SEQUENCE_MASK = 0x7FFFFFFF
 
@@ -118,7 +117,7 @@ class Accumulator(RecordBuffer):
         queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
         parts = []
         for place, (first, stop) in enumerate(((0, half), (half, pending.count))):
-            builder = BatchBuilder(BATCH_BYTES_MAX, pending.partition)
+            builder = BatchBuilder(native.BYTES_MAX, pending.partition)
             for _, timestamp, key, value, headers in rows[first:stop]:
                 builder.append(key, value, timestamp, headers)
             part = Pending(pending.topic, pending.partition, queue, 0, 0, pending.created_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from pylog._native import batch
 from pylog.client.connection import Frame
 from pylog.protocol import api, codec
 from pylog.protocol.errors import ProtocolError
@@ -24,8 +25,6 @@ _ABORTED = struct.Struct(">qq")
 _INT32 = struct.Struct(">i")
 _BATCH = struct.Struct(">qi")
 _LEADER = struct.Struct(">ii")
-_BATCH_HEAD_BYTES = 61
-_LAST_OFFSET_DELTA_AT = 23
 _CURRENT_LEADER_TAG = 1
 
 
@@ -64,15 +63,15 @@ def read(frame: Frame) -> FetchAnswer:
 def end_of(records: memoryview) -> int | None:
     """The offset after the last whole batch, None when there is no whole one."""
     at, last, size = 0, -1, len(records)
-    while at + _BATCH_HEAD_BYTES <= size:
+    while at + batch.HEADER_BYTES <= size:
         length = _BATCH.unpack_from(records, at)[1]
-        if length < _BATCH_HEAD_BYTES - _BATCH.size or at + _BATCH.size + length > size:
+        if length < batch.HEADER_BYTES - _BATCH.size or at + _BATCH.size + length > size:
             break
         last, at = at, at + _BATCH.size + length
     if last < 0:
         return None
     base = _BATCH.unpack_from(records, last)[0]
-    return int(base + _INT32.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)[0] + 1)
+    return int(base + _INT32.unpack_from(records, last + batch.LAST_OFFSET_DELTA_AT)[0] + 1)
 
 
 class _Reader:

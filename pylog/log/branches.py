@@ -16,7 +16,7 @@ import re
 import struct
 from collections import namedtuple
 
-from pylog._native import batch, moves
+from pylog._native import batch, moves, producers
 from pylog._native.log import CorruptLog, Log, LogError
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
@@ -28,7 +28,6 @@ NAME_BYTES_MAX = 255
 # The cleaner or retention may change the list of segments meanwhile.
 ATTEMPTS = 16
 NEVER = 2**63 - 1
-CONTROL, TRANSACTIONAL, CODEC_MASK = 32, 16, 7
 READ_BYTES = 1 << 20
 
 log = logging.getLogger("pylog.log.branches")
@@ -42,7 +41,6 @@ Part.__doc__ = "One prepared partition. place: number of its log directory."
 _SEGMENT = struct.Struct("=qqq")
 _ABORTED = struct.Struct(">hqqqq")
 _PRODUCER = struct.Struct(">qhiqiqiq")
-_SNAPSHOT_HEAD_BYTES = 10
 
 
 def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
@@ -250,9 +248,10 @@ def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
             sequence = (sequence + first - head.base_offset) % 2**31
         data = batch.build(
             [(key, value, timestamp, headers) for _, timestamp, key, value, headers in run],
-            base_offset=first, codec=head.attributes & CODEC_MASK, producer_id=head.producer_id,
-            producer_epoch=head.producer_epoch, base_sequence=sequence,
-            attributes=head.attributes & ~CODEC_MASK, leader_epoch=head.leader_epoch)
+            base_offset=first, codec=head.attributes & batch.CODEC_MASK,
+            producer_id=head.producer_id, producer_epoch=head.producer_epoch,
+            base_sequence=sequence,
+            attributes=head.attributes & ~batch.CODEC_MASK, leader_epoch=head.leader_epoch)
         partition_log.append_as_follower(data, now_ms)
 
 
@@ -271,7 +270,7 @@ def _runs(rows: list):
 def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
     """Keeps (4)."""
     state = partition_log.producers(now_ms)
-    rows = [row for row in _PRODUCER.iter_unpack(state[_SNAPSHOT_HEAD_BYTES:]) if row[7] >= 0]
+    rows = [row for row in _PRODUCER.iter_unpack(state[producers.HEAD_BYTES:]) if row[7] >= 0]
     for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
             rows, key=lambda row: row[7]):
         end = partition_log.end_offset
@@ -279,5 +278,5 @@ def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
         marker = batch.build(
             [(struct.pack(">hh", 0, 0), struct.pack(">hi", 0, max(0, coordinator_epoch)), now_ms,
               ())], base_offset=end, producer_id=producer_id, producer_epoch=epoch,
-            attributes=CONTROL | TRANSACTIONAL, leader_epoch=leader_epoch)
+            attributes=batch.CONTROL | batch.TRANSACTIONAL, leader_epoch=leader_epoch)
         partition_log.append_as_follower(marker, now_ms)

@@ -20,7 +20,6 @@ from pylog.metadata.store import METADATA_LOG_ID
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
-BATCH_LENGTH_AT = 12     # A batch's length counts from behind its base offset and itself.
 
 log = logging.getLogger("pylog.metadata")
 
@@ -175,7 +174,7 @@ class LocalLog(MetadataLog):
         for position, header in batch.walk(data):
             if header.base_offset + header.last_offset_delta >= end:
                 break
-            kept = position + BATCH_LENGTH_AT + header.batch_length
+            kept = position + batch.LOG_OVERHEAD + header.batch_length
         return data[:kept]
 
     def snapshot_part(self, snapshot_id: tuple, position: int, bytes_max: int) -> tuple | None:

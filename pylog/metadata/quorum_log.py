@@ -15,7 +15,6 @@ from pylog._native import batch
 from pylog._native.log import LogError
 from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch
-from pylog.metadata.local import BATCH_LENGTH_AT
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.quorum import Quorum, Term, TooLong
 
@@ -101,7 +100,7 @@ class QuorumLog(ObservedLog):
         data = self._log.read(offset, 1)
         position, header = next(batch.walk(data))
         return header.base_offset, bytes(
-            memoryview(data)[position:position + BATCH_LENGTH_AT + header.batch_length])
+            memoryview(data)[position:position + batch.LOG_OVERHEAD + header.batch_length])
 
     def is_rebuildable(self) -> bool:
         """Whether the quorum has its whole log, or a snapshot. Blocks. Raises QuorumLost."""

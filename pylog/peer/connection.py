@@ -20,6 +20,7 @@ import sys
 from collections import deque
 
 from pylog.config.errors import ConfigError
+from pylog.peer.dial import SIZE_BYTES
 from pylog.peer.errors import PeerError
 from pylog.protocol import codec, messages, tables
 from pylog.protocol.errors import ProtocolError
@@ -36,7 +37,6 @@ CALL_SECONDS = 30.0
 HEAD_START_S = 0.25      # Of each address of a name before the next, as RFC 8305 has it.
 IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
-SIZE_BYTES = 4
 API_VERSIONS_VERSION = 3
 # The kernel asks a host that is watched for a sign of life, and nobody here wakes up for that.
 PROBE_S, PROBES_MAX = 1, 60

@@ -36,7 +36,6 @@ from pylog.tools.findings import FAIL, OK, WARN, Finding
 
 METADATA = "__cluster_metadata-0"
 PARTITION = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
-MAGIC_AT, HEAD_BYTES = 16, 17
 ADD_PARTITIONS_TO_TXN = 24
 FILES = ("ssl.keystore.location", "ssl.truststore.location", "ssl.crl.location")
 UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a "
@@ -336,8 +335,9 @@ def _is_old(folder: str) -> bool:
     if first is None:
         return False
     with open(os.path.join(folder, first), "rb") as file:
-        head = file.read(HEAD_BYTES)
-    return len(head) == HEAD_BYTES and any(head[:12]) and head[MAGIC_AT] < 2
+        head = file.read(batch.MAGIC_AT + 1)
+    return len(head) > batch.MAGIC_AT and any(head[:batch.LOG_OVERHEAD]) \
+        and head[batch.MAGIC_AT] < 2
 
 
 # ---- the command -----------------------------------------------------------------------------

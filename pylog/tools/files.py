@@ -22,7 +22,6 @@ from pylog.tools.session import ToolError
 FAULTS_MAX = 20  # Of one segment: a broken one may have millions.
 STEP_BYTES = 4 << 20  # Between two moves of the progress bar.
 CUT_SHORT = "is cut short"
-CODEC_MASK, CONTROL, TRANSACTIONAL, LOG_APPEND = 7, 32, 16, 8
 WHY = {
     -1: CUT_SHORT, -2: "has a length that cannot be", -3: "has an unknown magic",
     -4: "has magic 0 or 1, which Kafka 4 does not read", -5: "has another CRC than it says",
@@ -83,10 +82,10 @@ class Segment:
                 position, _ = holes.next_good(
                     self.view, position, self.base_offset, self.base_offset)
                 continue
-            if position + 12 + header.batch_length > self.size:
+            if position + native.LOG_OVERHEAD + header.batch_length > self.size:
                 break
             yield position, header
-            position += 12 + header.batch_length
+            position += native.LOG_OVERHEAD + header.batch_length
         if damage:
             raise ToolError(damage)
 
@@ -99,11 +98,13 @@ class Segment:
             yield {
                 "base_offset": head.base_offset, "last_offset": last,
                 "records": head.record_count, "position": position,
-                "bytes": 12 + head.batch_length, "codec": head.attributes & CODEC_MASK,
+                "bytes": native.LOG_OVERHEAD + head.batch_length,
+                "codec": head.attributes & native.CODEC_MASK,
                 "base_timestamp": head.base_timestamp, "max_timestamp": head.max_timestamp,
-                "log_append_time": bool(head.attributes & LOG_APPEND),
-                "transactional": bool(head.attributes & TRANSACTIONAL),
-                "control": bool(head.attributes & CONTROL), "leader_epoch": head.leader_epoch,
+                "log_append_time": bool(head.attributes & native.LOG_APPEND_TIME),
+                "transactional": bool(head.attributes & native.TRANSACTIONAL),
+                "control": bool(head.attributes & native.CONTROL),
+                "leader_epoch": head.leader_epoch,
                 "producer_id": head.producer_id, "producer_epoch": head.producer_epoch,
                 "base_sequence": head.base_sequence,
                 "crc_ok": self._crc_ok(position, head)}
@@ -115,8 +116,8 @@ class Segment:
         for position, head in self._walk():
             if head.base_offset + head.last_offset_delta < from_offset:
                 continue
-            whole = self.view[position:position + 12 + head.batch_length]
-            if len(whole) < 12 + head.batch_length:
+            whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
+            if len(whole) < native.LOG_OVERHEAD + head.batch_length:
                 return     # Keeps (2).
             try:
                 rows = native.records(whole)
@@ -127,7 +128,8 @@ class Segment:
                 if offset < from_offset:
                     continue
                 row = {"offset": offset, "timestamp": timestamp}
-                meant = reader(key, value, bool(head.attributes & CONTROL)) if reader else None
+                is_control = bool(head.attributes & native.CONTROL)
+                meant = reader(key, value, is_control) if reader else None
                 if meant is not None:
                     yield {**row, **meant}
                     continue
@@ -137,8 +139,8 @@ class Segment:
             raise ToolError(damage)
 
     def _crc_ok(self, position: int, head: Any) -> bool:
-        whole = self.view[position:position + 12 + head.batch_length]
-        return len(whole) == 12 + head.batch_length and native.crc_ok(whole)
+        whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
+        return len(whole) == native.LOG_OVERHEAD + head.batch_length and native.crc_ok(whole)
 
     def index_entries(self) -> Iterator[dict[str, Any]]:
         for relative, position in self._entries(".index", ">ii"):
@@ -180,7 +182,7 @@ class Segment:
             self._check_batch(found, position, head, is_deep)
             due = head.base_offset + head.last_offset_delta + 1
             starts[position] = due - 1
-            position += holes.OVERHEAD + head.batch_length
+            position += native.LOG_OVERHEAD + head.batch_length
             if position - reported >= STEP_BYTES:
                 done(position - reported)
                 reported = position
@@ -195,7 +197,7 @@ class Segment:
     def _check_batch(self, found: Verdict, position: int, head: Any, is_deep: bool) -> None:
         where = f"position {position}, offset {head.base_offset}"
         last = head.base_offset + head.last_offset_delta
-        whole = self.view[position:position + 12 + head.batch_length]
+        whole = self.view[position:position + native.LOG_OVERHEAD + head.batch_length]
         if not self._crc_ok(position, head):
             found.fault(f"{where}: {WHY[-5]}")
         elif is_deep:
@@ -235,7 +237,7 @@ class Segment:
             head = native.header(bytes_)
         except native.BatchError as error:
             return None, _why(error)
-        end = position + holes.OVERHEAD + head.batch_length
+        end = position + native.LOG_OVERHEAD + head.batch_length
         if end > self.size:
             return None, CUT_SHORT
         if head.base_offset < due or head.last_offset_delta < 0:

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from pylog._native import batch as native
 
-OVERHEAD = 12         # Bytes before what a batch's length counts.
-MAGIC_AT = 16
 OFFSETS_MAX = 2**31 - 1
 WINDOW_BYTES = 1 << 20
 
@@ -100,7 +98,7 @@ def leads_on(data: FileBytes, position: int, offset: int, base: int) -> bool:
         return False
     return (head.base_offset >= offset and head.last_offset_delta >= 0
             and head.base_offset + head.last_offset_delta - base <= OFFSETS_MAX
-            and position + OVERHEAD + head.batch_length <= len(data))
+            and position + native.LOG_OVERHEAD + head.batch_length <= len(data))
 
 
 def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
@@ -112,7 +110,7 @@ def _walk(data: FileBytes, size: int, base: int) -> tuple[int, list[Hole]]:
             holes.append(Hole(position, end, offset, following, why))
             position, offset = end, offset if following is None else following
         else:
-            position += OVERHEAD + head.batch_length
+            position += native.LOG_OVERHEAD + head.batch_length
             offset = head.base_offset + head.last_offset_delta + 1
     return offset, holes
 
@@ -128,7 +126,7 @@ def _good(data: FileBytes, size: int, position: int, offset: int, base: int):
         found = native.header(head)
     except native.BatchError:
         return None, "bytes that are no batch"
-    end = position + OVERHEAD + found.batch_length
+    end = position + native.LOG_OVERHEAD + found.batch_length
     if end > size:
         return None, "a batch that is cut short"
     if found.base_offset < offset or found.last_offset_delta < 0 \
@@ -144,10 +142,10 @@ def _search(data: FileBytes, size: int, position: int, offset: int,
     """(position, base offset) of the next good batch; (size, None) without one."""
     at = position + 1
     while True:
-        magic = data.find(b"\x02", at + MAGIC_AT)
+        magic = data.find(b"\x02", at + native.MAGIC_AT)
         if magic < 0:
             return size, None
-        at = magic - MAGIC_AT
+        at = magic - native.MAGIC_AT
         head, _ = _good(data, size, at, offset, base)
         if head is not None:
             return at, head.base_offset

@@ -24,7 +24,6 @@ from pylog.tools import inquiry
 
 BYTES_MAX = 4 << 20
 FETCH_VERSION_MAX = 12       # Later ones name topics by id.
-LENGTH_AT, HEAD_BYTES = 8, 12
 
 
 class Seen(NamedTuple):
@@ -113,9 +112,9 @@ async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int,
     while offset < end:
         data = await _fetched(cluster, info, node, offset)
         position = 0
-        while len(data) - position >= HEAD_BYTES:
-            size = HEAD_BYTES + int.from_bytes(
-                data[position + LENGTH_AT:position + HEAD_BYTES], "big")
+        while len(data) - position >= batch.LOG_OVERHEAD:
+            size = batch.LOG_OVERHEAD + int.from_bytes(
+                data[position + batch.LENGTH_AT:position + batch.LOG_OVERHEAD], "big")
             if position + size > len(data):
                 break
             header = batch.header(data[position:position + size])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pylog import cli
+from pylog._native import batch
 from pylog.config import Settings
 from pylog.protocol import messages
 from pylog.testing import certificates
@@ -120,7 +121,7 @@ def test_directories_without_a_topic_are_told(stopped):
 
 def test_old_records_are_told(stopped):
     with open(stopped / "a-0" / f"{0:020d}.log", "r+b") as file:
-        file.seek(adopt.MAGIC_AT)
+        file.seek(batch.MAGIC_AT)
         file.write(b"\x01")
     assert "older than Kafka 0.11" in failures(looked(stopped))[0]
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pylog._native import batch
 from pylog._native.columns import ColumnReader, Fetched, RecordsError
 from pylog.client import arrow
 from pylog.client.errors import error
@@ -23,11 +24,7 @@ RECORDS_MAX = 131_072
 _IN_RECORDS = {"key", "value", "timestamp", "headers"}
 _HEAD = struct.Struct(">qi")
 _ATTRIBUTES = struct.Struct(">hi")
-_ATTRIBUTES_AT = 21
 _COUNT = struct.Struct(">i")
-_COUNT_AT = 57
-_HEAD_BYTES = 61
-_LOG_APPEND, _CONTROL, _TRANSACTIONAL, _CODECS = 0x08, 0x20, 0x10, 0x07
 
 
 class Shape:
@@ -132,7 +129,7 @@ def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
     bases, kinds = [], []
     for base, _, attributes, _ in _heads(piece.records):
         bases.append(base)
-        kinds.append(1 if attributes & _LOG_APPEND else 0)
+        kinds.append(1 if attributes & batch.LOG_APPEND_TIME else 0)
     if len(set(kinds)) == 1:
         return shape.constant("timestampType", kinds[0], len(offsets))
     places = np.searchsorted(np.array(bases), offsets, side="right") - 1
@@ -142,12 +139,13 @@ def _types(piece: Piece, offsets: Any, shape: Shape) -> Any:
 def _heads(records: memoryview) -> Iterator[tuple[int, int, int, int]]:
     """(base offset, last offset, attributes, record count) of each whole batch."""
     at, size = 0, len(records)
-    while at + _HEAD_BYTES <= size:
+    while at + batch.HEADER_BYTES <= size:
         base, length = _HEAD.unpack_from(records, at)
-        if length < _HEAD_BYTES - _HEAD.size or at + _HEAD.size + length > size:
+        if length < batch.HEADER_BYTES - _HEAD.size or at + _HEAD.size + length > size:
             return
-        attributes, delta = _ATTRIBUTES.unpack_from(records, at + _ATTRIBUTES_AT)
-        yield base, base + delta, attributes, _COUNT.unpack_from(records, at + _COUNT_AT)[0]
+        attributes, delta = _ATTRIBUTES.unpack_from(records, at + batch.ATTRIBUTES_AT)
+        [count] = _COUNT.unpack_from(records, at + batch.RECORD_COUNT_AT)
+        yield base, base + delta, attributes, count
         at += _HEAD.size + length
 
 
@@ -165,9 +163,9 @@ def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
         else:
             for base, last, attributes, count in _heads(piece.records):
                 first, end = max(base, piece.position), min(last + 1, stretch.end)
-                if attributes & _CONTROL or first >= end:
+                if attributes & batch.CONTROL or first >= end:
                     continue
-                kind = 1 if attributes & _LOG_APPEND else 0
+                kind = 1 if attributes & batch.LOG_APPEND_TIME else 0
                 if count != last - base + 1:
                     runs = list(_walked(reader, piece))
                     break
@@ -193,7 +191,7 @@ def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]
     columns = ColumnReader(headers=False)
     fetched = Fetched(piece.records, next_offset=piece.position, aborted=piece.aborted,
                       read_committed=reader.committed_only)
-    heads = [(base, 1 if attributes & _LOG_APPEND else 0)
+    heads = [(base, 1 if attributes & batch.LOG_APPEND_TIME else 0)
              for base, _, attributes, _ in _heads(piece.records)]
     while not fetched.exhausted:
         if not columns.read(fetched, RECORDS_MAX):
