@@ -38,18 +38,14 @@ OWN_SUPERVISION = {
     "pylog/broker.py:_begun": "awaited below",
     "pylog/coordinator/brokers.py:_asked": "awaited below",
     "pylog/coordinator/internal_topic.py:ensure": "awaited below",
-    "pylog/log/recovery.py:__init__": "_run() catches and logs every exception",
-    "pylog/log/recovery.py:begin": "writes log lines only",
     "pylog/metadata/controller_member.py:_stand": "awaited below",
     "pylog/metadata/controller_member.py:stand": "Broker._task_ended() stops the broker",
     "pylog/metadata/etcd_member.py:start": "_keep() catches, logs and restarts",
     "pylog/metadata/threads.py:whole": "awaited below",
     "pylog/metadata/voters.py:asked": "awaited below",
-    "pylog/monitor/server.py:_accept": "_serve() reports every exception",
     "pylog/replication/channel.py:_rest": "awaited below",
     "pylog/replication/channel.py:_sleep": "awaited below",
     "pylog/replication/channel.py:ask": "awaited below",
-    "pylog/security/jwks.py:_load_again": "_loaded() reports every exception",
 }
 HEAD = ("Owns:", "Invariants:")
 UNFINISHED = re.compile(r"\b(TO" "DO|FIX" "ME|XX" r"X|NotImplemented" r"Error)\b")
