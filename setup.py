@@ -71,7 +71,7 @@ DIRECTIVES = {
 
 
 def stamp_commit(folder: Path) -> None:
-    """Write the commit of this checkout into pylog/_commit.py below `folder`.
+    """Write the commit of this checkout into the module `pylog._commit` below `folder`.
 
     An sdist has that file already; outside a checkout nothing is written.
     """

@@ -17,7 +17,7 @@ def version() -> str:
 def commit() -> str | None:
     """Return the commit that was built, 12 hex digits, None when it is not known.
 
-    A wheel and an sdist carry the commit in pylog/_commit.py, which setup.py writes. A checkout
+    A wheel and an sdist carry the commit in the module `_commit`, which setup.py writes. A checkout
     asks git; `-dirty` marks changes that are not committed.
     """
     return _built() or _checked_out()

@@ -161,7 +161,7 @@ static int batch_feed(const uint8_t *p, const struct batch_header *h, uint64_t i
 }
 
 /* What the header alone tells, in Kafka's order. */
-static int batch_check_header(const struct batch_header *h) {
+static int batch_check_header(const struct batch_header *h, const struct batch_rules *rules) {
     if (batch_codec(h) > CODEC_ZSTD) {
         return BATCH_E_CODEC;
     }
@@ -174,7 +174,9 @@ static int batch_check_header(const struct batch_header *h) {
     if (h->producer_id > -1 && h->base_sequence < 0) {
         return BATCH_E_SEQUENCE;
     }
-    if (h->attributes & BATCH_LOG_APPEND_TIME) {
+    /* With CreateTime Kafka looks at the times of the records only, if they have any. */
+    if ((h->attributes & BATCH_LOG_APPEND_TIME) &&
+        (rules->log_append_time || h->max_timestamp == -1)) {
         return BATCH_E_APPEND_TIME;
     }
     return 0;
@@ -231,7 +233,7 @@ int batch_check(const uint8_t *p, size_t len, const struct batch_rules *rules, s
     }
     rc = batch_check_crc(p, h);
     if (rc == 0) {
-        rc = batch_check_header(h);
+        rc = batch_check_header(h, rules);
     }
     if (rc < 0) {
         return rc;

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pylog import supervisor
 from pylog.log import recovery
 from pylog.log.recovery import Recovery
 
@@ -164,12 +165,11 @@ def test_a_process_that_ends_does_not_wait_for_recovery(monkeypatch):
     monkeypatch.setattr(recovery, "WAIT_S", 0)
     goes_on, began = threading.Event(), []
 
-    def thread(**given):
-        began.append(threading.Thread(**given))
+    def thread_once(*given):
+        began.append(supervisor.thread_once(*given))
         return began[-1]
 
-    monkeypatch.setattr(recovery, "threading", SimpleNamespace(
-        Thread=thread, Condition=threading.Condition))
+    monkeypatch.setattr(recovery, "supervisor", SimpleNamespace(thread_once=thread_once))
     one = Recovery([("t", 0, None)], [], 1, lambda entry: goes_on.wait(30))
     one.begin()
     goes_on.set()

@@ -301,10 +301,11 @@ def test_records_outside_the_timestamp_range_are_named(codec):
 
 
 def test_producer_must_not_set_the_bit_of_log_append_time():
-    batch = build([(b"k", b"v", NOW, [])], attributes=native.LOG_APPEND_TIME)
-    for log_append_time in (False, True):
+    for timestamp, log_append_time, code in (
+            (NOW, True, INVALID_TIMESTAMP), (-1, False, INVALID_TIMESTAMP), (NOW, False, 0)):
+        batch = build([(b"k", b"v", timestamp, [])], attributes=native.LOG_APPEND_TIME)
         _, summary = check(batch, now_ms=NOW, log_append_time=log_append_time)
-        assert summary["code"] == INVALID_TIMESTAMP
+        assert summary["code"] == code
 
 
 def test_at_most_32_bad_records_are_named():

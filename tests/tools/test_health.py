@@ -122,7 +122,7 @@ def test_a_cluster_without_a_controller_is_not_well(tmp_path):
     assert "the controllers' quorum cannot be checked" in told, told
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def on_zookeeper(tmp_path_factory):
     """A broker and controller whose quorum three ZooKeepers keep: (broker, ZooKeepers)."""
     root, clients, port = tmp_path_factory.mktemp("zookeeper"), free_port(), free_port()
