@@ -46,8 +46,8 @@ def test_a_connection_without_a_thread_for_it_is_closed_and_the_next_one_served(
     lacking = ["can't start new thread"]
 
     class Thread:
-        def __init__(self, target, args, **_):
-            self.start = self.refuse if lacking else lambda: target(*args)
+        def __init__(self, _name, run, *arguments):
+            self.start = self.refuse if lacking else lambda: run(*arguments)
 
         def refuse(self):
             raise RuntimeError(lacking.pop())
@@ -60,7 +60,7 @@ def test_a_connection_without_a_thread_for_it_is_closed_and_the_next_one_served(
     monitor = server.Monitor.__new__(server.Monitor)
     monitor._stopping, monitor._room = threading.Event(), threading.Semaphore(1)
     monitor._serve, monitor._socket = serve, socket.create_server(("127.0.0.1", 0))
-    monkeypatch.setattr(server, "threading", SimpleNamespace(Thread=Thread))
+    monkeypatch.setattr(server, "supervisor", SimpleNamespace(thread_once=Thread))
     accepting = threading.Thread(target=monitor._accept)
     accepting.start()
     told = []
