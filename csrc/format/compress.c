@@ -228,7 +228,7 @@ static int64_t lz4_next(struct inflater *in) {
         }
         in->src += used;
         if (hint == 0) {
-            /* Java reads one frame and ignores what is behind it. */
+            /* Java reads one frame and ignores the bytes behind it. */
             in->done = true;
             return (int64_t)made;
         }

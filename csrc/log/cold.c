@@ -198,7 +198,7 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
         if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
         own.next = end;
     }
-    /* Without a place nobody comes back to the stream. Its pages stay: they are not sent yet. */
+    /* A stream without a slot is never found again. Keep its pages: they are not sent yet. */
     if (place != NULL)
         cold_put(cold, place, &own);
     else if (own.segment != NULL)

@@ -148,7 +148,7 @@ int64_t segment_written_ms(struct segment *s) {
     segment_path(s, "log", path);
     if (fstatat(s->home->dir->fd, path, &st, 0) != 0) return -1;
     modified_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
-    /* A writable file changes; a sealed one only when what it holds is cleaned. */
+    /* Cache it for sealed segments only: a writable file still changes. */
     if (atomic_load(&s->sealed)) atomic_store(&s->modified_ms, modified_ms);
     return modified_ms;
 }
