@@ -170,10 +170,11 @@ static void errors_have_codes_and_words(void) {
                 {BATCH_E_CODEC, 76},       {BATCH_E_INFLATE, 2},     {BATCH_E_INFLATE_MAX, 10},
                 {BATCH_E_TOO_LARGE, 10},   {BATCH_E_CONTROL, 87},    {BATCH_E_SEQUENCE, 87},
                 {BATCH_E_BASE_OFFSET, 87}, {BATCH_E_MANY, 87},       {BATCH_E_EMPTY, 87},
-                {BATCH_E_MEMORY, -1},      {BATCH_E_MEMORY - 1, -1}, {1, -1}};
+                {BATCH_E_MEMORY, -1},      {BATCH_E_APPEND_TIME, 32}, {BATCH_E_APPEND_TIME - 1, -1},
+                {1, -1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         CHECK(batch_error_code(rows[i].error) == rows[i].code);
-        const bool known = rows[i].error <= 0 && rows[i].error >= BATCH_E_MEMORY;
+        const bool known = rows[i].error <= 0 && rows[i].error >= BATCH_E_APPEND_TIME;
         CHECK((strcmp(batch_error_text(rows[i].error), "Unknown error") != 0) == known);
         CHECK((strlen(batch_error_text(rows[i].error)) > 0) == (rows[i].error != 0));
     }

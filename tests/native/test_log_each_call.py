@@ -164,7 +164,8 @@ def calls(tmp_path_factory):
 def may_be_silent(name, path):
     """Files that go, and those that are made anew from the log's own."""
     return name == "unlinkat" or path.endswith((
-        ".deleted", ".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"))
+        ".deleted", ".index", ".timeindex", ".snapshot", ".snapshot.tmp",
+        "leader-epoch-checkpoint"))
 
 
 @pytest.mark.parametrize("part", range(4))
