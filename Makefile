@@ -14,6 +14,7 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
 	ip=iproute2 nft=nftables
+TRIAL_NEEDS := $(if $(JAVA_HOME),,java=default-jre-headless)
 RELEASE_NEEDS := nasm=nasm perl=perl dpkg-deb=dpkg aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu
 OPENSSL_NEEDS := python3=python3 gcc=gcc dpkg-deb=dpkg objcopy=binutils
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
@@ -22,7 +23,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial test-spark wheel clean
+.PHONY: run build openssl test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-growth bench-spark soak soak-cluster simulate soak-log mutants trial trial-needs test-spark wheel clean
 
 run: build
 	@$(VENV)/bin/brokerd --version >&2
@@ -147,9 +148,14 @@ soak-log: build $(VENV)/.tested
 mutants: build $(VENV)/.tested
 	$(PY) -m tests.mutants $(ARGS)
 
-# Load, validate and report in one command, on a brokerd of its own.
-trial: build $(VENV)/.tested
+# Load, validate and report in one command, on a separate brokerd. Names missing packages and stops;
+# make trial INSTALL=1 installs them.
+trial: export INSTALL ?= no
+trial: trial-needs build $(VENV)/.develop
 	$(PY) -m spark.trial $(or $(ARGS),--records 1000000)
+
+trial-needs:
+	@.ci/packages $(BUILD_NEEDS) $$(.ci/python >/dev/null || echo "$(PYTHON_NEEDS)") $(TRIAL_NEEDS)
 
 # The sdist and wheels for this and other Linuxes, in dist/:
 # make wheel ARGS="--target manylinux_2_28_x86_64 --python 3.11".
@@ -173,8 +179,12 @@ $(VENV)/.built: pyproject.toml
 		--config-settings editable_mode=compat -e .
 	@touch $@
 
-$(VENV)/.tested: $(VENV)/.built
+$(VENV)/.tested: $(VENV)/.develop
 	@.ci/packages $(TEST_NEEDS)
+	@touch $@
+
+# The Python packages of tests, benchmarks and Spark jobs.
+$(VENV)/.develop: $(VENV)/.built
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
 		--config-settings editable_mode=compat -e '.[dev]'
 	@touch $@

@@ -14,7 +14,7 @@ ORDER = (
     ("_commit",),       # Written by setup.py into what it builds.
     ("version",),
     ("_native",),
-    ("supervisor",),
+    ("port_owner", "supervisor"),
     ("config",),
     ("protocol",),
     ("log", "security"),

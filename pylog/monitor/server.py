@@ -12,14 +12,16 @@ Source: RFC 9112; Prometheus' scrape protocol. http.server was weighed: it costs
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
+import os
 import socket
 import threading
 from urllib.parse import unquote
 
-from pylog import supervisor
+from pylog import port_owner, supervisor
 from pylog._native import compress
 from pylog.log.errors import StartError
 from pylog.monitor import overview
@@ -112,8 +114,13 @@ class Monitor:
         except ValueError as error:
             raise StartError(str(error)) from error
         except OSError as error:
+            reason = error.strerror
+            if error.errno == errno.EADDRINUSE:
+                shown = f"[{host}]" if ":" in host else host
+                remedy = port_owner.remedy(port, f"metrics.listener={shown}:{port + 1}")
+                reason = f"{os.strerror(error.errno)}. {remedy}"
             raise StartError(
-                f"cannot listen on metrics.listener {self._listener}: {error.strerror}") from error
+                f"cannot listen on metrics.listener {self._listener}: {reason}") from error
         self.address = host or "0.0.0.0", self._socket.getsockname()[1]
         if not self._admission.asks and not is_loopback(host):
             log.warning("the metrics endpoint beyond this machine asks nobody who it is: set "

@@ -9,15 +9,13 @@ Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import glob
 import ipaddress
 import logging
-import os
 import socket
 import threading
 
+from pylog import port_owner
 from pylog._native.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
 from pylog.config import ConfigError, limits
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
@@ -33,7 +31,6 @@ log = logging.getLogger("pylog.network")
 NEVER_FLEXIBLE = 1 << 14
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
-LISTENS = "0A"    # TCP_LISTEN in /proc/net/tcp.
 REPORT_MS = 10_000    # between two lines about the same shortage
 
 
@@ -142,9 +139,11 @@ class Network:
                 self._listen(listener)
                 return
             except OSError as error:
-                if error.errno != errno.EADDRINUSE or attempt + 1 == attempts:
+                in_use = error.errno == errno.EADDRINUSE
+                if not in_use or attempt + 1 == attempts:
+                    remedy = f". {_port_remedy(listener)}" if in_use else ""
                     log.error("cannot listen", extra={"listener": repr(listener),
-                                                      "reason": error.strerror})
+                                                      "reason": f"{error.strerror}{remedy}"})
                     return
             except ConfigError as error:
                 log.error("cannot listen", extra={"listener": repr(listener),
@@ -297,25 +296,5 @@ def _reactors(settings, grants, io_pool, quotas, throttle, repeats) -> Reactors:
 
 def _port_remedy(listener) -> str:
     """Return what to do when the port of a listener is in use."""
-    process = _process_on(listener.port)
-    return (f"Stop {process or 'the process that uses it'}, or choose another port with "
-            f"--override listeners={listener.name}://{listener.host}:{listener.port + 1}")
-
-
-def _process_on(port: int) -> str:
-    """Return the name and id of a process that listens on the port; "" if none is visible."""
-    sockets = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table) as rows:
-            for row in rows:
-                fields = row.split()
-                if fields[1].endswith(f":{port:04X}") and fields[3] == LISTENS:
-                    sockets.add(f"socket:[{fields[9]}]")
-    for path in glob.iglob("/proc/[0-9]*/fd/*") if sockets else ():
-        # Processes of other users hide their descriptors, and any may end now.
-        with contextlib.suppress(OSError):
-            if os.readlink(path) in sockets:
-                number = path.split("/")[2]
-                with open(f"/proc/{number}/comm") as file:
-                    return f"the process {file.read().strip()} (pid {number})"
-    return ""
+    return port_owner.remedy(
+        listener.port, f"listeners={listener.name}://{listener.host}:{listener.port + 1}")

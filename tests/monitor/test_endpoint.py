@@ -1,6 +1,7 @@
 """The endpoint of a running broker: what is counted, and whether a scraper can read it."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -303,13 +304,20 @@ def test_scrapes_beside_topics_that_come_and_go_are_always_whole(brokerd, addres
     assert failed == []
 
 
-def test_a_listener_that_cannot_be_had_stops_the_start(tmp_path):
+def test_port_in_use_names_its_process_and_the_setting_to_change(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for text in (f"127.0.0.1:{port}", "nonsense"):
-            broker = Brokerd(tmp_path, {"metrics.listener": text})
-            with pytest.raises(BrokerDied, match="metrics.listener"):
-                broker.start()
+        broker = Brokerd(tmp_path, {"metrics.listener": f"127.0.0.1:{port}"})
+        with pytest.raises(BrokerDied, match=(
+                rf"cannot listen on metrics.listener 127.0.0.1:{port}: Address already in use. "
+                rf"Stop the process \S+ \(pid {os.getpid()}\), or choose another port with "
+                rf"--override metrics.listener=127.0.0.1:{port + 1}")):
+            broker.start()
+
+
+def test_malformed_metrics_listener_stops_the_start(tmp_path):
+    with pytest.raises(BrokerDied, match="metrics.listener"):
+        Brokerd(tmp_path, {"metrics.listener": "nonsense"}).start()
 
 
 def test_addresses_are_read_as_host_and_port():

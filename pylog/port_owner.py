@@ -1,0 +1,40 @@
+"""Names the process that holds a TCP port of this machine, for error messages.
+
+Owns: nothing.
+Invariants: read only: it reads /proc and never connects to the port.
+Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+
+LISTENS = "0A"    # TCP_LISTEN in /proc/net/tcp.
+
+
+def remedy(port: int, setting: str) -> str:
+    """Return what to do when the port is in use. setting: `name=value` that avoids the conflict."""
+    process = process_on(port)
+    return (f"Stop {process or 'the process that uses it'}, or choose another port with "
+            f"--override {setting}")
+
+
+def process_on(port: int) -> str:
+    """Return the name and id of a process that listens on the port; "" if none is visible."""
+    sockets = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as rows:
+            for row in rows:
+                fields = row.split()
+                if fields[1].endswith(f":{port:04X}") and fields[3] == LISTENS:
+                    sockets.add(f"socket:[{fields[9]}]")
+    for path in glob.iglob("/proc/[0-9]*/fd/*") if sockets else ():
+        # Processes of other users hide their descriptors, and any may end now.
+        with contextlib.suppress(OSError):
+            if os.readlink(path) in sockets:
+                number = path.split("/")[2]
+                with open(f"/proc/{number}/comm") as file:
+                    return f"the process {file.read().strip()} (pid {number})"
+    return ""
