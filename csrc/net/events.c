@@ -13,6 +13,7 @@ struct events {
     struct lock lock;
     struct event *first GUARDED_BY(lock), **last GUARDED_BY(lock);
     atomic_uint waiting; /* in the list; written under the lock */
+    _Atomic uint64_t waiting_bytes; /* of their data; written under the lock */
     int fd;
 };
 
@@ -48,6 +49,7 @@ struct event *events_make(uint32_t kind, size_t data_len) {
     if (event == NULL) return NULL;
     memset(event, 0, sizeof *event);
     event->kind = kind;
+    event->data_len = data_len;
     return event;
 }
 
@@ -75,6 +77,7 @@ void events_post(struct events *e, struct event *event) {
     *e->last = event;
     e->last = &event->next;
     atomic_fetch_add_explicit(&e->waiting, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&e->waiting_bytes, event->data_len, memory_order_relaxed);
     lock_release(&e->lock);
     if (first) ring(e);
 }
@@ -86,7 +89,9 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     lock_acquire(&e->lock);
     struct event *taken = e->first, **end = &taken;
     uint32_t taken_count = 0;
+    uint64_t taken_bytes = 0;
     while (*end != NULL && taken_count < count_max) {
+        taken_bytes += (*end)->data_len;
         end = &(*end)->next;
         taken_count++;
     }
@@ -97,6 +102,7 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     assert(taken_count <= count_max && (!left || taken_count == count_max));
     assert(taken_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
     atomic_fetch_sub_explicit(&e->waiting, taken_count, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&e->waiting_bytes, taken_bytes, memory_order_relaxed);
     lock_release(&e->lock);
     if (left) ring(e);
     return taken;
@@ -104,4 +110,8 @@ struct event *events_take(struct events *e, uint32_t count_max) {
 
 uint32_t events_waiting(struct events *e) {
     return atomic_load_explicit(&e->waiting, memory_order_relaxed);
+}
+
+uint64_t events_waiting_bytes(struct events *e) {
+    return atomic_load_explicit(&e->waiting_bytes, memory_order_relaxed);
 }

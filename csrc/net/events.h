@@ -53,6 +53,7 @@ struct event {
     struct event_address local, peer;
     uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */
+    size_t data_len;
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
                                    their names, and at body_at an event_verify; or client id;
                                    or a text of body_len bytes; or missing_count serve_join */
@@ -73,5 +74,7 @@ void events_post(struct events *e, struct event *event);
 struct event *events_take(struct events *e, uint32_t count_max);
 /* Requests and misses that wait to be taken. */
 uint32_t events_waiting(struct events *e);
+/* Bytes of the data of events that wait to be taken, of closed connections too. */
+uint64_t events_waiting_bytes(struct events *e);
 
 #endif

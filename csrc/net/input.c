@@ -12,7 +12,16 @@ void input_pool_init(struct input_pool *p, uint64_t held_bytes_max, size_t frame
         .overdraft_bytes_max = input_room_for(frame_bytes_max) + sizeof(struct input_buffer)};
 }
 
-bool input_is_tight(const struct input_pool *p) { return p->held_bytes > p->held_bytes_max / 2; }
+uint64_t input_used(const struct input_pool *p) { return p->held_bytes + p->copied_bytes; }
+
+bool input_is_tight(const struct input_pool *p) { return input_used(p) > p->held_bytes_max / 2; }
+
+void input_count(struct input_pool *p, size_t bytes) { p->copied_bytes += bytes; }
+
+void input_uncount(struct input_pool *p, size_t bytes) {
+    assert(p->copied_bytes >= bytes);
+    p->copied_bytes -= bytes;
+}
 
 static void drop(struct input_pool *p, struct input_buffer *b) {
     assert(b->references == 0 && p->spare_bytes >= (uint64_t)1 << b->class_bits);
@@ -34,7 +43,7 @@ static void drop_spare(struct input_pool *p, uint32_t bits, uint32_t count) {
 }
 
 void input_pool_clear(struct input_pool *p) {
-    assert(p->held_bytes == 0);
+    assert(p->held_bytes == 0 && p->copied_bytes == 0);
     for (uint32_t bits = 0; bits <= INPUT_CLASS_MAX; bits++)
         drop_spare(p, bits, p->spare_count[bits]);
     assert(p->spare_bytes == 0);
@@ -65,7 +74,7 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
     uint64_t max = p->held_bytes_max + (must ? p->overdraft_bytes_max : 0);
     if (!must && bytes > INPUT_SMALL_BYTES) max -= p->held_bytes_max / INPUT_RESERVED_PART;
     if (!must && bytes > INPUT_TINY_BYTES) max -= p->held_bytes_max / INPUT_TINY_PART;
-    if (p->held_bytes + bytes > max) return NULL;
+    if (input_used(p) + bytes > max) return NULL;
     struct input_buffer *b = p->spare[bits];
     if (b != NULL) {
         p->spare[bits] = b->next;
@@ -95,7 +104,7 @@ void input_release(struct input_pool *p, struct input_buffer *b) {
     p->held_bytes -= bytes;
     p->spare_bytes += bytes;
     if (p->spare_bytes > INPUT_SPARE_BYTES_MAX ||
-        p->held_bytes + p->spare_bytes > p->held_bytes_max) {
+        input_used(p) + p->spare_bytes > p->held_bytes_max) {
         drop(p, b);
         return;
     }

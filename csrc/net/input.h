@@ -35,6 +35,7 @@ struct input_pool {
     struct input_buffer *spare[INPUT_CLASS_MAX + 1];
     uint32_t spare_count[INPUT_CLASS_MAX + 1], spare_least[INPUT_CLASS_MAX + 1];
     uint64_t held_bytes, spare_bytes, held_bytes_max, overdraft_bytes_max;
+    uint64_t copied_bytes; /* of requests outside the pool; they count towards the limit */
 };
 
 /* frame_bytes_max: of the longest frame, by which one that `must` passes the limit. */
@@ -47,6 +48,12 @@ bool input_is_tight(const struct input_pool *p);
  * passed, which one that `must` may do by the longest frame. */
 struct input_buffer *input_take(struct input_pool *p, size_t room, bool must);
 void input_release(struct input_pool *p, struct input_buffer *b);
+/* Count a request whose bytes were copied out of its buffer, until input_uncount. Never refused:
+ * the copy replaces the buffer, and later frames wait. */
+void input_count(struct input_pool *p, size_t bytes);
+void input_uncount(struct input_pool *p, size_t bytes);
+/* Bytes of buffers and copies. */
+uint64_t input_used(const struct input_pool *p);
 /* What a buffer taken for `room` bytes would hold. */
 size_t input_room_for(size_t room);
 /* About once a second: frees the spare buffers that were not needed since the last call. */

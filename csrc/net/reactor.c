@@ -267,7 +267,7 @@ void *reactor_main(void *argument) {
         requests_append(r);
         connection_run_ready(r);
         requests_append(r); /* what had been left over starts when answers have gone */
-        atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
+        atomic_store_explicit(&r->stats.input_bytes, input_used(&r->input), memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));
         r->ran_ns += done_ns - woke_ns;

@@ -41,7 +41,8 @@ struct reactors_config {
     uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
                                      taken yet */
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
-    uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
+    uint64_t input_bytes_max;     /* input buffers of one reactor, and the requests of its
+                                     connections that the control plane has; 0: the default */
     int32_t stranger_bytes_max;   /* sasl.server.max.receive.size: a frame before authentication */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
     struct quotas *quotas;                       /* borrowed; NULL: none are kept */

@@ -130,6 +130,7 @@ struct slot { /* one request */
     bool asked; /* its client wants it to wait, for records */
     bool local; /* answered here: what the control plane works at, it measures itself */
     uint32_t request_bytes;
+    size_t copied_bytes; /* of its event, counted by the input pool */
     int64_t began_ns, mark_ns; /* mark: when it was last left alone */
     int64_t local_ns, remote_ns, asked_ns;
     struct serve_request r;
@@ -328,6 +329,8 @@ void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES
 /* What the next frame of a connection may take at once after one of so many bytes; not 0. */
 size_t receive_earned(const struct reactor *r, size_t frame_bytes) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
+/* A request whose copy was counted is answered, or its connection is closed. */
+void receive_uncount(struct reactor *r, size_t bytes) REQUIRES(r->role);
 /* Nothing more is there: what a large frame lacks wakes us in large pieces. */
 void receive_mark(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Reports what is there, for who is to be judged by it. False: it did so already. */

@@ -21,12 +21,21 @@
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-void receive_release(struct reactor *r, struct input_buffer *b) {
-    input_release(&r->input, b);
+static void run_first_waiting(struct reactor *r) REQUIRES(r->role) {
     struct connection *waiting = r->input_waiting.first;
     if (waiting == NULL) return;
     waiting->frame_ms = r->now_ms; /* it waited for us, not we for it */
     connection_enlist(waiting, &r->ready);
+}
+
+void receive_release(struct reactor *r, struct input_buffer *b) {
+    input_release(&r->input, b);
+    run_first_waiting(r);
+}
+
+void receive_uncount(struct reactor *r, size_t bytes) {
+    input_uncount(&r->input, bytes);
+    run_first_waiting(r);
 }
 
 static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {

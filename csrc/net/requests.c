@@ -34,11 +34,18 @@ static void drop_body(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     s->held = NULL;
 }
 
+static void uncount_copy(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    if (s->copied_bytes == 0) return;
+    receive_uncount(r, s->copied_bytes);
+    s->copied_bytes = 0;
+}
+
 static void free_slot(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     assert(s->r.state == NULL); /* serve let go of its waiters and topics */
     timers_cancel(&r->timers, &s->timer);
     reply_clear(&s->r.reply);
     drop_body(r, s);
+    uncount_copy(r, s);
     if (s->r.quota != NULL) quota_client_release(s->r.quota);
     slab_give(&r->slots, s);
     STAT_ADD(r, requests_in_flight, -1);
@@ -138,6 +145,8 @@ static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     s->state = SLOT_CONTROL;
     if (s->connection->guarded)
         guard_posted(&r->all->config.rules, s->connection, s->r.api_key, s->r.api_version);
+    s->copied_bytes = client_id_len + s->r.body_len;
+    input_count(&r->input, s->copied_bytes);
     STAT_ADD(r, requests_control, 1);
     events_post(r->all->events, e);
     return true;
@@ -349,14 +358,19 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
     }
 }
 
+static bool queue_has_room(const struct reactor *r) REQUIRES(r->role) {
+    struct events *events = r->all->events;
+    return events_waiting(events) < r->all->config.queued_requests_max &&
+           events_waiting_bytes(events) < r->input.held_bytes_max;
+}
+
 /* False: the connection waits until the control plane has taken what it was sent. */
 static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
-    uint32_t max = r->all->config.queued_requests_max;
-    if (events_waiting(r->all->events) < max) return true;
+    if (queue_has_room(r)) return true;
     /* The wish is made known before the second look, so that either this or reactors_taken sees the
      * other. */
     atomic_store(&r->room_wanted, true);
-    if (events_waiting(r->all->events) < max) return true;
+    if (queue_has_room(r)) return true;
     STAT_ADD(r, queue_waits, 1);
     connection_enlist(c, &r->room_waiting);
     return false;
@@ -486,6 +500,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct message *
         free(l->data); /* answered already */
         return;
     }
+    uncount_copy(r, s);
     timing_resume(s);
     timing_pause(s, s->mark_ns);
     s->state = SLOT_ANSWERED;

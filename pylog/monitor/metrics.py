@@ -208,7 +208,8 @@ METRICS = (
     ("pylog_reactor_waits", "counter", ("cause",), "",
      "Connections made to wait: input (buffers are at their limit), queue (queued.max.requests), "
      "accept (a limit on connections or descriptors)."),
-    ("pylog_reactor_input_buffer_bytes", "gauge", (), "bytes", "Input buffers in use."),
+    ("pylog_reactor_input_buffer_bytes", "gauge", (), "bytes",
+     "Requests in memory: input buffers, and copies for the control plane."),
     ("pylog_fetch_sessions", "gauge", (), "", "Fetch sessions (KIP-227)."),
 
     # ---- log directories and the io pool

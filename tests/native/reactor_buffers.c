@@ -380,6 +380,58 @@ SCENE(while_it_is_tight_frames_begin_in_tiny_buffers) {
     end();
 }
 
+SCENE(control_requests_count_towards_the_input_limit_until_they_are_answered) {
+    begin_small(8 * 64 * KIB);
+    struct client control = connect_one(), other = connect_one();
+    enum { REST = 150000 };
+    post(&control, METADATA, 1, 'A', 0, REST);
+    settle();
+    CHECK(STAT(requests_control) == 1 && reactor->input.held_bytes == 0);
+    CHECK(input_used(&reactor->input) >= REST && STAT(input_bytes) >= REST);
+    send_part(&other, 200000, 0, 70000);
+    CHECK(connection_of(&other)->list == &reactor->input_waiting);
+    struct event *e = expect(EVENT_REQUEST);
+    answer_to(e, false, 0);
+    free(e);
+    settle();
+    CHECK(answered(&control) == 1 && reactor->input.copied_bytes == 0);
+    CHECK(connection_of(&other)->list == NULL && connection_of(&other)->in_end == 70000);
+    end();
+}
+
+SCENE(a_closed_connection_gives_back_the_bytes_of_its_control_request) {
+    begin_small(4 * 64 * KIB);
+    struct client control = connect_one();
+    post(&control, METADATA, 1, 'A', 0, 100000);
+    settle();
+    CHECK(reactor->input.copied_bytes >= 100000);
+    leave(&control);
+    CHECK(reactor->input.copied_bytes == 0);
+    free(expect(EVENT_REQUEST));
+    end();
+}
+
+SCENE(control_requests_wait_while_the_queue_holds_too_many_bytes) {
+    begin_small(256 * KIB);
+    for (int32_t i = 1; i <= 3; i++) { /* of closed connections, which count no more themselves */
+        struct client control = connect_one();
+        post(&control, METADATA, i, 'A', 0, 100000);
+        settle();
+        leave(&control);
+    }
+    CHECK(events_waiting(all->events) == 3 && events_waiting_bytes(all->events) >= 300000);
+    struct client late = connect_one();
+    ask(&late, METADATA, 4, 'A', 0);
+    CHECK(events_waiting(all->events) == 3 && STAT(queue_waits) == 1);
+    free(expect(EVENT_REQUEST));
+    reactors_taken(all);
+    settle();
+    CHECK(events_waiting(all->events) == 3);
+    for (int i = 0; i < 3; i++) free(expect(EVENT_REQUEST));
+    CHECK(events_waiting_bytes(all->events) == 0);
+    end();
+}
+
 SCENE(while_it_is_tight_nothing_is_gathered_and_who_stops_is_heard_before_it_goes) {
     begin_small(4 * 64 * KIB);
     struct client first = connect_one(), held[2], waits[2];
