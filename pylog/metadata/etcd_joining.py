@@ -24,7 +24,7 @@ from pylog.log.errors import StartError
 from pylog.metadata import etcd_health, etcd_probe
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_probe import (
-    ABSENT, MEMBERS, OTHER, WAITING, Listener, PortInUse, bind_address,
+    ABSENT, MEMBERS, OTHER, RETURNING, WAITING, Listener, PortInUse, bind_address,
 )
 from pylog.metadata.keys import Absent, KeysError, Put, Unknown, Unreachable
 from pylog.metadata.threads import in_thread
@@ -69,10 +69,11 @@ class Joining:
     # ---- before every start ---------------------------------------------------------------------
 
     async def check_address(self) -> None:
-        """Checks that etcd can listen and that no other process has this node's address. Raises
-        StartError."""
+        """Checks that etcd can listen and that no other process has this node's address, for an
+        etcd with data. Raises StartError."""
         async def check() -> None:
-            async with Listener(self._bind, self._own.peer_port, self._files) as listener:
+            async with Listener(self._bind, self._own.peer_port, self._files,
+                                has_data=True) as listener:
                 await self._check_own(listener)
         await self._with_ports(check)
 
@@ -111,7 +112,7 @@ class Joining:
             seen = await in_thread(self._seen, self._own)
             if seen.kind == ABSENT:
                 return False
-            if seen.kind == WAITING and seen.nonce == listener.nonce:
+            if seen.kind in (WAITING, RETURNING) and seen.nonce == listener.nonce:
                 return True
             if seen.kind != OTHER:
                 break

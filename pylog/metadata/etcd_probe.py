@@ -23,14 +23,16 @@ from pylog.config.clusters import is_address
 PROBE_S = 1.0
 REQUEST_BYTES_MAX = 4096
 PATH = "/members"
-ABSENT, WAITING, MEMBERS, OTHER = "absent", "waiting", "members", "other"
+ABSENT, WAITING, RETURNING, MEMBERS, OTHER = (
+    "absent", "waiting", "returning", "members", "other")
 
 Seen = namedtuple("Seen", ("kind", "members", "nonce"), defaults=((), ""))
 Seen.__doc__ = """The process at a peer address.
 
 kind: ABSENT: no process accepts connections; WAITING: a brokerd whose etcd has no data and has not
-started; MEMBERS: an etcd; OTHER: any other process, or one that does not answer. members: rows of
-etcd's member list. nonce: of a WAITING node.
+started; RETURNING: a brokerd whose etcd has data and has not started; MEMBERS: an etcd; OTHER: any
+other process, or one that does not answer. members: rows of etcd's member list. nonce: of a WAITING
+or RETURNING node.
 """
 
 
@@ -68,16 +70,19 @@ def probe(host: str, port: int, context: ssl.SSLContext | None = None) -> Seen:
     if isinstance(answer, list):
         return Seen(MEMBERS, tuple(row for row in answer if isinstance(row, dict)))
     if isinstance(answer, dict) and answer.get("nonce"):
-        return Seen(WAITING, nonce=str(answer["nonce"]))
+        kind = RETURNING if answer.get("has_data") else WAITING
+        return Seen(kind, nonce=str(answer["nonce"]))
     return Seen(OTHER)
 
 
 class Listener:
     """Answers probes on the peer port in place of this host's etcd. files: etcd_security.Files,
-    None for plain text."""
+    None for plain text. has_data: whether this host's etcd has data: other nodes must not count it
+    for a new cluster."""
 
-    def __init__(self, bind: str, port: int, files=None):
+    def __init__(self, bind: str, port: int, files=None, has_data: bool = False):
         self._bind, self._port, self._files = bind, port, files
+        self._has_data = has_data
         self._server: asyncio.Server | None = None
         self.nonce = secrets.token_hex(16)
 
@@ -104,7 +109,7 @@ class Listener:
         await self._server.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        body = json.dumps({"nonce": self.nonce}).encode()
+        body = json.dumps({"nonce": self.nonce, "has_data": self._has_data}).encode()
         try:
             async with asyncio.timeout(PROBE_S):
                 await reader.read(REQUEST_BYTES_MAX)

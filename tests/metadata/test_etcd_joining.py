@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 import time
 
 import pytest
@@ -10,7 +11,9 @@ from pylog.log.errors import StartError
 from pylog.metadata import etcd_joining
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, Policy
-from pylog.metadata.etcd_probe import ABSENT, MEMBERS, OTHER, PROBE_S, WAITING, Listener, probe
+from pylog.metadata.etcd_probe import (
+    ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, probe,
+)
 from pylog.testing.ports import free_port
 from tests.etcds import Etcds
 
@@ -65,6 +68,9 @@ def test_a_probe_tells_members_waiting_nodes_and_strangers_apart(etcds):
         async with Listener(host, port) as listener:
             seen = await loop.run_in_executor(None, probe, host, port)
             assert (seen.kind, seen.nonce) == (WAITING, listener.nonce)
+        async with Listener(host, port, has_data=True) as listener:
+            seen = await loop.run_in_executor(None, probe, host, port)
+            assert (seen.kind, seen.nonce) == (RETURNING, listener.nonce)
         silent = await asyncio.start_server(lambda *_: None, host, port)
         assert (await loop.run_in_executor(None, probe, host, port)).kind == OTHER
         silent.close()
@@ -96,6 +102,25 @@ def test_two_empty_nodes_of_three_begin_a_cluster_and_one_does_not(etcds):
 def test_a_node_without_data_does_not_begin_a_cluster_while_the_others_are_away(etcds):
     with pytest.raises(StartError, match="no majority of the controllers runs: 127.0.0.1:"):
         asyncio.run(joining(etcds, 1, wait_s=1).state())
+
+
+def test_a_node_with_data_that_starts_does_not_count_for_a_new_cluster(etcds, monkeypatch):
+    returning, probed = joining(etcds, 2), threading.Event()
+
+    def probe_late(host):
+        assert probed.wait(60)
+        return probe(host.host, host.peer_port)
+    monkeypatch.setattr(returning, "_seen", probe_late)
+
+    async def work():
+        start = asyncio.ensure_future(returning.check_address())
+        try:
+            with pytest.raises(StartError, match="no majority of the controllers runs"):
+                await joining(etcds, 1, wait_s=2).state()
+        finally:
+            probed.set()
+        await start
+    asyncio.run(work())
 
 
 def test_a_node_joins_a_cluster_that_begins(etcds):
