@@ -181,8 +181,11 @@ static bool zstd_too_old(const struct produce *q, const struct produce_part *p) 
 
 /* The work of a reactor's check is counted in bytes after inflation. */
 enum {
-    INFLATION_USUAL = 8,     /* inline_inflate_bytes may inflate to so many times as much */
+    INFLATION_USUAL = 8,      /* inline_inflate_bytes may inflate to so many times as much */
     PLAIN_BYTES_PER_WORK = 8, /* bytes that are not inflated cost so much less */
+    /* A compressed byte costs at least so much: a stream of empty blocks inflates to nothing, and
+     * takes longer than one that inflates to this. */
+    STREAM_WORK_PER_BYTE = 4,
     PART_WORK_MIN = 512,
     OVER_BUDGET = -1
 };
@@ -199,8 +202,10 @@ static int64_t least_work(const struct serve *s, const struct produce_part *p, b
                           int stored_codec, int64_t budget) {
     if (p->len < BATCH_HEADER_BYTES) return PART_WORK_MIN;
     int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
-    int64_t work = PART_WORK_MIN + (int64_t)(p->len / PLAIN_BYTES_PER_WORK);
     bool inflates = codec != CODEC_NONE && walked;
+    int64_t len = (int64_t)p->len;
+    int64_t work =
+        PART_WORK_MIN + (inflates ? len * STREAM_WORK_PER_BYTE : len / PLAIN_BYTES_PER_WORK);
     bool long_stream = p->len > (size_t)s->shared->limits.inline_inflate_bytes;
     bool recodes = stored_codec >= 0 && stored_codec != codec;
     return recodes || (inflates && long_stream) || work >= budget ? OVER_BUDGET : work;
@@ -232,7 +237,8 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
     if (bounded) {
         work = least_work(q->serve, p, rules.walk_records, config.compression_codec, budget);
         if (work == OVER_BUDGET) return OVER_BUDGET;
-        if (budget - work < inflated_max) rules.inflated_bytes_max = budget - work;
+        if (budget - PART_WORK_MIN < inflated_max)
+            rules.inflated_bytes_max = budget - PART_WORK_MIN;
     }
     if (p->summary == NULL)
         p->summary = p == q->parts ? &q->summary_first : malloc(sizeof *p->summary);
@@ -245,7 +251,8 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
         p->check = 0;
         return OVER_BUDGET;
     }
-    work += p->summary->inflated_bytes;
+    int64_t inflation = p->summary->inflated_bytes + PART_WORK_MIN;
+    if (batch_codec(&p->summary->header) != CODEC_NONE && inflation > work) work = inflation;
     if (p->check != 0) {
         p->error = batch_error_code(p->check);
         return work;

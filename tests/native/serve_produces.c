@@ -291,7 +291,7 @@ static void inflated(void) {
 }
 
 /* A batch whose one record has a value of so many zeros. */
-static size_t make_swollen(uint8_t *to, uint64_t value_bytes) {
+static size_t make_zeros(uint8_t *to, uint64_t value_bytes, int codec) {
     uint8_t *record = calloc(1, value_bytes + 32), *made;
     uint8_t value_len[10];
     size_t digits = put_uvarint(value_len, 2 * value_bytes), len, made_len;
@@ -300,13 +300,19 @@ static size_t make_swollen(uint8_t *to, uint64_t value_bytes) {
     memcpy(record + at + 4, value_len, digits);
     len = at + 5 + digits + value_bytes;
     uint8_t *plain = malloc(len + BATCH_HEADER_BYTES);
-    scene_batch(plain, record, len, NOW, -1, -1);
-    CHECK(batch_assemble(plain, CODEC_ZSTD, INT32_MIN, record, len, &made, &made_len) == 0);
+    made = plain;
+    made_len = scene_batch(plain, record, len, NOW, -1, -1);
+    if (codec != CODEC_NONE)
+        CHECK(batch_assemble(plain, codec, INT32_MIN, record, len, &made, &made_len) == 0);
     memcpy(to, made, made_len);
-    free(made);
+    if (made != plain) free(made);
     free(plain);
     free(record);
     return made_len;
+}
+
+static size_t make_swollen(uint8_t *to, uint64_t value_bytes) {
+    return make_zeros(to, value_bytes, CODEC_ZSTD);
 }
 
 enum { ROWS_MAX = 200 };
@@ -365,6 +371,43 @@ static void swollen(void) {
     delete_topic(&a);
 }
 
+/* A gzip stream of empty blocks, behind the header of a batch that claims one record. */
+static size_t make_hollow(uint8_t *to, size_t len) {
+    static const uint8_t begin[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff};
+    static const uint8_t block[] = {0, 0, 0, 0xff, 0xff}, end[] = {3, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    size_t at = BATCH_HEADER_BYTES;
+    make_batch(to, -1, -1, CODEC_GZIP);
+    memcpy(to + at, begin, sizeof begin);
+    for (at += sizeof begin; at + sizeof block + sizeof end <= len; at += sizeof block)
+        memcpy(to + at, block, sizeof block);
+    memcpy(to + at, end, sizeof end);
+    at += sizeof end;
+    put_i32(to + BATCH_LENGTH_AT, (int32_t)at - BATCH_LOG_OVERHEAD);
+    scene_seal(to, at);
+    return at;
+}
+
+/* Streams that inflate to nothing are work, too; bytes that are not compressed are little. */
+static void hollow(void) {
+    struct log_config config = scene_config(1 << 20, 1 << 16);
+    open_a(&config, true);
+    const size_t stream_max = (size_t)shared->limits.inline_inflate_bytes;
+    for (int count = 1; count <= 3; count++) {
+        size_t len = make_hollow(batch, stream_max);
+        enum serve_status status = send_often(len, count);
+        CHECK(status == (count == 1 ? SERVE_ANSWER : SERVE_WAIT));
+        if (status == SERVE_WAIT) finish_on_worker();
+        for (int i = 0; i < count; i++)
+            wrote_rows[i] = NOT_WROTE("a", 0, INVALID_RECORD,
+                                      .text = batch_error_text(BATCH_E_COUNT));
+        check_often(count);
+    }
+    size_t len = make_zeros(batch, 3000, CODEC_NONE);
+    CHECK(send_often(len, 12) == SERVE_ANSWER);
+    check_often(12);
+    delete_topic(&a);
+}
+
 /* Long work is done in slices, so that other jobs and other connections have their turn. */
 static void slices(void) {
     enum { PARTS = 12, READING_NS = 25000000 }; /* longer than a slice: each has one part */
@@ -409,6 +452,7 @@ int main(int argc, char **argv) {
                   {"recoded", recoded},
                   {"inflated", inflated},
                   {"swollen", swollen},
+                  {"hollow", hollow},
                   {"slices", slices}};
     CHECK(argc == 3);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)

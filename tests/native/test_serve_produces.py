@@ -14,6 +14,7 @@ SCENES = {
     "a_worker_encodes_anew_what_the_topic_stores_otherwise": "recoded",
     "only_what_is_compressed_and_long_leaves_the_reactor": "inflated",
     "the_sum_of_inflated_bytes_decides_who_checks_a_request": "swollen",
+    "streams_that_inflate_to_nothing_are_work_for_a_worker": "hollow",
     "a_long_request_is_checked_and_appended_in_slices": "slices",
 }
 
