@@ -15,7 +15,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -392,28 +392,58 @@ class Cluster:
                     if found.usable and channel == MAIN]
         if any(not found.is_silent for found in open_now):
             return min(open_now, key=lambda found: (found.is_silent, found.request_count))
-        last: KafkaError | None = None
-        for node_id in random.sample(sorted(self.metadata.nodes), len(self.metadata.nodes)):
-            if self.usable(node_id) is not None:
-                continue
-            try:
-                return await self.connection(node_id)
-            except KafkaError as failure:
-                if not failure.retriable:
-                    raise
-                last = failure
+        attempts = [self.connection(node_id) for node_id in self._shuffled(self.metadata.nodes)
+                    if self.usable(node_id) is None]
+        if not open_now:
+            attempts += [self._bootstrap_connection(number)
+                         for number in self._shuffled(range(len(self._servers)))]
+        found, last = await self._first_opened(attempts)
+        if found is not None:
+            return found
         if open_now:
             return min(open_now, key=lambda found: found.request_count)
-        for number in random.sample(range(len(self._servers)), len(self._servers)):
-            host, port = self._servers[number]
-            found = self.usable(-1 - number)
-            try:
-                return found or await self._opened((-1 - number, MAIN), (host, port), host, port)
-            except KafkaError as failure:
-                if not failure.retriable:
-                    raise
-                last = failure
         raise NoBrokersError(f"no bootstrap server could be reached: {last}")
+
+    @staticmethod
+    def _shuffled(numbers: Iterable[int]) -> list[int]:
+        some = sorted(numbers)
+        return random.sample(some, len(some))
+
+    async def _bootstrap_connection(self, number: int) -> Connection:
+        host, port = self._servers[number]
+        return self.usable(-1 - number) or await self._opened(
+            (-1 - number, MAIN), (host, port), host, port)
+
+    async def _first_opened(self, attempts: Iterable[Coroutine[Any, Any, Connection]]
+                            ) -> tuple[Connection | None, KafkaError | None]:
+        """Return the connection that opens first, or None and the last failure.
+
+        The next attempt starts when one fails, or after SILENCE_S: a broker that hangs takes the
+        connection but never answers. Raises KafkaError for a failure that is not retriable.
+        """
+        left, pending, last = list(attempts), set[asyncio.Task[Connection]](), None
+        try:
+            while left or pending:
+                if left:
+                    task = asyncio.create_task(left.pop(0))
+                    task.add_done_callback(_noted)
+                    pending.add(task)
+                done, pending = await asyncio.wait(
+                    pending, timeout=SILENCE_S if left else None,
+                    return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    try:
+                        return task.result(), None
+                    except KafkaError as failure:
+                        if not failure.retriable:
+                            raise
+                        last = failure
+        finally:
+            for task in pending:
+                task.cancel()
+            for attempt in left:
+                attempt.close()
+        return None, last
 
     # Requests
 

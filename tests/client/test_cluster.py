@@ -205,6 +205,33 @@ def test_who_cannot_be_reached_is_passed_over_and_told_of_at_last(world):
     world.run(work)
 
 
+def test_a_hanging_bootstrap_server_does_not_keep_the_others_from_being_tried(monkeypatch):
+    world = World(monkeypatch, **{"bootstrap.servers": "boot:7,boot:8,boot:9"})
+    at_once = clusters.Connection.open
+
+    async def opened(host, port, *given):
+        if port != 8:
+            world.opened.append(port)
+            await asyncio.Event().wait()
+        return await at_once(host, port, *given)
+
+    monkeypatch.setattr(clusters.Connection, "open", opened)
+    monkeypatch.setattr(clusters, "SILENCE_S", 0.01)
+    monkeypatch.setattr(clusters.random, "sample", lambda some, count: list(reversed(some)))
+
+    async def work(cluster):
+        assert (await cluster.any_connection()).port == 8
+        assert world.opened == [9, 8]
+        world.nodes = {1: 9, 2: 7}
+        await cluster.refresh()
+        cluster.usable(-2).close()
+        assert (await cluster.any_connection()).port == 8
+        assert set(world.opened) == {7, 8, 9}
+        await cluster.close()
+
+    world.run(work)
+
+
 def test_many_who_ask_at_the_beginning_share_one_connection(world, monkeypatch):
     at_once = clusters.Connection.open
 
