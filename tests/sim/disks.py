@@ -22,14 +22,18 @@ FOLDERS = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
 
 
 class Disk:
-    """What a machine keeps. directories: of the process that runs now, by number."""
+    """What a machine keeps. directories: of the process that runs now, by number. flush_first: a
+    replica counts only with records that it has flushed."""
 
-    def __init__(self):
+    def __init__(self, flush_first: bool):
+        self._flush_first = flush_first
         self.partitions: dict = {}       # (topic id, index) -> Files
         self.metadata = MetadataFiles()
         self.clean_epoch = -1
         self.lost: set = set()           # (topic id, index) of which records that counted are gone
         self.is_full = False
+        self.deleted: set = set()        # Places whose files were deleted; a process has them open.
+        self.ages = [0] * DIRECTORIES    # How often each directory was created again.
         self.directories: list[Directory] = []
         self.folder = Path(tempfile.mkdtemp(prefix="pylog-sim-", dir=FOLDERS))
 
@@ -43,11 +47,27 @@ class Disk:
             if files.place not in places:
                 continue
             before = len(files.records)
+            # With flush_first, an unflushed record counts only at a partition's only replica.
+            counted = files.counted_unflushed if self._flush_first else before
             files.lose(choose.randint(files.flushed, before))
-            if len(files.records) < before:
+            if len(files.records) < counted:
                 self.lost.add(key)
         if 0 in places:
             self.metadata.lose(choose.randint(0, 3))
+
+    def release_deleted(self) -> None:
+        """Drop the deleted files: the process that had them open has ended."""
+        for key in [key for key, files in self.partitions.items() if files.place in self.deleted]:
+            del self.partitions[key]
+            self.lost.add(key)
+        if 0 in self.deleted:
+            self.metadata.begin_at(0)
+            self.clean_epoch = -1
+            for path in self.folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for place in self.deleted:
+            self.ages[place] += 1
+        self.deleted.clear()
 
     def scrap(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

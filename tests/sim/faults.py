@@ -21,6 +21,11 @@ class Faults:
                  self._slow_disk, self._allocate, self._vanish, self._fill_disk,
                  self._fail_directory, self._set_clock)
         self._kinds = [(kind, self._random.choice((0, 1, 1, 3))) for kind in kinds]
+        if world.has_disasters and world.flush_first:
+            self._kinds.append((self._cut_all_power, 2))
+        if world.has_disasters and not world.coordinates:
+            # Transactions do not survive the loss of all that their coordinator wrote.
+            self._kinds.append((self._delete_directory, 2))
         self._timers: list = []
 
     def next(self) -> None:
@@ -79,6 +84,17 @@ class Faults:
         if node.alive:
             node.kill(power=True, silent=self._random.random() < 0.5)
         self._later(0.3, 6.0, self._start, node)
+
+    def _cut_all_power(self) -> None:
+        """Cut the power of every machine; each comes back at another time."""
+        world = self._world
+        for node in world.nodes.values():
+            if node.alive:
+                node.kill(power=True, silent=True)
+            else:
+                # Nothing has flushed what its last process left in the page cache.
+                node.disk.forget(self._random)
+            self._later(0.3, 8.0, self._start, node)
 
     def _vanish(self) -> None:
         """The machine is gone without a word."""
@@ -168,6 +184,13 @@ class Faults:
         node = self._random.choice(world.brokers) if world.flush_first else world.weak
         if node.alive and node.process.membership is not None:
             node.fail_directory(self._random.choice((0, 1, 1, 1)))
+            self._later(2.0, 8.0, self._repair, node)
+
+    def _delete_directory(self) -> None:
+        """Delete a log directory's files; the running process has them open."""
+        node = self._random.choice(self._world.brokers)
+        if node.alive and node.process.membership is not None:
+            node.disk.deleted.add(self._random.choice((0, 1, 1, 1)))
             self._later(2.0, 8.0, self._repair, node)
 
     def _repair(self, node) -> None:

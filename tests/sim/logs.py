@@ -31,6 +31,7 @@ class Files:
         self.records: list = []
         self.epochs: list = []
         self.flushed = 0
+        self.counted_unflushed = 0   # Up to which the only replica counted before its flush.
         self.high_watermark = 0      # As of the newest checkpoint.
 
     def lose(self, end: int) -> None:
@@ -45,6 +46,7 @@ class Files:
         del self.records[end:]
         cut_epochs(self.epochs, end)
         self.flushed = min(self.flushed, end)
+        self.counted_unflushed = min(self.counted_unflushed, end)
         self.high_watermark = min(self.high_watermark, end)
 
 
@@ -185,7 +187,7 @@ class ModelLog:
         if not led:
             self._seen.leads(self)
         if alone:
-            self._raise(self.end_offset)
+            self._raise_alone()
         self.wake()
 
     def become_follower(self, epoch: int, *, readable: bool = False) -> None:
@@ -284,7 +286,11 @@ class ModelLog:
             if self._counts(other, now_ns):
                 high = min(high, other.end)
         if self.in_sync_count >= self.in_sync_count_min and high > self.high_watermark:
-            self._raise(high)
+            self._raise(high) if self.remotes else self._raise_alone()
+
+    def _raise_alone(self) -> None:
+        self.files.counted_unflushed = self.end_offset
+        self._raise(self.end_offset)
 
     def _raise(self, high: int) -> None:
         before, self.high_watermark = self.high_watermark, max(high, self.high_watermark)
@@ -329,7 +335,7 @@ class ModelLog:
             self._append(Record(self.leader_epoch, payload, len(payloads) - 1 - number))
         self._move()
         if self.alone and self.remotes is None:
-            self._raise(self.end_offset)
+            self._raise_alone()
         self.wake()
         return base
 

@@ -45,7 +45,7 @@ class Node:
     def __init__(self, world, id_, roles, settings):
         self.world, self.id, self.roles, self.settings = world, id_, roles, settings
         self.name = f"n{id_}"
-        self.disk = Disk()
+        self.disk = Disk(world.flush_first)
         self.process: NodeProcess | None = None
         self.flush_s = 0.002
         self.unsure = 0.0
@@ -83,6 +83,7 @@ class Node:
                   if directory.offline]
         if power or failed:
             self.disk.forget(self.world.random, *(() if power else (failed,)))
+        self.disk.release_deleted()
 
     def fail_directory(self, place: int) -> None:
         """A log directory cannot be read or written any more until the next start, which finds what
@@ -94,6 +95,12 @@ class Node:
             return
         for log in self.process.logs.all():
             log.wake()
+
+    def notice_deleted(self) -> None:
+        """Take the directories offline whose files were deleted, as the native log does."""
+        for place in sorted(self.disk.deleted):
+            if self.alive and not self.disk.directories[place].offline:
+                self.fail_directory(place)
 
 
 class OfBroker:
@@ -124,7 +131,8 @@ class OfBroker:
 
     @property
     def directory_ids(self):
-        return {path: bytes([self._node_id + 100 + 50 * place]) * 16
+        ages = self._process.disk.ages
+        return {path: bytes([self._node_id + 100 + 50 * place]) * 15 + bytes([ages[place]])
                 for place, path in enumerate(self._logs.paths)}
 
     @property
@@ -269,6 +277,9 @@ class NodeProcess(Process):
         left: list = []
         while True:
             await asyncio.sleep(1.0)
+            self.node.notice_deleted()
+            if not self.alive:
+                return
             self._settle()
             left += self.logs.take_failed()
             if left and await self.membership.controller.leave_offline(left):

@@ -17,8 +17,9 @@ from pylog.protocol import messages
 from pylog.replication import leadership, membership, truncation
 from pylog.replication import isr as leader_isr
 from tests.sim import fetchers
-from tests.sim.logs import Files, ModelLog
+from tests.sim.logs import Directory, Files, ModelLog
 from tests.sim.loop import OWNER
+from tests.sim.nodes import Node
 from tests.sim.world import World
 
 
@@ -192,3 +193,29 @@ def what_is_so_is_proposed_again(patch):
     patch.setattr(leadership, "_is_at_rest", lambda led: False)
     patch.setattr(leader_isr.Isr, "recovered", lambda self, now_ns: (
         self._propose(set(self.committed), None) if self._may_propose(now_ns) else None))
+
+
+def followers_fetch_before_their_flush(patch):
+    begin = fetchers.Fetchers.__init__
+    patch.setattr(fetchers.Fetchers, "__init__", lambda self, **settings: begin(
+        self, **{**settings, "flush_first": False}))
+
+
+def leaders_count_before_their_flush(patch):
+    move = ModelLog._move
+
+    def eager(self):
+        flush_first, self._settings.flush_first = self._settings.flush_first, False
+        move(self)
+        self._settings.flush_first = flush_first
+    patch.setattr(ModelLog, "_move", eager)
+
+
+def deleted_directories_are_not_noticed(patch):
+    patch.setattr(Node, "notice_deleted", lambda self: None)
+
+
+def full_disks_count_as_failed(patch):
+    def fail(self):
+        self.offline = self.offline or self._disk.is_full
+    patch.setattr(Directory, "check_room", fail)

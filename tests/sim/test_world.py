@@ -71,7 +71,7 @@ PLANTS = [
     (plants.elections_without_a_new_epoch, 0),
     (plants.an_unknown_append_is_taken_for_none, 0),
     (plants.the_copy_comes_before_the_quorum, 3),
-    (plants.torn_batches_are_kept, 4),
+    (plants.torn_batches_are_kept, 72),
     (plants.failed_disks_are_not_told, 0),
     (plants.a_replica_without_room_is_given_up, 80),
     (plants.snapshots_forget_producer_ids, 4),
@@ -79,6 +79,10 @@ PLANTS = [
     (plants.coordinators_answer_before_their_records_are_durable, 130),
     (plants.markers_are_sent_once, 100),
     (plants.what_is_so_is_proposed_again, 0),
+    (plants.followers_fetch_before_their_flush, 0),
+    (plants.leaders_count_before_their_flush, 0),
+    (plants.deleted_directories_are_not_noticed, 0),
+    (plants.full_disks_count_as_failed, 0),
 ]
 
 

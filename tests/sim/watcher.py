@@ -265,6 +265,9 @@ class Watcher:
                 self._check_rest_of((topic.id, index), state)
         for node in self._world.nodes.values():
             process = node.process
+            if node.disk.deleted:
+                raise Wrong(f"{node.name} uses directories that were deleted: "
+                            f"{sorted(node.disk.deleted)}")
             if process.stopping or not _is_member(node, image):
                 raise Wrong(f"{node.name} comes or goes still")
             if process.metadata.tail.published != image:

@@ -17,13 +17,14 @@ from pylog.config import Settings
 from pylog.metadata import controller, decider, quorum
 from pylog.metadata.controller_member import ControllerMember
 from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.image import NO_LEADER
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.quorum import Quorum
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
 from tests.sim import transactors, wire
 from tests.sim.faults import Faults
-from tests.sim.clients import HOST, Admin, Client, Consumer, Producer
+from tests.sim.clients import HOST, UNCLEAN, Admin, Client, Consumer, Producer
 from tests.sim.keys import Store
 from tests.sim.loop import OWNER, Loop, Wrong
 from tests.sim.network import Network
@@ -35,6 +36,7 @@ from tests.sim.watcher import Watcher
 CHAOS_SECONDS = 15.0
 FAILOVER_SECONDS = 8.0
 HEAL_SECONDS = 90.0
+FULL_SECONDS = 60.0
 QUIET_SECONDS = 4.0
 QUIET_MESSAGES_MAX = 120         # A second.
 BLOCKING = (Quorum, QuorumLog, ControllerMember, decider.Decider)
@@ -62,6 +64,9 @@ class World:
         self.clock_ms = 3_600_000
         if self.coordinates:
             self.unclean, self.flush_first, self.clock_ms = False, True, 3000
+        # Drawn from another source: seeds without disasters keep their histories.
+        self.disasters = random.Random(f"disasters of {seed}")
+        self.has_disasters = self.disasters.random() > 0.7
         self.ledger = Ledger()
         self.log_settings = SimpleNamespace(
             min_isr=choose.choice((1, 2, 2)), flush_first=self.flush_first,
@@ -148,6 +153,8 @@ class World:
             if self.random.random() < 0.25:
                 self._fail_over()
                 self._heal()
+            if self.has_disasters:
+                self._fill_disk()
 
     def _is_full(self, folder: str) -> bool:
         return any(node.disk.is_full and Path(folder).parent == node.disk.folder
@@ -220,8 +227,12 @@ class World:
         while self.loop.time() < end:
             self.loop.run_for(1.0)
             for node in self.nodes.values():
+                if node.alive and node.disk.deleted and all(
+                        node.disk.directories[place].offline for place in node.disk.deleted):
+                    node.kill()      # An operator restarts it: see Watcher.check_rest().
                 if not node.alive:
                     node.start()
+            self._elect_incomplete()
             try:
                 self.watcher.check_rest()
                 # Else what was cut off until now may be fenced, and let in, once more.
@@ -234,6 +245,22 @@ class World:
             except (Wrong, KeyError, AttributeError) as wrong:
                 failure = wrong
         raise Wrong(f"not well after {HEAL_SECONDS} s: {failure!r}")
+
+    def _elect_incomplete(self) -> None:
+        """Have an operator elect leaders that lack records where the only complete replica's
+        directory was deleted: no broker elects one by itself."""
+        if not self.has_disasters or not self._all_serve():
+            return
+        for topic in self.watcher.image.topics.values():
+            indexes = [index for index, state in enumerate(topic.partitions)
+                       if state.leader == NO_LEADER and any(
+                           (topic.id, index) in self.nodes[id_].disk.lost
+                           for id_ in state.replicas)]
+            if indexes:
+                operator = Admin(self, 9)
+                self.in_name_of(operator, operator.decided(
+                    lambda controller, name=topic.name, indexes=indexes:
+                    controller.elect_leaders(UNCLEAN, [(name, indexes)])))
 
     def _fail_over(self) -> None:
         """A broker goes without a word, or one of its disks, and nothing else is wrong, but for
@@ -251,6 +278,33 @@ class World:
         self.loop.run_for(FAILOVER_SECONDS)
         self.watcher.check_failover(node.id)
         self.network.hosts[node.name].powered = True
+
+    def _fill_disk(self) -> None:
+        """Fill the disk of one broker: the others take acknowledged writes without it, and it
+        follows again when space returns, without a restart."""
+        node = self.disasters.choice(self.brokers)
+        process, producer = node.process, Producer(self, 10, -1, False)
+        node.disk.is_full = True
+        committed = self.watcher.committed
+        before = {key: len(committed[key]) for key in self._led_by_others(node)}
+        self.clients.append(producer)
+        self.in_name_of(producer, producer.run())
+
+        def others_take_writes():
+            return all(len(committed[key]) > count for key, count in before.items())
+        self._until(others_take_writes, FULL_SECONDS)
+        node.disk.is_full = False
+        self._heal()
+        if node.process is not process:
+            raise Wrong(f"{node.name} ended although its disk has room again")
+
+    def _led_by_others(self, node) -> list:
+        """The partitions with a replica on `node` that can be written without that one."""
+        return [(topic.id, index) for topic in self.watcher.image.topics.values()
+                if topic.name.startswith("t")
+                for index, state in enumerate(topic.partitions)
+                if state.leader != node.id and node.id in state.replicas
+                and len(state.replicas) > self.log_settings.min_isr]
 
     def _look_whether_quiet(self) -> None:
         """Nothing is asked again and again where nothing changes."""
