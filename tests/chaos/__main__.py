@@ -26,7 +26,7 @@ from tests.chaos.traces import kept
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 MACHINES, CONTROLLER = (1, 2, 3), 9
-# What only brokers survive that have on disk what they acknowledge.
+# Only brokers that flush before they acknowledge keep all acknowledged records through these.
 DURABLE = {"all_powerless", "all_powerless_in_turn"}
 # What can be done to a broker of Kafka's here.
 WITH_KAFKA = {"killed", "killed_and_back", "hung", "isolated", "deaf", "mute", "one_way", "apart",
@@ -40,8 +40,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--faults", default="", help="names between commas; by default all: "
                         + ", ".join(FAULTS))
-    parser.add_argument("--durable", action="store_true", help="replicas are flushed before they "
-                        "count: the power may go everywhere")
+    parser.add_argument("--page-cache", action="store_true", help="set replica.flush.before.fetch."
+                        "enable=false, and leave out the loss of power of all machines")
     parser.add_argument("--kafka", action="store_true", help="two brokers of Apache Kafka's and "
                         "one brokerd, under a controller of Kafka's")
     parser.add_argument("--rolling", action="store_true", help="nothing but clean restarts, one "
@@ -50,8 +50,8 @@ def main(argv: list[str]) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     faults = [name for name in options.faults.split(",") if name] or [
         name for name in (sorted(WITH_KAFKA) if options.kafka else FAULTS)
-        if options.durable or name not in DURABLE]
-    print(f"--seed {seed}" + " --durable" * options.durable
+        if not options.page_cache or name not in DURABLE]
+    print(f"--seed {seed}" + " --page-cache" * options.page_cache
           + " --kafka" * options.kafka + " --rolling" * options.rolling, flush=True)
     enter()
     root = Path(tempfile.mkdtemp(prefix="pylog-chaos-"))
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 
 def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
     network = Network((*MACHINES, CONTROLLER))
-    settings = {"replica.flush.before.fetch.enable": str(options.durable).lower()}
+    settings = {"replica.flush.before.fetch.enable": "false"} if options.page_cache else {}
     machines = mixed.of_both(root, network) if options.kafka else \
         of_pylog(root, network, MACHINES, settings)
     found = []
