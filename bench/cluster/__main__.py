@@ -1,4 +1,6 @@
-"""`python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B]`: three brokers of each kind.
+"""Three brokers of each kind.
+
+Usage: `python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B] [--data DIR]`
 
 Owns: the clusters and their directories while it runs.
 Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
@@ -160,6 +162,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", choices=LOADS, action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", default="kafka,pylog")
+    parser.add_argument("--data", type=Path, help="where the directory of each node is made: a "
+                        "folder in a tmpfs leaves the disk out")
     options = parser.parse_args(argv)
     unknown = [side for side in options.sides.split(",") if side not in SIDES]
     if unknown:
@@ -183,9 +187,10 @@ def main(argv: list[str]) -> int:
     head = [f"`{' '.join(['python -m bench.cluster', *argv])}`, {options.rounds} round(s), "
             f"commit {commit_line()}", machine_line()]
     print("\n".join(head), flush=True)
-    cache_dir().mkdir(parents=True, exist_ok=True)
+    parent = options.data or cache_dir()
+    parent.mkdir(parents=True, exist_ok=True)
     touch_free_memory(TOUCHED_BYTES)
-    folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=cache_dir()))
+    folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=parent))
     run = Run(sides, folder)
     try:
         run.start()
