@@ -13,6 +13,7 @@ from tests.wire.sides import Side, compare, produce
 pytestmark = pytest.mark.kafka
 LEADER_EPOCH = 23
 KEEP = {"retention_ms": -1}
+LOG_APPEND_TIME = 0x08      # In a batch's attributes.
 
 
 def _produce(side: Side, version: int) -> None:
@@ -46,6 +47,26 @@ def _produce(side: Side, version: int) -> None:
 @pytest.mark.parametrize("version", range(3, 14))
 def test_produce_answers_are_kafkas(kafka, target, version):
     compare(kafka, target, _produce, version)
+
+
+def _append_time_bits(side: Side) -> None:
+    """Batches whose producer says that their times are the broker's."""
+    for kind in ("CreateTime", "LogAppendTime"):
+        topic = side.topic(kind.lower(), message_timestamp_type=kind, **KEEP)
+        for codec in (raw.NONE, raw.GZIP):
+            for base, newest in ((BASE_MS, BASE_MS), (BASE_MS, -1), (-1, -1), (-1, BASE_MS)):
+                data = batch([record(), record(offset_delta=1)], codec=codec,
+                             attributes=LOG_APPEND_TIME, base_timestamp=base,
+                             max_timestamp=newest)
+                label = f"{kind}, codec {codec}, times {base} to {newest}"
+                answer = produce(side, label, 8, [(topic, [(0, data)])])
+                row = answer["responses"][0]["partition_responses"][0]
+                # Both brokers' clocks are in an answer that accepts.
+                side.answers[-1] = label, row["error_code"]
+
+
+def test_bits_of_append_time_are_refused_where_kafka_refuses_them(kafka, target):
+    compare(kafka, target, _append_time_bits)
 
 
 def _re_encoded(side: Side) -> None:
