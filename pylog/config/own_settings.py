@@ -1,105 +1,110 @@
-"""The settings of a broker that are pylog's own, one row each.
+"""Broker settings that exist in pylog only, one row each.
 
 Owns: the rows of settings that Kafka does not have.
-Invariants: names are unique and sorted, and none is a name of Kafka's.
+Invariants: names are unique and sorted, and none of them exists in Kafka.
 """
 
-# The flush: Kafka's answer means page cache only, and a power cut then loses
-# acknowledged records. The walk and the size limit: bench/ shows what each costs, and
-# `python -m bench.fanout` what gathering saves and how much later it makes an answer.
-# control.*: Kafka bounds the frame alone (socket.request.max.bytes), and there a request of 260 KB
-# can make an answer of 7.9 GB. What is reasonable stays below: a million partitions, about what one
-# cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
-# 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
-# quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
-# differ where machines are shared, endpoints, prefix, protocol and login where etcd is.
-# quorum.zookeeper.*: for sites with a ZooKeeper; the names after ssl are those of Kafka 3's
-# zookeeper.ssl.*.
+# log.flush.acks.all.enable: a response of Kafka means page cache only, and a power cut then loses
+# acknowledged records. bench/ measures the cost of the flush, of records.validate.enable and of
+# the size limit; `python -m bench.fanout` measures fetch.gather.max.ms.
+# control.*: Kafka limits only the frame (socket.request.max.bytes); a request of 260 KB can then
+# produce a response of 7.9 GB. Reasonable requests stay below these limits: one million partitions,
+# about as many as one Kafka cluster holds, take 17 MB in a ListOffsets request, 4 MB in an
+# OffsetFetch request and at most 40 MB in a response. The settings of 10,000 topics with their
+# documentation take 38 MB.
+# quorum.etcd.*: etcd does for several controllers what Kafka's controllers do themselves. The ports
+# differ on shared machines; endpoints, prefix, protocol and login differ with an existing etcd.
+# quorum.zookeeper.*: the names after "ssl" are those of zookeeper.ssl.* in Kafka 3.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
-     "Allowed reads and writes are in the audit log too; refusals and changes always are."),
+     "Adds allowed reads and writes to the audit log. Denied requests and changes are always "
+     "logged."),
     ("audit.log.file", "string", "", "", "medium", "", "live",
-     "File of the audit log, a JSON object a line; empty: there is none."),
+     "File of the audit log, one JSON object per line. Empty: no file."),
     ("audit.log.topic", "string", "", "", "low", "", "live",
-     "Topic that gets the audit log's lines as records, made when it is needed; empty: none does."),
+     "Topic that receives the audit log as records, created on first use. Empty: no topic."),
     ("consume.flushed.records.only", "boolean", False, "", "medium", "cluster", "live",
      "Consumers read a record only after it is on the leader's disk, also with one replica."),
     ("control.request.bytes.max", "int", 33554432, "65536..", "medium", "", "live",
-     "Longest request other than Produce and Fetch; a longer one closes its connection."),
+     "Largest request other than Produce and Fetch. A longer request closes its connection."),
     ("control.request.elements.max", "int", 1048576, "1000..", "medium", "", "live",
-     "Most partitions, groups or resources that one request may name."),
+     "Largest number of partitions, groups or resources in one request."),
     ("control.response.bytes.max", "int", 67108864, "65536..", "medium", "", "live",
-     "Longest answer other than Fetch's; where one would be longer the connection is closed."),
+     "Largest response other than Fetch. A longer response closes the connection."),
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
-     "Largest inflated size of one compressed batch; a longer one is refused."),
+     "Largest decompressed size of one batch. Larger batches are rejected."),
     ("errors.deadletterqueue.auto.create.topics.enable", "boolean", False, "", "medium", "cluster",
-     "live", "The dead-letter topic of a share group is created when it is first needed."),
+     "live", "Creates the dead-letter topic of a share group on first use."),
     ("errors.deadletterqueue.topic.name.prefix", "string", "dlq.", "", "medium", "cluster", "live",
-     "What the names of dead-letter topics begin with; empty: anything."),
+     "Prefix that names of dead-letter topics must have. Empty: any name is allowed."),
     ("fetch.gather.max.ms", "int", 10, "0..1000", "low", "", "live",
-     "How long a busy broker lets short answers to many readers wait for more; 0: not at all."),
+     "Longest time that a busy broker delays short fetch responses to batch them. 0 disables it."),
     ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
-     "Free space below which produce gets error 56 and all else goes on; -1: 2 %, at most 1 GiB."),
+     "Free space below which Produce fails with error 56; other requests continue. -1: 2 %, at "
+     "most 1 GiB."),
     ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",
-     "An acks=all answer waits for the flush here when no other in-sync replica holds the batch."),
+     "An acks=all response waits for the local flush when no other in-sync replica has the batch."),
     ("metrics.listener", "string", "", "", "medium", "", "live",
-     "host:port of the metrics endpoint (Prometheus, OpenMetrics); empty: none, port 0: a free "
-     "one."),
+     "host:port of the metrics endpoint (Prometheus, OpenMetrics). Empty: disabled. Port 0: "
+     "any free port."),
     ("metrics.ssl.keystore.location", "string", "", "", "medium", "", "live",
-     "PEM file of the metrics endpoint's certificate and key, read again when it changes; empty: "
-     "plain HTTP."),
+     "PEM file with certificate and key of the metrics endpoint, reloaded when it changes. "
+     "Empty: plain HTTP."),
     ("metrics.token", "password", None, "", "medium", "", "live",
-     "Bearer token that a request to the metrics endpoint must bring; unset: none."),
+     "Bearer token that requests to the metrics endpoint must contain. Unset: no authentication."),
     ("password.encoder.old.secret", "password", None, "", "medium", "", "live",
-     "The password.encoder.secret before, while what it sealed is sealed anew."),
+     "Previous password.encoder.secret; values encrypted with it are encrypted again with the "
+     "new one."),
     ("password.encoder.secret", "password", None, "", "medium", "", "live",
-     "Encrypts sensitive settings that are altered at run time; alike on all nodes."),
+     "Encrypts sensitive settings that are changed at run time. Must be the same on all nodes."),
     ("password.encoder.secret.file", "string", "", "", "medium", "", "live",
-     "File that password.encoder.secret stands in."),
+     "File that contains password.encoder.secret."),
     ("quorum.cluster.id", "string", "", "", "medium", "", "live",
-     "Id of the only cluster that a controller with empty directories may join; empty: any."),
+     "Cluster id that a controller with empty directories may join. Empty: any cluster."),
     ("quorum.etcd.client.port", "int", 2379, "1..65535", "medium", "", "live",
-     "Port on each controller's host where its etcd serves the controllers."),
+     "Client port of the etcd on each controller's host."),
     ("quorum.etcd.command", "string", "etcd", "non-empty", "medium", "", "live",
-     "Name or path of the etcd that brokerd runs on the hosts of several controllers."),
+     "Name or path of the etcd program that brokerd runs on controller hosts."),
     ("quorum.etcd.endpoints", "list", (), "", "medium", "", "live",
-     "host:port of an etcd that others run; empty: brokerd runs one on each controller's host."),
+     "host:port of an existing etcd. Empty: brokerd runs one on each controller's host."),
     ("quorum.etcd.password", "password", None, "", "medium", "", "live",
      "Password of quorum.etcd.username."),
     ("quorum.etcd.peer.port", "int", 2380, "1..65535", "medium", "", "live",
-     "Port on each controller's host where its etcd serves the other members."),
+     "Peer port of the etcd on each controller's host."),
     ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
-     "What the names of this cluster's keys in etcd begin with."),
+     "Prefix of this cluster's keys in etcd."),
     ("quorum.etcd.replace.after.ms", "int", 10000, "0..", "medium", "", "live",
      "How long an etcd member must be unreachable before an empty node at its address replaces "
      "it."),
     ("quorum.etcd.security.protocol", "string", None, "~PLAINTEXT|SSL", "medium", "", "live",
-     "How etcd is reached; unset: where brokerd runs it as the controllers, else PLAINTEXT."),
+     "Protocol for connections to etcd. Unset: the controllers' if brokerd runs etcd, else "
+     "PLAINTEXT."),
     ("quorum.etcd.username", "string", None, "", "medium", "", "live",
-     "Who this node is to an etcd that asks for a login; unset: it does not log in."),
+     "User name for an etcd that requires authentication. Unset: no login."),
     ("quorum.zookeeper.connect", "list", (), "", "medium", "", "live",
-     "host:port of the servers of a ZooKeeper that keeps the controllers' quorum; empty: an etcd "
-     "does."),
+     "host:port of ZooKeeper servers that store the controllers' quorum. Empty: etcd stores it."),
     ("quorum.zookeeper.digest", "password", None, "", "medium", "", "live",
-     "user:password of ZooKeeper's digest scheme; what is kept there is that user's alone."),
+     "user:password for ZooKeeper's digest scheme. Only this user can then access the stored "
+     "nodes."),
     ("quorum.zookeeper.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
-     "What the paths of this cluster's nodes in ZooKeeper begin with."),
+     "Path prefix of this cluster's nodes in ZooKeeper."),
     ("quorum.zookeeper.ssl.enable", "boolean", False, "", "medium", "", "live",
-     "ZooKeeper is reached by TLS, and its certificates name its hosts."),
+     "Connects to ZooKeeper with TLS and verifies host names."),
     ("quorum.zookeeper.ssl.keystore.location", "string", "", "", "medium", "", "live",
-     "PEM file of the certificate and key to show to ZooKeeper; empty: none is shown."),
+     "PEM file with the client certificate and key for ZooKeeper. Empty: no client certificate."),
     ("quorum.zookeeper.ssl.truststore.location", "string", "", "", "medium", "", "live",
-     "PEM file of those who sign ZooKeeper's certificates; empty: the system's."),
+     "PEM file of the authorities that sign ZooKeeper's certificates. Empty: the system's."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
-     "The records of each produced batch are walked; false trusts the CRC alone."),
+     "Validates each record of produced batches. false: checks the batch's CRC only."),
     ("replica.flush.before.fetch.enable", "boolean", True, "", "high", "", "live",
-     "acks=all means on the disks of the in-sync replicas; false: in their page caches."),
+     "acks=all waits until the in-sync replicas have flushed. false: until they have it in "
+     "page cache."),
     ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
-     "Requests that take longer are logged, a few each second; -1: none are."),
+     "Logs requests that take longer, a few per second. -1 disables it."),
     ("sasl.oauthbearer.expected.scope", "list", (), "", "medium", "", "live",
-     "Scopes that a token must have, all of them."),
+     "Scopes that a token must contain, all of them."),
     ("sasl.oauthbearer.unsecured.enable", "boolean", False, "", "low", "", "live",
-     "Tokens without a signature are taken, from anybody: for tests."),
+     "Accepts unsigned tokens from any client. For tests only."),
     ("ssl.crl.location", "string", "", "", "medium", "broker", "live",
-     "PEM file of revoked certificates, which clients may not show; empty: none are looked up."),
+     "PEM file of revoked client certificates. Empty: revocation is not checked."),
 )
