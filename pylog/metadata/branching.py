@@ -27,11 +27,14 @@ def source_name(topic) -> str | None:
 
     An empty name is a name: it is rejected later, with the reason.
     """
-    for config in topic.configs:
-        if config.name in OPTIONS:
-            return next((option.value or "" for option in topic.configs
-                         if option.name == SOURCE), "")
-    return None
+    options = _options(topic)
+    return options.get(SOURCE) or "" if options else None
+
+
+def _options(topic) -> dict[str, str | None]:
+    """Return the creation options of a CreatableTopic. A name that is given twice has the last
+    value, for the check of rights as for the branch itself."""
+    return {config.name: config.value for config in topic.configs if config.name in OPTIONS}
 
 
 def taken(image: Image, request) -> tuple:
@@ -39,8 +42,7 @@ def taken(image: Image, request) -> tuple:
     new = messages.CreateTopicsRequest
     branches, refused, topics = {}, [], []
     for topic in request.topics:
-        options = {config.name: config.value for config in topic.configs
-                   if config.name in OPTIONS}
+        options = _options(topic)
         if not options:
             topics.append(topic)
             continue

@@ -118,12 +118,13 @@ def test_empty_topic_name_is_refused_for_missing_rights_first(alice):
     assert (produced(alice, ""), fetched(alice, "")) == (REFUSED, REFUSED)
 
 
-def branch(caller, source: str, name: str) -> int:
-    """The error of a CreateTopics request that makes a branch."""
+def branch(caller, source: str, name: str, *more_sources: str) -> int:
+    """The error of a CreateTopics request that makes a branch. more_sources: given besides."""
     new = messages.CreateTopicsRequest
     answer = caller.ask(api.CREATE_TOPICS, 7, new(timeout_ms=10_000, topics=[new.CreatableTopic(
         name=name, num_partitions=-1, replication_factor=-1,
-        configs=[new.CreatableTopicConfig(name=SOURCE, value=source)])]))
+        configs=[new.CreatableTopicConfig(name=SOURCE, value=value)
+                 for value in (source, *more_sources)])]))
     return answer.topics[0].error_code
 
 
@@ -135,6 +136,13 @@ def test_branch_is_refused_without_rights_to_read_its_source(ports, topic, alice
     allow(ports, rule(name, authorizer.CREATE),
           *(rule(topic, operation) for operation in rights))
     assert branch(alice, topic, name) == REFUSED
+
+
+def test_branch_with_two_sources_needs_rights_on_the_one_that_counts(ports, topic, alice):
+    name, readable = unique("branch"), unique("readable")
+    allow(ports, rule(name, authorizer.CREATE), rule(readable, authorizer.READ),
+          rule(readable, authorizer.DESCRIBE_CONFIGS))
+    assert branch(alice, readable, name, topic) == REFUSED
 
 
 def test_branch_needs_read_and_describe_configs_on_its_source(ports, topic, alice):
