@@ -15,6 +15,7 @@ from pylog.metadata.etcd_probe import (
     ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, probe,
 )
 from pylog.testing.ports import free_port
+from tests.clusters import until
 from tests.etcds import Etcds
 
 CLUSTER = "c" * 22
@@ -79,6 +80,8 @@ def test_a_probe_tells_members_waiting_nodes_and_strangers_apart(etcds):
 
 def test_a_member_that_hangs_counts_as_alive(etcds):
     etcds.start()
+    # A leader may be elected before the third member listens.
+    until(lambda: probe("127.0.0.1", etcds.hosts[2].peer_port).kind == MEMBERS)
     etcds.pause(3)
     assert probe("127.0.0.1", etcds.hosts[2].peer_port).kind == OTHER
     etcds.resume(3)
