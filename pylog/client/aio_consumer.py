@@ -290,8 +290,17 @@ class Consumer:
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
                      callback: Callable[..., Any] | None = None) -> None:
         """Without waiting; callback(offsets, error or None)."""
-        given = self._core.consumed() if offsets is None else offsets
+        given = self._core.committable() if offsets is None else offsets
         self._core.commit_in_background(given, callback)
+
+    def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
+                      ) -> None:
+        """With enable.auto.offset.store=false: later commits without offsets hold these.
+
+        Takes records that are processed, or offsets as commit() takes them. Does not wait.
+        Raises IllegalStateError, and stores nothing then, for a partition that is not assigned.
+        """
+        self._core.store(offsets)
 
     async def committed(self, partitions: Iterable[TopicPartition], timeout: float | None = None
                         ) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -2,7 +2,9 @@
 
 Owns: the order of commits, and what was committed automatically last.
 Invariants: (1) automatic commits hold only what earlier polls handed out, not what the application
-  may be at work on; (2) of commits of a partition the one that was asked for last counts.
+  may be at work on; (2) of commits of a partition the one that was asked for last counts; (3) with
+  enable.auto.offset.store=false, a commit without offsets holds only what store_offsets() stored,
+  and each stored offset once.
 Source: Kafka's consumer, for what each call means.
 """
 
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from pylog._native.columns import Record
 from pylog.client import callbacks, commits
 from pylog.client.arguments import several
 from pylog.client.cluster import Cluster
@@ -52,6 +55,7 @@ class Committing:
         self.polling = False
         self.closed = False
         self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
+        self._stores = settings["enable.auto.offset.store"]
         self._auto_s = settings.seconds("auto.commit.interval.ms")
         self._next_auto_s = time.monotonic() + self._auto_s
         self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -71,6 +75,35 @@ class Committing:
         found = {tp: state.stood(before) for tp, state in list(self.subscription.states.items())}
         return {tp: OffsetAndMetadata(offset, "", record_epoch)
                 for tp, (offset, record_epoch) in found.items() if offset is not None}
+
+    def committable(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets that a commit without offsets commits. Keeps (3).
+
+        before: leave out what the poll of that number and later ones returned."""
+        if self._stores:
+            return self.consumed(before)
+        found = {tp: (state.stored, state.stored_done)
+                 for tp, state in list(self.subscription.states.items())}
+        return {tp: stored for tp, (stored, done) in found.items()
+                if stored is not None and stored is not done}
+
+    def store(self, offsets: Any) -> None:
+        """Store offsets for later commits: all of them, or none. From any thread.
+
+        offsets: as commit() takes them, or one or more records, each of which is done with. Raises
+        IllegalStateError, TypeError, ValueError."""
+        self._check_open()
+        if self._stores:
+            raise IllegalStateError(
+                "offsets are stored automatically: set enable.auto.offset.store=false to store "
+                "them with store_offsets()")
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("stored offsets need group.id: nothing would commit them")
+        given = _after(offsets)
+        states = {tp: self.subscription.state(tp) for tp in given}
+        for tp, state in states.items():
+            # A new object, so that the same offset may be committed again after a later one.
+            state.stored = OffsetAndMetadata(*given[tp])
 
     def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions that a transaction has to commit."""
@@ -116,8 +149,10 @@ class Committing:
                      timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
         self._check_open()
-        given = self.consumed() if offsets is None else {
+        given = self.committable() if offsets is None else {
             TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        stored = {tp: (state, state.stored) for tp, state in self.subscription.states.items()
+                  if tp in given}
 
         self._commits = number = self._commits + 1
 
@@ -140,6 +175,10 @@ class Committing:
             await self.cluster.retry(attempt, timeout_s)
         except KafkaError as refused:
             failure = self._commit_failure(refused)
+        else:
+            for tp, (state, last) in stored.items():
+                if last is not None and last.offset <= given[tp].offset:
+                    state.stored_done = last
         for interceptor in self.interceptors:
             if failure is None and hasattr(interceptor, "on_commit"):
                 callbacks.call("an interceptor's on_commit", interceptor.on_commit, given)
@@ -195,7 +234,7 @@ class Committing:
         await self._done_with()
         try:
             # Keeps (1).
-            await self.commit(self.consumed(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
+            await self.commit(self.committable(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
         except KafkaError:
             pass
 
@@ -246,3 +285,23 @@ class Committing:
             return Identity(self.settings["group.id"], self.membership.member_id,
                             self.membership.generation)
         return Identity(self.settings["group.id"])
+
+
+def _after(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that follow one or more records; or offsets by partition, checked."""
+    if isinstance(given, Mapping):
+        found = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
+                 for tp, value in given.items()}
+        if any(value.offset < 0 for value in found.values()):
+            raise ValueError("an offset is not negative")
+        return found
+    records = [given] if isinstance(given, Record) else list(given)
+    made: dict[TopicPartition, OffsetAndMetadata] = {}
+    for record in records:
+        if not isinstance(record, Record):
+            raise TypeError(f"{record!r} cannot be stored: expected records, or offsets by "
+                            "partition such as {TopicPartition(topic, 0): 5}")
+        tp = TopicPartition(record.topic, record.partition)
+        if tp not in made or made[tp].offset <= record.offset:
+            made[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+    return made

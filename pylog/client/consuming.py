@@ -141,7 +141,9 @@ class Consuming(Committing):
         if not self._auto or now_s < self._next_auto_s:
             return None
         self._next_auto_s = now_s + self._auto_s
-        offsets = self.consumed()
+        offsets = self.committable()
+        if not self._stores:
+            return offsets or None
         return offsets if offsets and offsets != self._auto_committed else None
 
     async def attend(self, wait_s: float | None) -> None:

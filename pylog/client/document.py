@@ -109,6 +109,8 @@ _MEANINGS = {
                                      "have is used.",
     "enable.auto.commit": "Whether positions are committed in the background.",
     "auto.commit.interval.ms": "How often they are.",
+    "enable.auto.offset.store": "If false, commits without offsets, automatic ones included, hold "
+                                "only what `store_offsets` stored.",
     "auto.offset.reset": "Where to begin without a committed offset, or with one that is gone; "
                          "`by_duration:PT1H`: an hour before now (KIP-1106).",
     "isolation.level": "Whether records of open and aborted transactions are read.",

@@ -236,6 +236,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_poll_records: int
     partition_assignment_strategy: Any
     enable_auto_commit: bool
+    enable_auto_offset_store: bool
     auto_commit_interval_ms: int
     auto_offset_reset: str
     isolation_level: Literal["read_uncommitted", "read_committed"]
@@ -319,6 +320,7 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "max.poll.records": int,
     "partition.assignment.strategy": Any,
     "enable.auto.commit": bool,
+    "enable.auto.offset.store": bool,
     "auto.commit.interval.ms": int,
     "auto.offset.reset": str,
     "isolation.level": Literal["read_uncommitted", "read_committed"],

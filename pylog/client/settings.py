@@ -110,6 +110,7 @@ TABLE = (
     _row("max.poll.records", READERS, int, 500, 1, INT32_MAX),
     _row("partition.assignment.strategy", CONSUMER, list, ("range", "cooperative-sticky")),
     _row("enable.auto.commit", CONSUMER, bool, True),
+    _row("enable.auto.offset.store", CONSUMER, bool, True),
     _row("auto.commit.interval.ms", CONSUMER, int, 5_000, 0, INT32_MAX),
     _row("auto.offset.reset", CONSUMER, str, "latest", "earliest", "latest", "none",
          "by_duration:<duration>"),

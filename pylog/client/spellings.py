@@ -57,7 +57,7 @@ ASSIGNORS = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin",
 # Keeps (3): measurements, buffers and threads that are made otherwise here.
 WITHOUT_EFFECT = frozenset("""
     auto.include.jmx.reporter batch.num.messages broker.address.family broker.address.ttl
-    client.dns.lookup debug delivery.report.only.error enable.auto.offset.store
+    client.dns.lookup debug delivery.report.only.error
     enable.metrics.push enable.sparse.connections internal.termination.signal log.connection.close
     log.queue log.thread.name log_level metadata.recovery.rebootstrap.trigger.ms
     metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level

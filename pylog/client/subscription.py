@@ -17,7 +17,7 @@ from typing import Any
 from pylog.client.arguments import several
 from pylog.client.errors import IllegalStateError
 from pylog.client.metadata import Metadata
-from pylog.client.offsets import TopicPartition
+from pylog.client.offsets import OffsetAndMetadata, TopicPartition
 
 
 class PartitionState:
@@ -27,7 +27,8 @@ class PartitionState:
         "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
         "high_watermark", "kept", "last_stable_offset", "log_start_offset", "not_before_s",
         "partition", "paused", "poll", "position", "preferred", "preferred_until_s",
-        "record_epoch", "reset", "revoking", "source", "topic", "tp", "validate",
+        "record_epoch", "reset", "revoking", "source", "stored", "stored_done", "topic", "tp",
+        "validate",
     )
 
     def __init__(self, tp: TopicPartition, source: int):
@@ -55,6 +56,9 @@ class PartitionState:
         self.preferred_until_s = 0.0
         self.not_before_s = 0.0
         self.error: Exception | None = None
+        # What store_offsets() stored last, and the stored offset that was committed last.
+        self.stored: OffsetAndMetadata | None = None
+        self.stored_done: OffsetAndMetadata | None = None
 
     def move_to(self, offset: int, record_epoch: int = -1) -> None:
         """Go on at an offset. Keeps (2)."""

@@ -39,6 +39,12 @@ class Core:
     def consumed(self):
         return {A: "consumed"}
 
+    def committable(self):
+        return {A: "committable"}
+
+    def store(self, offsets):
+        self.heard.append(("store", offsets))
+
     def notify(self):
         self.heard.append(("notify", self.woken))
 
@@ -145,8 +151,13 @@ def test_a_member_has_an_id_in_its_group(face):
 def test_a_commit_without_waiting_is_of_the_positions_or_of_what_is_given(face):
     face.call("commit_async")
     face.call("commit_async", {}, "callback")
-    assert face.core.heard == [("commit_in_background", {A: "consumed"}, None),
+    assert face.core.heard == [("commit_in_background", {A: "committable"}, None),
                                ("commit_in_background", {}, "callback")]
+
+
+def test_offsets_are_stored_without_waiting(face):
+    assert face.made.store_offsets({A: 5}) is None
+    assert face.core.heard == [("store", {A: 5})]
 
 
 def test_a_wakeup_is_known_before_the_poll_is_woken(face):

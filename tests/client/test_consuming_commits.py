@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pylog._native.columns import Record
 from pylog.client.commits import Identity
 from pylog.client.committing import COMMIT_BEFORE_REVOKE_S
 from pylog.client.errors import (
@@ -417,3 +418,129 @@ def test_the_end_comes_in_time_and_lets_go_of_all(play):
         assert world.asked == [("take", []), "stop", "close"]
 
     play(steps, group_id="g")
+
+
+# Offsets that the application stores.
+
+STORES = {"group_id": "g", "enable_auto_offset_store": False}
+
+
+def test_only_stored_offsets_are_committed_and_each_once(play):
+    async def steps(world):
+        core = world.core
+        world.joined()
+        world.standing(p0=9, p1=9)
+        assert await core.commit(None) == {}
+        core.store({ONE: 5})
+        world.clock.now_s += 60
+        assert core.polled() == {ONE: AT_5}
+        assert await core.commit(None) == {ONE: AT_5}
+        assert await core.commit(None) == {}
+        world.clock.now_s += 60
+        assert core.polled() is None
+        core.store({ONE: 5, TWO: 9})
+        assert await core.commit(None) == {ONE: AT_5, TWO: AT_9}
+        assert core.consumed() == {ONE: AT_9, TWO: AT_9}
+
+    play(steps, **STORES)
+
+
+def test_stored_offsets_are_committed_before_partitions_go(play):
+    async def steps(world):
+        world.joined()
+        world.standing(p0=9)
+        world.core.polling = True
+        world.core.store({ONE: 5})
+        await world.core.commit_before_revoke()
+        assert commits_of(world) == [{ONE: AT_5}]
+
+    play(steps, **STORES)
+
+
+def test_a_stored_offset_waits_for_a_commit_that_succeeds(play):
+    async def steps(world):
+        world.joined()
+        world.standing(p0=9)
+        world.core.store({ONE: 5})
+        world.refusals = [KafkaError("no")]
+        with pytest.raises(KafkaError):
+            await world.core.commit(None)
+        assert world.core.committable() == {ONE: AT_5}
+
+    play(steps, **STORES)
+
+
+def test_a_stored_offset_does_not_undo_a_later_commit_of_a_higher_one(play):
+    async def steps(world):
+        world.joined()
+        world.standing(p0=9)
+        world.core.store({ONE: 5})
+        await world.core.commit({ONE: 9})
+        assert world.core.committable() == {}
+        world.core.store({ONE: 6})
+        await world.core.commit({ONE: 5})
+        assert world.core.committable() == {ONE: OffsetAndMetadata(6)}
+
+    play(steps, **STORES)
+
+
+def test_an_offset_of_an_earlier_assignment_is_not_committed(play):
+    async def steps(world):
+        world.standing(p0=5)
+        world.core.store({ONE: 5})
+        world.core.subscription.unsubscribe()
+        world.standing(p0=9)
+        assert world.core.committable() == {}
+
+    play(steps, **STORES)
+
+
+def test_records_store_the_offset_behind_the_last_one_of_each_partition(play):
+    async def steps(world):
+        world.standing(p0=5, p1=5)
+        records = [Record(topic="t", partition=partition, offset=offset, leader_epoch=3)
+                   for partition, offset in ((0, 5), (1, 7), (0, 8), (0, 6))]
+        world.core.store(iter(records))
+        assert world.core.committable() == {
+            ONE: OffsetAndMetadata(9, "", 3), TWO: OffsetAndMetadata(8, "", 3)}
+        world.core.store(records[0])
+        assert world.core.committable()[ONE].offset == 6
+
+    play(steps, **STORES)
+
+
+@pytest.mark.parametrize("offsets, failure, match", [
+    ({ONE: 6, OTHER: 6}, IllegalStateError, "u-0 is not assigned"),
+    ({ONE: -1}, ValueError, "not negative"), ({ONE: "6"}, TypeError, "is no offset"),
+    ({"t": 6}, TypeError, "is no partition"), ([6], TypeError, "cannot be stored"),
+])
+def test_offsets_that_cannot_be_stored_raise_and_store_nothing(play, offsets, failure, match):
+    async def steps(world):
+        world.standing(p0=5)
+        with pytest.raises(failure, match=match):
+            world.core.store(offsets)
+        assert world.core.committable() == {}
+
+    play(steps, **STORES)
+
+
+@pytest.mark.parametrize("settings, match", [
+    ({"group_id": "g"}, "enable.auto.offset.store=false"),
+    ({"enable_auto_offset_store": False}, "group.id"),
+])
+def test_offsets_are_stored_only_where_a_commit_would_hold_them(play, settings, match):
+    async def steps(world):
+        world.standing(p0=5)
+        with pytest.raises(IllegalStateError, match=match):
+            world.core.store({ONE: 5})
+
+    play(steps, **settings)
+
+
+def test_a_closed_consumer_stores_nothing(play):
+    async def steps(world):
+        world.core.closed = True
+        with pytest.raises(ClosedError):
+            world.core.store({})
+
+    play(steps, **STORES)

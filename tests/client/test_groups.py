@@ -108,6 +108,18 @@ def test_the_group_goes_on_where_a_member_committed(broker, join):
     assert collect(second, 70)[0].offset == 30
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_group_goes_on_where_a_member_stored_an_offset(broker, join, protocol):
+    topic, group = new_topic(broker), new_name("g")
+    put(broker, topic, rows(100))
+    first = join(group, [topic], enable_auto_offset_store=False, group_protocol=protocol)
+    found = collect(first, 100)
+    first.store_offsets(found[29])
+    first.close()   # Commits automatically.
+    second = join(group, [topic], group_protocol=protocol)
+    assert collect(second, 70)[0].offset == 30
+
+
 @pytest.mark.parametrize("member", [True, False], ids=["member", "assigned"])
 def test_close_waits_for_the_commits_in_the_background(broker, join, member):
     topic, group = new_topic(broker), new_name("g")
