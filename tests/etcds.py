@@ -60,6 +60,11 @@ class Etcds:
         process.kill()
         process.wait()
 
+    def move(self, node_id: int) -> str:
+        """Gives the member other ports for its next start; returns its directory."""
+        self.hosts[node_id - 1] = Host(node_id, "127.0.0.1", free_port(), free_port())
+        return str(self.root / f"etcd-{node_id}")
+
     def pause(self, node_id: int) -> None:
         self.processes[node_id].send_signal(signal.SIGSTOP)
 

@@ -9,6 +9,8 @@ Invariants:
       `absent_s` without interruption, and its peer address answered nothing in that time.
     quorum kept: one replacement at a time, and a majority of members answers before and after each
       change.
+    proven identity: a member's address changes only by the node that has its data, and only if
+      nothing answers at the old address.
     no early vote: a node without data starts a new cluster only with a majority that has no data.
 Source: etcd's runtime reconfiguration; etcd_network_active_peers of etcd's metrics.
 """
@@ -21,7 +23,7 @@ import logging
 from collections import namedtuple
 
 from pylog.log.errors import StartError
-from pylog.metadata import etcd_health, etcd_probe
+from pylog.metadata import etcd_health, etcd_probe, etcd_wal
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_probe import (
     ABSENT, MEMBERS, OTHER, RETURNING, WAITING, Listener, PortInUse, bind_address,
@@ -31,6 +33,7 @@ from pylog.metadata.threads import in_thread
 
 CALL_S = 2.0
 POLL_S = 0.2
+ADDRESS_POLL_S = 1.0
 OWN_PROBES_MAX = 5      # Of a process that answers nothing, before it counts as another one.
 PORT_WAIT_S = 10.0      # The etcd of a killed brokerd needs a while to end.
 LOCK_S = 30
@@ -118,6 +121,53 @@ class Joining:
                 break
             # The listener of this node is silent too while this event loop is busy.
         raise await in_thread(self._occupied, seen)
+
+    # ---- with data ------------------------------------------------------------------------------
+
+    async def publish_address(self, directory: str) -> None:
+        """Sets the peer address of this node's member to the configured one, once a majority of the
+        cluster answers. directory: etcd's, with the member's data."""
+        reason = ""
+        while True:
+            try:
+                await in_thread(self._publish_now, await in_thread(etcd_wal.identity, directory))
+                return
+            except NotYet as error:
+                if str(error) != reason:
+                    reason = str(error)
+                    log.warning("the etcd member of this node keeps its old address",
+                                extra={"reason": reason})
+            except (KeysError, Unknown, Unreachable, etcd_wal.WalError):
+                pass    # A cluster that starts does not answer yet.
+            await asyncio.sleep(ADDRESS_POLL_S)
+
+    def _publish_now(self, own: etcd_wal.Identity) -> None:
+        """Raises NotYet: "proven identity", KeysError, Unknown, Unreachable."""
+        client = self._connect([_client(host) for host in self._others])
+        try:
+            # A read through the quorum first: the member list of one member alone may be old.
+            client.get(self._policy.prefix + "cluster.id")
+            answer = client.read("cluster/member/list", {})
+            members = answer.get("members", [])
+            found = next((row for row in members if int(row["ID"]) == own.member_id), None)
+            url = self._url(self._own)
+            # Another cluster, or a removed member: its etcd ends with an error.
+            if int(answer["header"]["cluster_id"]) != own.cluster_id or found is None \
+                    or found["peerURLs"] == [url]:
+                return
+            for old in found["peerURLs"]:
+                host, port = _split(old)
+                if (host, port) != (self._own.host, self._own.peer_port) \
+                        and etcd_probe.probe(host, port, self._context).kind != ABSENT:
+                    raise NotYet(f"a process still answers at {old}: stop it, and do not start "
+                                 "the copied directory on two machines")
+            with member_lock(client, self._policy.prefix, members, member_name(self._own.node_id)):
+                client.change("cluster/member/update", {"ID": found["ID"], "peerURLs": [url]})
+            log.warning("the etcd member of this node has a new address",
+                        extra={"member": hexadecimal(own.member_id), "address": url,
+                               "before": ",".join(found["peerURLs"])})
+        finally:
+            client.close()
 
     # ---- without data ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ Source: etcd's flags; etcd's tuning guide (heartbeats of a LAN).
 
 import asyncio
 import ctypes
+import functools
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ import shutil
 import signal
 from collections import namedtuple
 
+from pylog import supervisor
 from pylog.log.errors import StartError
 from pylog.metadata.etcd_joining import NEW, Joining, Policy
 from pylog.metadata.etcd_probe import bind_address
@@ -71,23 +73,33 @@ class Member:
         self.failure: StartError | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task | None = None
+        self._moving: asyncio.Task | None = None
 
     @property
     def pid(self) -> int | None:
         """The process's id while it runs."""
         return self._process.pid if self._process is not None else None
 
+    @property
+    def _has_data(self) -> bool:
+        return os.path.isdir(os.path.join(self._directory, "member"))
+
     def start(self) -> None:
         """Starts it on the running loop, and keeps it running until stop()."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        loop = asyncio.get_running_loop()
+        if self._has_data:
+            self._moving = loop.create_task(supervisor.restarting(
+                "etcd", functools.partial(self._joining.publish_address, self._directory)))
+        self._task = loop.create_task(self._keep())
 
     async def stop(self) -> None:
         """Ends the process; it hands leadership over first."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        tasks = [task for task in (self._moving, self._task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._moving = self._task = None
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -124,7 +136,7 @@ class Member:
     async def _arguments(self) -> list[str]:
         """Returns etcd's command line, once it may start. Keeps (4). Raises StartError."""
         state = NEW
-        if os.path.isdir(os.path.join(self._directory, "member")):
+        if self._has_data:
             await self._joining.check_address()
         else:
             state = await self._joining.state()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pylog.log.errors import StartError
-from pylog.metadata import etcd_joining
+from pylog.metadata import etcd_joining, etcd_wal
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, Policy
 from pylog.metadata.etcd_probe import (
@@ -173,6 +173,59 @@ def test_a_member_is_not_replaced_by_a_node_that_its_address_does_not_lead_to(et
     with pytest.raises(StartError, match="does not lead to this process"):
         asyncio.run(joining(etcds, 2, bind="127.0.0.9", wait_s=3).state())
     assert ids(etcds) == before
+
+
+@pytest.mark.slow
+def test_a_member_with_a_new_address_rejoins_with_its_data(etcds):
+    etcds.start()
+    named(etcds)
+    before = ids(etcds)
+    etcds.kill(2)
+    directory = etcds.move(2)
+    etcds.start_member(2)
+    asyncio.run(asyncio.wait_for(joining(etcds, 2, CLUSTER).publish_address(directory), 30))
+    assert ids(etcds) == before
+    etcds.kill(1)                # With the third alone there would be no majority.
+    client = Etcd([etcds.addresses[1]], timeout_s=20)
+    assert client.get("/pylog/cluster.id").value == CLUSTER.encode()
+    urls = {row["name"]: row["peerURLs"]
+            for row in client.read("cluster/member/list", {})["members"]}
+    assert urls["node-2"] == [f"http://127.0.0.1:{etcds.hosts[1].peer_port}"]
+    client.close()
+
+
+@pytest.mark.slow
+def test_a_member_that_answers_keeps_its_address(etcds, caplog):
+    etcds.start()
+    named(etcds)
+    directory = etcds.move(2)
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(asyncio.wait_for(joining(etcds, 2, CLUSTER).publish_address(directory), 3))
+    assert "keeps its old address" in caplog.text
+    client = Etcd([etcds.addresses[0]], timeout_s=20)
+    urls = [url for row in client.read("cluster/member/list", {})["members"]
+            for url in row["peerURLs"]]
+    assert f"http://127.0.0.1:{etcds.hosts[1].peer_port}" not in urls
+    client.close()
+
+
+def test_a_directory_names_its_member_and_cluster(etcds):
+    etcds.start()
+    found = etcd_wal.identity(str(etcds.root / "etcd-1"))
+    assert str(found.member_id) in ids(etcds)
+    client = Etcd(etcds.addresses, timeout_s=5)
+    header = client.read("cluster/member/list", {})["header"]
+    assert int(header["cluster_id"]) == found.cluster_id
+    client.close()
+
+
+@pytest.mark.parametrize("head", [b"", b"\xff" * 64, bytes(64), b"\x04" + bytes(7) + b"\x1a\xff"])
+def test_a_damaged_directory_has_no_identity(tmp_path, head):
+    folder = tmp_path / "member" / "wal"
+    folder.mkdir(parents=True)
+    (folder / "0-0.wal").write_bytes(head)
+    with pytest.raises(etcd_wal.WalError):
+        etcd_wal.identity(str(tmp_path))
 
 
 def test_a_node_of_another_cluster_is_refused(etcds):

@@ -24,6 +24,9 @@ class Joining:
     async def check_address(self):
         self.calls.append("check_address")
 
+    async def publish_address(self, directory):
+        self.calls.append(f"publish_address {directory}")
+
     async def state(self):
         self.calls.append("state")
         if isinstance(self.outcome, Exception):
@@ -228,3 +231,19 @@ def test_a_secured_member_asks_everybody_for_a_certificate():
             "--trusted-ca-file=ca.pem", "--key-file=key.pem"} <= set(flags)
     assert "--listen-peer-urls=https://[::3]:32" in flags
     assert not any("http://" in flag for flag in flags)
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+def test_only_a_member_with_data_publishes_its_address(monkeypatch, tmp_path, has_data):
+    made = member(tmp_path)
+    if has_data:
+        (tmp_path / "etcd" / "member").mkdir(parents=True)
+
+    async def go(loop):
+        monkeypatch.setattr(made, "_keep", lambda: asyncio.sleep(0))
+        made.start()
+        await asyncio.sleep(1)
+        await made.stop()
+
+    run(go)
+    assert made._joining.calls == [f"publish_address {tmp_path / 'etcd'}"] * has_data
