@@ -1,7 +1,7 @@
-/* Assertions of two prices. assert: on in every build, for what costs nothing measurable.
- * assert_slow: on in the sanitized builds (make asan, make tsan), for what walks a list or reads
- * memory that the code does not read anyway. Neither is given bytes of a disk or a socket that
- * nobody has checked: those get an error. */
+/* Two kinds of assertions. assert is enabled in every build, for checks without measurable cost.
+ * assert_slow is enabled in sanitizer builds (make asan, make tsan), for checks that walk a list
+ * or read memory that the code does not read otherwise. Never assert anything about bytes from a
+ * disk or a socket before they have been validated: invalid bytes return an error. */
 #ifndef PYLOG_ASSERTION_H
 #define PYLOG_ASSERTION_H
 
@@ -12,7 +12,7 @@
 #define assert_slow(fact) assert(fact)
 #else
 #define ASSERT_SLOW 0
-/* Compiled, so that it stays right, and left out. */
+/* Compiled so that it stays valid, but never executed. */
 #define assert_slow(fact) ((void)sizeof(fact))
 #endif
 

@@ -1,5 +1,5 @@
-/* The batch as a whole: header, checksum, a producer's rules, stamps, look-ups by time. The records
- * are records.c's. */
+/* The batch as a whole: header, checksum, rules for producers, stamps, search by time. records.c
+ * reads the records. */
 #include "format/batch.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "format/varint.h"
 
 enum {
-    LEGACY_LENGTH_MIN = 14, /* what a message of magic 0 has after its length: Kafka's least */
+    LEGACY_LENGTH_MIN = 14, /* bytes of a magic 0 message after its length: Kafka's minimum */
     HEADER_UP_TO_MAGIC_BYTES = BATCH_MAGIC_AT + 1
 };
 
@@ -87,7 +87,7 @@ int batch_parse(const uint8_t *p, size_t len, struct batch_header *h) {
     if (h->magic != 2) {
         return h->magic == 0 || h->magic == 1 ? BATCH_E_OLD_MAGIC : BATCH_E_MAGIC;
     }
-    /* The least of a magic 2 batch is more; Kafka looks at the magic first. */
+    /* The minimum for magic 2 is larger, but Kafka checks the magic first. */
     if (h->batch_length < BATCH_HEADER_BYTES - BATCH_LOG_OVERHEAD ||
         h->batch_length > INT32_MAX - BATCH_LOG_OVERHEAD) {
         return BATCH_E_LENGTH;
@@ -127,8 +127,8 @@ int batch_inflate_error(int error) {
     }
 }
 
-/* Feeds the batch's records, inflated if need be. 0, 1 (stopped early), or an error; *inflated
- * counts what was fed. */
+/* Feeds the batch's records, decompressed if necessary. Returns 0, 1 (stopped early) or an
+ * error; *inflated counts the bytes fed. */
 static int batch_feed(const uint8_t *p, const struct batch_header *h, uint64_t inflated_max,
                       struct inflater *in, struct records *records, int64_t *inflated) {
     const uint8_t *payload = p + BATCH_HEADER_BYTES;
@@ -160,7 +160,7 @@ static int batch_feed(const uint8_t *p, const struct batch_header *h, uint64_t i
     }
 }
 
-/* What the header alone tells, in Kafka's order. */
+/* Checks that need only the header, in Kafka's order. */
 static int batch_check_header(const struct batch_header *h, const struct batch_rules *rules) {
     if (batch_codec(h) > CODEC_ZSTD) {
         return BATCH_E_CODEC;
@@ -174,7 +174,7 @@ static int batch_check_header(const struct batch_header *h, const struct batch_r
     if (h->producer_id > -1 && h->base_sequence < 0) {
         return BATCH_E_SEQUENCE;
     }
-    /* With CreateTime Kafka looks at the times of the records only, if they have any. */
+    /* With CreateTime, Kafka checks only the timestamps of records, if any. */
     if ((h->attributes & BATCH_LOG_APPEND_TIME) &&
         (rules->log_append_time || h->max_timestamp == -1)) {
         return BATCH_E_APPEND_TIME;
@@ -192,7 +192,7 @@ static int batch_check_records(const uint8_t *p, const struct batch_rules *rules
             return BATCH_E_COUNT;
         }
     } else if (records_bytes_min > inflated_max) {
-        return BATCH_E_INFLATE_MAX; /* known before a byte is inflated */
+        return BATCH_E_INFLATE_MAX; /* detected before any byte is decompressed */
     }
     struct records records;
     records_begin(&records, RECORDS_CHECK, h, rules);
@@ -270,7 +270,7 @@ int batch_marker(const uint8_t *p, const struct batch_header *h, int32_t *coordi
     const uint8_t *at = p + BATCH_HEADER_BYTES, *end = p + batch_bytes(h);
     int64_t value, len;
     if (batch_codec(h) != CODEC_NONE || at >= end) return -1;
-    /* Length, attributes, the deltas of time and offset, and the key's length. */
+    /* Length, attributes, timestamp and offset deltas, and the key's length. */
     if ((at = varint_get(at, end, VARINT_BYTES_MAX, &value)) == NULL || at >= end ||
         (at = varint_get(at + 1, end, VARLONG_BYTES_MAX, &value)) == NULL ||
         (at = varint_get(at, end, VARINT_BYTES_MAX, &value)) == NULL ||
@@ -283,7 +283,7 @@ int batch_marker(const uint8_t *p, const struct batch_header *h, int32_t *coordi
     return type;
 }
 
-/* A batch from the disk: no rules, but nothing is believed that the bytes do not show. */
+/* A batch from disk: producer rules do not apply, but every length is verified. */
 static int batch_search(const uint8_t *p, const struct batch_header *h, struct inflater *in,
                         struct records *records) {
     int64_t inflated;

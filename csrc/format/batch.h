@@ -1,7 +1,8 @@
 /* Record batches of magic 2 in place (KIP-98): parse, check, stamp, search, re-encode.
  *
- * A header of 61 bytes, big-endian (enum batch_position), then the records. The checksum, CRC-32C,
- * covers everything from the attributes on: base offset and leader epoch lie outside it. */
+ * A header of 61 bytes, big-endian (enum batch_position), then the records. The checksum,
+ * CRC-32C, covers everything from the attributes on. Base offset and leader epoch are outside
+ * it. */
 #ifndef PYLOG_BATCH_H
 #define PYLOG_BATCH_H
 
@@ -11,14 +12,14 @@
 
 #include "format/compress.h"
 
-/* Where each field of the header begins, by Kafka's names. */
+/* Offsets of the header fields, with Kafka's names. */
 enum batch_position {
     BATCH_BASE_OFFSET_AT = 0,
     BATCH_LENGTH_AT = 8,
     BATCH_LEADER_EPOCH_AT = 12,
     BATCH_MAGIC_AT = 16,
     BATCH_CRC_AT = 17,
-    BATCH_ATTRIBUTES_AT = 21, /* the first byte that the checksum covers */
+    BATCH_ATTRIBUTES_AT = 21, /* first byte that the checksum covers */
     BATCH_LAST_OFFSET_DELTA_AT = 23,
     BATCH_BASE_TIMESTAMP_AT = 27,
     BATCH_MAX_TIMESTAMP_AT = 35,
@@ -29,10 +30,10 @@ enum batch_position {
 };
 
 enum {
-    BATCH_LOG_OVERHEAD = 12, /* bytes before what batchLength counts */
+    BATCH_LOG_OVERHEAD = 12, /* bytes before the part that batchLength counts */
     BATCH_HEADER_BYTES = 61,
-    BATCH_BYTES_MAX = 1 << 30, /* the whole; what is longer is no batch, to writers and readers */
-    BATCH_BAD_RECORDS_MAX = 32 /* record errors that one answer names */
+    BATCH_BYTES_MAX = 1 << 30, /* largest batch, in bytes; readers and writers reject longer ones */
+    BATCH_BAD_RECORDS_MAX = 32 /* record errors that one response lists */
 };
 
 enum batch_attribute {
@@ -50,20 +51,20 @@ enum batch_error {
     BATCH_E_OLD_MAGIC = -4, /* magic 0 or 1 */
     BATCH_E_CRC = -5,
     BATCH_E_COUNT = -6,        /* record count, last offset delta and records disagree */
-    BATCH_E_RECORD = -7,       /* a record's structure is broken */
+    BATCH_E_RECORD = -7,       /* a record's structure is invalid */
     BATCH_E_KEY = -8,          /* records without key where a key is required: bad_records */
     BATCH_E_TIMESTAMP = -9,    /* outside message.timestamp.{before,after}.max.ms: bad_records */
     BATCH_E_CODEC = -10,       /* codec id above 4 */
-    BATCH_E_INFLATE = -11,     /* compressed bytes that do not inflate */
-    BATCH_E_INFLATE_MAX = -12, /* inflated size over the cap */
+    BATCH_E_INFLATE = -11,     /* compressed bytes that cannot be decompressed */
+    BATCH_E_INFLATE_MAX = -12, /* decompressed size over the limit */
     BATCH_E_TOO_LARGE = -13,   /* whole batch over max.message.bytes or BATCH_BYTES_MAX */
-    BATCH_E_CONTROL = -14,     /* control bit from a client */
+    BATCH_E_CONTROL = -14,     /* control bit in a client's batch */
     BATCH_E_SEQUENCE = -15,    /* producer id without sequence */
     BATCH_E_BASE_OFFSET = -16, /* a producer's base offset is not 0 */
-    BATCH_E_MANY = -17,        /* more than one batch, or bytes after it */
+    BATCH_E_MANY = -17,        /* more than one batch, or trailing bytes */
     BATCH_E_EMPTY = -18,       /* no records at all */
     BATCH_E_MEMORY = -19,
-    BATCH_E_APPEND_TIME = -20 /* a producer set the bit of LogAppendTime */
+    BATCH_E_APPEND_TIME = -20 /* LogAppendTime bit set by a producer */
 };
 
 /* Kafka's error code for a batch_error (2, 10, 32, 76, 87 ...), and
@@ -79,8 +80,8 @@ struct batch_header {
     int8_t magic;
 };
 
-/* Wraps where damaged bytes would overflow: a caller that reads back from a disk compares it with
- * what it knows. */
+/* Wraps around if damaged bytes would overflow. Callers that read from disk compare the result
+ * with the expected offset. */
 static inline int64_t batch_last_offset(const struct batch_header *h) {
     return (int64_t)((uint64_t)h->base_offset + (uint64_t)(int64_t)h->last_offset_delta);
 }
@@ -91,81 +92,82 @@ static inline int batch_codec(const struct batch_header *h) {
     return h->attributes & BATCH_CODEC_MASK;
 }
 
-/* Reads the header. 0, or BATCH_E_SHORT (fewer than 61 bytes), _LENGTH, _MAGIC, _OLD_MAGIC,
- * _TOO_LARGE. Does not look at the CRC, nor whether the whole batch is there. */
+/* Reads the header. Returns 0, or BATCH_E_SHORT (fewer than 61 bytes), _LENGTH, _MAGIC,
+ * _OLD_MAGIC, _TOO_LARGE. Does not check the CRC, nor whether the whole batch is present. */
 int batch_parse(const uint8_t *p, size_t len, struct batch_header *h);
 
-/* Compares the CRC of the whole batch at `p` (batch_bytes(h) must be readable). 0 or BATCH_E_CRC.
- */
+/* Verifies the CRC of the whole batch at `p` (batch_bytes(h) must be readable). Returns 0 or
+ * BATCH_E_CRC. */
 int batch_check_crc(const uint8_t *p, const struct batch_header *h);
 
-/* What a producer's batch must obey; constant per topic but for now_ms. */
+/* Rules for a producer's batch; constant per topic except for now_ms. */
 struct batch_rules {
     int64_t now_ms;
-    int64_t timestamp_before_max_ms, timestamp_after_max_ms; /* checked only for CreateTime */
+    int64_t timestamp_before_max_ms, timestamp_after_max_ms; /* checked only with CreateTime */
     int64_t inflated_bytes_max;
     int32_t batch_bytes_max; /* max.message.bytes */
     bool key_required;       /* cleanup.policy has compact */
-    bool log_append_time;    /* timestamps are the broker's: not checked */
-    bool walk_records;       /* records.validate.enable; false trusts the CRC */
+    bool log_append_time;    /* the broker sets timestamps: not checked */
+    bool walk_records;       /* records.validate.enable; false relies on the CRC */
 };
 
 struct batch_summary {
     struct batch_header header;
-    int64_t max_timestamp; /* over the records, when walked and CreateTime; else the header's */
+    int64_t max_timestamp; /* from the records if walked, with CreateTime; else the header's */
     int64_t inflated_bytes;
     int32_t
-        max_timestamp_delta;  /* offset delta of the first record that has it; -1 when not known */
-    int32_t bad_record_count; /* indexes in bad_records, at most BATCH_BAD_RECORDS_MAX */
+        max_timestamp_delta;  /* offset delta of the first record with max_timestamp; -1: unknown */
+    int32_t bad_record_count; /* number of indexes in bad_records, at most BATCH_BAD_RECORDS_MAX */
     int32_t bad_records[BATCH_BAD_RECORDS_MAX];
 };
 
 /* Checks the record set of one partition of a Produce request: exactly one batch, its CRC, its
- * records. `in` may be NULL when walk_records is false. 0 and *out, or a batch_error (header and
- * bad_records are then set as far as they are known). Order of checks as Kafka's, so that the same
- * damage gets the same code. */
+ * records. `in` may be NULL if walk_records is false. Returns 0 and *out, or a batch_error
+ * (header and bad_records are then set as far as known). The checks have Kafka's order, so that
+ * the same damage gets the same code. */
 int batch_check(const uint8_t *p, size_t len, const struct batch_rules *rules, struct inflater *in,
                 struct batch_summary *out);
 
-/* Stamps what the leader decides; both fields lie outside the checksum. */
+/* Writes the fields that the leader decides; both are outside the checksum. */
 void batch_stamp(uint8_t *p, int64_t base_offset, int32_t leader_epoch);
 
 /* LogAppendTime: sets the attribute bit and maxTimestamp, recomputes the CRC. */
 void batch_stamp_append_time(uint8_t *p, size_t len, int64_t now_ms);
 
-/* CreateTime: makes maxTimestamp what the records say (batch_summary.max_timestamp, when walked)
- * and clears the LogAppendTime bit, as Kafka does. True, and a new CRC, when a producer's header
- * said otherwise. */
+/* CreateTime: sets maxTimestamp to the records' maximum (batch_summary.max_timestamp, if walked)
+ * and clears the LogAppendTime bit, as Kafka does. Returns true, with a new CRC, if the
+ * producer's header differed. */
 bool batch_stamp_max_timestamp(uint8_t *p, size_t len, int64_t max_timestamp);
 
-/* The batch_error for a compress_error. */
+/* Converts a compress_error to a batch_error. */
 int batch_inflate_error(int error);
 
-/* The first record with offset >= from_offset and timestamp >= target. 1 found, 0 none, negative
- * batch_error. */
+/* Finds the first record with offset >= from_offset and timestamp >= target. Returns 1 (found),
+ * 0 (none) or a negative batch_error. */
 int batch_find_timestamp(const uint8_t *p, size_t len, int64_t target_ms, int64_t from_offset,
                          struct inflater *in, int64_t *offset, int64_t *timestamp_ms);
 
-/* The first record that has the batch's greatest timestamp. As above. */
+/* Finds the first record with the batch's greatest timestamp. Returns as above. */
 int batch_find_max_timestamp(const uint8_t *p, size_t len, struct inflater *in, int64_t *offset,
                              int64_t *timestamp_ms);
 
-/* Of a control batch: the type of its marker (0 an abort, 1 a commit), and its coordinator's epoch
- * where it says one. -1: it holds none. */
+/* Of a control batch: returns the type of its marker (0 abort, 1 commit) and the coordinator's
+ * epoch if present; -1 if it has no marker. */
 int batch_marker(const uint8_t *p, const struct batch_header *h, int32_t *coordinator_epoch);
 
-/* The inflated records of the whole batch at `p`. *out is malloc'd (NULL when there are none) and
+/* Decompresses all records of the batch at `p`. *out is malloc'd (NULL without records) and
  * grows only as output arrives. */
 int batch_inflate(const uint8_t *p, const struct batch_header *h, uint64_t inflated_bytes_max,
                   struct inflater *in, uint8_t **out, size_t *out_len);
 
-/* A batch of `header` (61 bytes; its length, codec bits and CRC are set here) and plain records,
- * deflated with `codec`. */
+/* Builds a batch from `header` (61 bytes; sets length, codec bits and CRC) and plain records,
+ * compressed with `codec`. */
 int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *plain,
                    size_t plain_len, uint8_t **out, size_t *out_len);
 
-/* Re-encodes a batch with another codec (CODEC_NONE: plain), same records, CRC recomputed. *out is
- * malloc'd. 0 or error: BATCH_E_TOO_LARGE when it would be longer than bytes_max. */
+/* Re-encodes a batch with another codec (CODEC_NONE: plain), with the same records and a new
+ * CRC. *out is malloc'd. Returns 0 or an error: BATCH_E_TOO_LARGE if it would be longer than
+ * bytes_max. */
 int batch_recompress(const uint8_t *p, size_t len, int codec, int level, int64_t inflated_bytes_max,
                      size_t bytes_max, struct inflater *in, uint8_t **out, size_t *out_len);
 

@@ -1,6 +1,6 @@
-/* Big-endian integers and Kafka's varints over borrowed bytes. Everything is inline and bounds are
- * the caller's, except in `struct cursor`, which checks each read and goes bad (p == NULL) instead
- * of past the end. */
+/* Big-endian integers and Kafka's varints over borrowed bytes. All functions are inline. Callers
+ * check bounds, except with `struct cursor`, which checks each read and becomes invalid (p ==
+ * NULL) instead of reading past the end. */
 #ifndef PYLOG_BYTES_H
 #define PYLOG_BYTES_H
 
@@ -43,8 +43,8 @@ static inline void put_i16(uint8_t *p, int16_t v) { put_u16(p, (uint16_t)v); }
 static inline void put_i32(uint8_t *p, int32_t v) { put_u32(p, (uint32_t)v); }
 static inline void put_i64(uint8_t *p, int64_t v) { put_u64(p, (uint64_t)v); }
 
-/* An unsigned LEB128 of at most `bytes_max` bytes. Returns the bytes used, 0 when it is cut short
- * or too long. */
+/* Reads an unsigned LEB128 of at most `bytes_max` bytes. Returns the bytes used, or 0 if it is
+ * truncated or too long. */
 static inline size_t get_uvarint(const uint8_t *p, const uint8_t *end, size_t bytes_max,
                                  uint64_t *v) {
     uint64_t out = 0;
@@ -77,8 +77,8 @@ static inline size_t uvarint_bytes(uint64_t v) {
 static inline int64_t zigzag_decode(uint64_t v) { return (int64_t)(v >> 1) ^ -(int64_t)(v & 1); }
 static inline uint64_t zigzag_encode(int64_t v) { return ((uint64_t)v << 1) ^ (uint64_t)(v >> 63); }
 
-/* A reader over one message. After a read past the end `p` is NULL and every later read gives zero.
- */
+/* A reader over one message. After a read past the end, `p` is NULL and every later read returns
+ * zero. */
 struct cursor {
     const uint8_t *p, *end;
 };

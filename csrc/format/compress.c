@@ -1,10 +1,10 @@
-/* Streams of Kafka's five codecs, decoded piece by piece into one reused window.
+/* Decodes streams of Kafka's five codecs, chunk by chunk, into one reused window.
  *
- * gzip: RFC 1952 members one after the other, through ISA-L. lz4: one LZ4 frame of independent
- * blocks (Kafka's Java reader knows no other). zstd: frames as in RFC 8878. snappy: either
- * snappy-java's framing (magic, two versions, then blocks each behind an int32 length) or one bare
- * block. A snappy block has no inner stream: it is decoded whole, after its claim was held against
- * what so few bytes can expand to. */
+ * gzip: RFC 1952 members in sequence, with ISA-L. lz4: one LZ4 frame of independent blocks
+ * (Kafka's Java reader supports no other). zstd: frames as in RFC 8878. snappy: either
+ * snappy-java's framing (magic, two versions, then blocks, each after an int32 length) or one
+ * bare block. A snappy block cannot be streamed: it is decoded in one piece, after its declared
+ * size has been checked against the most that its bytes can expand to. */
 #include "format/compress.h"
 
 #include <isa-l/igzip_lib.h>
@@ -20,9 +20,9 @@
 enum {
     INFLATER_WINDOW_BYTES = 128 * 1024, /* one zstd block, two lz4 blocks */
     INFLATER_KEEP_BYTES_MAX =
-        4 * 1024 * 1024, /* a larger buffer or zstd state is given back after its stream */
+        4 * 1024 * 1024, /* a larger buffer or zstd state is freed after its stream */
     INFLATER_UNPROVEN_BYTES_MAX =
-        1024 * 1024, /* a snappy claim above this is proven by a dry run before memory is taken */
+        1024 * 1024, /* for a larger declared size, a dry run comes before the allocation */
     ZSTD_WINDOW_LOG_MAX = 27,
     LZ4_BAD_FRAME_BYTES_MIN = 7,
     XERIAL_HEADER_BYTES = 16,
@@ -36,7 +36,7 @@ struct inflater {
     bool xerial;
     const uint8_t *src, *end;
     uint64_t out_left;
-    uint8_t *window; /* INFLATER_WINDOW_BYTES, or more while a snappy block needs it */
+    uint8_t *window; /* INFLATER_WINDOW_BYTES, or more while decoding a snappy block */
     size_t window_bytes;
     struct inflate_state *gzip;
     LZ4F_dctx *lz4;
@@ -58,8 +58,8 @@ void inflater_free(struct inflater *in) {
     free(in);
 }
 
-/* What an earlier stream left behind beyond the usual: nothing may stay large because of one odd
- * batch. */
+/* Frees what an earlier stream allocated above the usual size, so that one unusual batch does
+ * not keep memory. */
 static void inflater_shrink(struct inflater *in) {
     if (in->window_bytes > INFLATER_KEEP_BYTES_MAX) {
         free(in->window);
@@ -92,13 +92,13 @@ static int gzip_begin(struct inflater *in) {
     isal_inflate_init(in->gzip);
     in->gzip->crc_flag = ISAL_GZIP;
     in->gzip->next_in =
-        (uint8_t *)(uintptr_t)in->src; /* read only; the library's field lacks const */
+        (uint8_t *)(uintptr_t)in->src; /* only read; the library's field lacks const */
     in->gzip->avail_in = (uint32_t)(in->end - in->src);
     return in->src == in->end ? COMPRESS_E_CORRUPT : 0;
 }
 
-/* Kafka's Java reader refuses linked blocks, unknown versions and reserved bits: no consumer must
- * ever get such a frame. */
+/* Kafka's Java reader rejects linked blocks, unknown versions and reserved bits. Consumers must
+ * never receive such a frame. */
 static int lz4_begin(struct inflater *in) {
     if (in->end - in->src < LZ4_BAD_FRAME_BYTES_MIN) {
         return COMPRESS_E_CORRUPT;
@@ -131,7 +131,8 @@ static int zstd_begin(struct inflater *in) {
     return in->src == in->end ? COMPRESS_E_CORRUPT : 0;
 }
 
-/* Past snappy-java's header, of which it refuses versions below 1. 1, or 0 when there is none. */
+/* Skips snappy-java's header; versions below 1 are rejected, as by snappy-java. Returns 1, or 0
+ * without a header. */
 static int xerial_header(struct inflater *in) {
     size_t len = (size_t)(in->end - in->src);
     if (len < sizeof XERIAL_MAGIC || memcmp(in->src, XERIAL_MAGIC, sizeof XERIAL_MAGIC) != 0) {
@@ -181,8 +182,8 @@ int inflater_begin(struct inflater *in, int codec, const uint8_t *src, size_t le
     return rc;
 }
 
-/* Each of the following puts the next bytes into the window: how many (0: only at the end, then
- * done is set), or an error. */
+/* Each of the following functions writes the next bytes to the window and returns their number
+ * (0 only at the end, with done set) or an error. */
 
 static int64_t gzip_next(struct inflater *in) {
     struct inflate_state *state = in->gzip;
@@ -198,12 +199,12 @@ static int64_t gzip_next(struct inflater *in) {
         if (state->block_state == ISAL_BLOCK_FINISH) {
             uint32_t left = state->avail_in;
             const uint8_t *at = state->next_in;
-            /* Bytes behind the stream that begin no other stream are padding: Java ignores them. */
+            /* Trailing bytes that do not start another stream are padding: Java ignores them. */
             if (left < 2 || at[0] != 0x1f || at[1] != 0x8b) {
                 in->done = true;
                 return (int64_t)made;
             }
-            /* The init clears the whole state; the output stays valid because it lies in the
+            /* The init clears the whole state; the output stays valid because it is in the
              * window. */
             in->src = at;
             if (gzip_begin(in) < 0) {
@@ -211,7 +212,7 @@ static int64_t gzip_next(struct inflater *in) {
                 return (int64_t)made;
             }
         } else if (made == 0 && state->avail_in == in_before) {
-            return COMPRESS_E_CORRUPT; /* cut short: neither input nor output moves */
+            return COMPRESS_E_CORRUPT; /* truncated: neither input nor output advances */
         }
         if (made > 0) {
             return (int64_t)made;
@@ -228,7 +229,7 @@ static int64_t lz4_next(struct inflater *in) {
         }
         in->src += used;
         if (hint == 0) {
-            /* Java reads one frame and ignores the bytes behind it. */
+            /* Java reads one frame and ignores trailing bytes. */
             in->done = true;
             return (int64_t)made;
         }
@@ -259,12 +260,12 @@ static int64_t zstd_next(struct inflater *in) {
             return (int64_t)output.pos;
         }
         if (input.pos == in_before) {
-            return COMPRESS_E_CORRUPT; /* cut short */
+            return COMPRESS_E_CORRUPT; /* truncated */
         }
     }
 }
 
-/* The most that n bytes of snappy can expand to: its densest element makes 64 bytes of 3. */
+/* The most that n bytes of snappy can expand to: the densest element produces 64 bytes from 3. */
 static uint64_t snappy_expansion_max(size_t n) {
     return (uint64_t)n * 64 / 3 + 64;
 }
@@ -299,7 +300,7 @@ static int64_t snappy_next(struct inflater *in) {
     }
     while (in->src < in->end) {
         size_t left = (size_t)(in->end - in->src);
-        int again = xerial_header(in); /* one stream behind the other, as snappy-java reads them */
+        int again = xerial_header(in); /* concatenated streams, as snappy-java reads them */
         if (again == 1) {
             continue;
         }

@@ -1,8 +1,8 @@
-/* CRC-32C by ISA-L, which picks PCLMULQDQ or SSE4.2 loops by CPUID when first called; of short data
- * by SSE4.2's own instruction; and by slicing-by-8 tables.
+/* CRC-32C with ISA-L, which chooses PCLMULQDQ or SSE4.2 loops by CPUID on the first call; for
+ * short data with SSE4.2's crc32 instruction; and as a fallback with slicing-by-8 tables.
  *
- * Slicing: eight table look-ups fold eight bytes at once; table k holds the remainder of a byte
- * followed by k zero bytes (Kounavis and Berry, 2005). */
+ * Slicing: eight table lookups process eight bytes at once; table k holds the remainder of a
+ * byte followed by k zero bytes (Kounavis and Berry, 2005). */
 #include "format/crc32c.h"
 
 #include <isa-l/crc.h>
@@ -15,17 +15,17 @@
 
 #include "format/crc32c_table.h"
 
-/* ISA-L counts in int. */
+/* ISA-L takes an int. */
 enum {
     CRC32C_STEP_MAX = 1 << 30,
     CRC32C_SHORT_MAX = 4096
 };
 
-/* By the processor's own instruction, when it is short and there is one. The first vector
- * instructions after a while without cost half a microsecond, more than they save up to here. */
+/* For short data, the crc32 instruction if available: after a pause, the first vector
+ * instructions cost half a microsecond, which is more than they save up to this length. */
 #if defined(__x86_64__)
-/* Asked for once, as a hypervisor may take microseconds for it, and not by __builtin_cpu_supports,
- * which always says no where the compiler is zig. */
+/* Checked once, because a hypervisor may need microseconds for CPUID. Not with
+ * __builtin_cpu_supports, which always returns false when zig compiles. */
 static bool has_instruction;
 
 __attribute__((constructor)) static void look_for_instruction(void) {
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void look_for_instruction(void) {
     has_instruction = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_SSE4_2) != 0;
 }
 
-/* "crc32": Clang, told of an older processor, does not count the instruction as SSE4.2. */
+/* "crc32": when Clang compiles for an older processor, SSE4.2 does not include this instruction. */
 __attribute__((target("sse4.2,crc32"))) static uint32_t crc32c_words(uint32_t state,
                                                                      const uint8_t *p, size_t n) {
     uint64_t wide = state;

@@ -5,11 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues `crc` (0 to begin) over `n` bytes with the fastest instructions that this CPU has,
- * chosen at run time. */
+/* Continues `crc` (initially 0) over `n` bytes with the fastest instructions of this CPU, chosen
+ * at run time. */
 uint32_t crc32c_extend(uint32_t crc, const void *data, size_t n);
 
-/* The portable fallback, exported so that tests hold it against the fast one. */
+/* The portable fallback, exported so that tests can compare it with the fast one. */
 uint32_t crc32c_extend_portable(uint32_t crc, const void *data, size_t n);
 
 #endif

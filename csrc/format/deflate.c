@@ -1,7 +1,7 @@
-/* Whole blocks compressed with Kafka's codecs, framed so that Kafka's Java readers accept them.
+/* Compresses whole blocks with Kafka's codecs, framed so that Kafka's Java readers accept them.
  *
- * gzip levels: ISA-L's own for the default and 1-3 (ten times zlib's speed), zlib for 4-9, where
- * its ratio is what was asked for. */
+ * gzip levels: ISA-L for the default and 1-3 (ten times zlib's speed), zlib for 4-9, where the
+ * user asks for its ratio. */
 #include <isa-l/igzip_lib.h>
 #include <lz4frame.h>
 #include <lz4hc.h>
@@ -72,7 +72,7 @@ static int deflate_isal(int level, const uint8_t *src, size_t len, struct deflat
     struct isal_zstream *z = malloc(sizeof *z);
     uint32_t scratch_bytes = isal_buffer_bytes(level);
     uint8_t *scratch = malloc(scratch_bytes);
-    /* Stored blocks cost 5 bytes per 64 KiB, a poor Huffman block at most 9/8. */
+    /* Stored blocks add 5 bytes per 64 KiB; a bad Huffman block needs at most 9/8. */
     size_t bound = len + len / 8 + 1024;
     out->p = malloc(bound);
     int rc = COMPRESS_E_MEMORY;

@@ -1,8 +1,8 @@
-/* A batch with its records in another codec: header copied, payload inflated whole, deflated whole,
- * CRC anew.
+/* Re-encodes a batch with another codec: copies the header, decompresses and compresses the
+ * whole payload, computes the CRC.
  *
- * The plain payload grows by doubling as output arrives, so that memory follows the data and never
- * a claim. */
+ * The plain payload doubles as output arrives, so that memory follows the data and never a
+ * declared size. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *p
     return 0;
 }
 
-/* Inflates, and not more than the batch may be when it stays plain. */
+/* Decompresses at most as many bytes as the batch may have if it stays plain. */
 static int batch_recode_plain(const uint8_t *p, const struct batch_header *h, int codec,
                               uint64_t inflated_bytes_max, size_t bytes_max, struct inflater *in,
                               uint8_t **plain, size_t *plain_len) {

@@ -1,7 +1,7 @@
-/* Three readers of one format. records_run takes whole records as most producers write them, in
- * registers; records_whole takes any record that lies whole in a piece; records_step is a machine
- * for one that straddles pieces, a byte or a run of bytes at a time. Each leaves to the next what
- * it does not know, and the fuzzer holds them against each other. */
+/* Three readers of one format. records_run reads complete records as most producers write them,
+ * in registers. records_whole reads any record that is complete in one chunk. records_step is a
+ * state machine for a record that spans chunks and reads a byte or a run of bytes at a time.
+ * Each leaves unusual input to the next one, and the fuzzer compares them with each other. */
 #include "format/records.h"
 
 #include <string.h>
@@ -15,8 +15,8 @@
 enum {
     RECORDS_VARINT_SHIFT_MAX = 28,
     RECORDS_VARLONG_SHIFT_MAX = 63,
-    RECORDS_RUN_SLACK = 24, /* five varints of three bytes, the attributes, and some */
-    /* What three bytes cannot hold; odd, so that as a length it is none. */
+    RECORDS_RUN_SLACK = 24, /* five varints of three bytes, the attributes, and a margin */
+    /* A value that three bytes cannot hold; odd, so that it is not a valid length. */
     RECORDS_SHORT_VARINT_END = (1 << 21) + 1
 };
 
@@ -72,8 +72,8 @@ void records_begin(struct records *r, enum records_mode mode, const struct batch
 static __attribute__((noinline)) void records_note_bad(struct records *r, int64_t timestamp,
                                                        bool has_key) {
     bool bad_key = r->key_required && !has_key;
-    /* -1 says that the producer gave no time: never too old. A record without its key is only named
-     * for that, as in Kafka. */
+    /* -1 means that the producer set no timestamp: never too old. A record without a key is
+     * reported only for the missing key, as in Kafka. */
     bool bad_timestamp = !bad_key && timestamp != -1 &&
                          (timestamp < r->timestamp_low || timestamp > r->timestamp_high);
     if (!bad_key && !bad_timestamp) {
@@ -116,10 +116,10 @@ static inline int records_visit(struct records *r, int64_t timestamp_delta, int3
     return 0;
 }
 
-/* ---- records that lie whole in a piece
- * ------------------------------------------------------------------------------ */
+/* ---- records that are complete in a chunk
+ * ----------------------------------------------------------------------------- */
 
-/* Past a key or value; NULL when it is broken. */
+/* Skips a key or value; NULL if it is invalid. */
 static inline const uint8_t *skip_bytes(const uint8_t *p, const uint8_t *end, int64_t null_len,
                                         int64_t *len) {
     p = varint_get(p, end, VARINT_BYTES_MAX, len);
@@ -147,7 +147,7 @@ static const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, int64_t
     return p;
 }
 
-/* The body [p, end) of one record. */
+/* Reads the body [p, end) of one record. */
 static inline int records_whole(struct records *r, const uint8_t *p, const uint8_t *end) {
     int64_t timestamp_delta, offset_delta, key_len, value_len, headers;
     p = varint_get(p + 1, end, VARLONG_BYTES_MAX, &timestamp_delta);
@@ -175,10 +175,10 @@ static inline int records_whole(struct records *r, const uint8_t *p, const uint8
     return records_visit(r, timestamp_delta, (int32_t)offset_delta, key_len >= 0);
 }
 
-/* ---- a record that straddles pieces
- * ---------------------------------------------------------------------------------- */
+/* ---- a record that spans chunks
+ * -------------------------------------------------------------------------------------- */
 
-/* Takes up the length of a byte field; `then` is the field that holds the bytes. */
+/* Stores the length of a byte field; `then` is the field that holds the bytes. */
 static int partial_length(struct records_partial *s, int64_t len, int64_t null_len, uint8_t then) {
     if (len < null_len || len > s->left) {
         return BATCH_E_RECORD;
@@ -188,7 +188,7 @@ static int partial_length(struct records_partial *s, int64_t len, int64_t null_l
     return 0;
 }
 
-/* The field after the byte field at hand, whose bytes are all read. */
+/* The field after the current byte field, whose bytes have all been read. */
 static void partial_skipped(struct records_partial *s) {
     switch (s->field) {
     case FIELD_KEY: s->field = FIELD_VALUE_LENGTH; break;
@@ -198,7 +198,8 @@ static void partial_skipped(struct records_partial *s) {
     }
 }
 
-/* A varint of the record is complete. The result of records_visit when the record is. */
+/* Processes a complete varint of the record. Returns the result of records_visit if the record
+ * is complete. */
 static int partial_value(struct records_partial *s, int64_t v) {
     switch (s->field) {
     case FIELD_LENGTH:
@@ -229,7 +230,7 @@ static bool partial_in_bytes(const struct records_partial *s) {
            s->field == FIELD_HEADER_VALUE;
 }
 
-/* One byte of a varint or of the attributes. */
+/* Processes one byte of a varint or of the attributes. */
 static int partial_byte(struct records_partial *s, uint8_t byte) {
     if (s->field != FIELD_LENGTH && --s->left < 0) {
         return BATCH_E_RECORD;
@@ -254,8 +255,8 @@ static int partial_byte(struct records_partial *s, uint8_t byte) {
     return partial_value(s, v);
 }
 
-/* Goes on with the record at hand until it or the piece ends; *p is moved. 1: the record is
- * complete. */
+/* Continues with the current record until its end or the end of the chunk, and advances *p.
+ * Returns 1 if the record is complete. */
 static int records_step(struct records *r, const uint8_t **p, const uint8_t *end) {
     struct records_partial *s = &r->partial;
     bool begun = s->field != FIELD_LENGTH;
@@ -288,11 +289,11 @@ static bool partial_idle(const struct records_partial *s) {
     return s->field == FIELD_LENGTH && s->shift == 0;
 }
 
-/* ---- a run of usual records: varints of at most three bytes, no headers, nothing to name
- * ----------- */
+/* ---- a run of usual records: varints of at most three bytes, no headers, nothing to report
+ * ---------- */
 
-/* The bits of a varint of up to three bytes, p moved past it; RECORDS_SHORT_VARINT_END when longer.
- */
+/* Returns the bits of a varint of up to three bytes and advances p; RECORDS_SHORT_VARINT_END if
+ * it is longer. */
 static inline uint32_t short_varint(const uint8_t **p) {
     uint32_t first = (*p)[0];
     if (LIKELY(first < 0x80)) {
@@ -310,9 +311,10 @@ static inline uint32_t short_varint(const uint8_t **p) {
     return LIKELY(third < 0x80) ? bits : (uint32_t)RECORDS_SHORT_VARINT_END;
 }
 
-/* True when the body [q, end) is as usual and its offset delta is `count`. Reads at most
- * RECORDS_RUN_SLACK bytes beyond q unchecked, and three beyond a key, never past `piece_end`: that
- * they lie in the body is known at the last line, where every length must have been right. */
+/* Returns true if the body [q, end) is a usual record and its offset delta is `count`. Reads at
+ * most RECORDS_RUN_SLACK bytes beyond q unchecked, and three beyond a key, never past
+ * `piece_end`. The last line verifies that they are in the body: every length must have been
+ * right. */
 static inline bool usual_body(const uint8_t *q, const uint8_t *end, const uint8_t *piece_end,
                               uint32_t count, bool key_required, uint32_t *timestamp_bits) {
     q += 1;
@@ -337,8 +339,9 @@ static inline bool usual_body(const uint8_t *q, const uint8_t *end, const uint8_
     return LIKELY((value_bits & 1) == 0 && end - q == value_bytes + 1 && end[-1] == 0);
 }
 
-/* Walks usual records from p; the first that is not one, or the end of the piece, is where it
- * returns. The findings live in locals, because a store through r could alias the bytes. */
+/* Walks usual records from p and returns the position of the first record that is not one, or
+ * the end of the chunk. The results are kept in locals, because a store through r could alias
+ * the bytes. */
 static const uint8_t *records_run(struct records *r, const uint8_t *p, const uint8_t *end) {
     const uint64_t base = (uint64_t)r->base_timestamp;
     const int64_t low = r->timestamp_low, high = r->timestamp_high;

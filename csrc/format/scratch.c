@@ -1,4 +1,4 @@
-/* One allocation each, so that a job never allocates for its own working space. */
+/* One allocation per worker, so that jobs never allocate working space. */
 #include "format/scratch.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What an io worker owns for the jobs that it runs: an inflater and one buffer, made once per
+/* Working space of an io worker for its jobs: a decompressor and one buffer, created once per
  * thread. */
 #ifndef PYLOG_SCRATCH_H
 #define PYLOG_SCRATCH_H
@@ -14,7 +14,8 @@ struct scratch {
     uint8_t *buffer; /* SCRATCH_BYTES */
 };
 
-/* The pair that iopool_new takes. NULL when memory is short: the worker's jobs then get NULL. */
+/* The function pair for iopool_new. Returns NULL if memory is short: the worker's jobs then
+ * receive NULL. */
 void *scratch_new(void);
 void scratch_free(void *scratch);
 

@@ -1,5 +1,5 @@
-/* Kafka's and Avro's signed varints (zigzag, then LEB128): one or two bytes in registers, which is
- * what nearly all of them are, longer ones out of line. */
+/* Signed varints of Kafka and Avro (zigzag, then LEB128): one or two bytes, the usual lengths,
+ * in registers; longer ones out of line. */
 #ifndef PYLOG_VARINT_H
 #define PYLOG_VARINT_H
 
@@ -21,7 +21,8 @@ varint_get_long(const uint8_t *p, const uint8_t *end, size_t bytes_max, int64_t 
     return p + n;
 }
 
-/* The byte behind the varint at p, or NULL when it is cut short, too long, or above its bits. */
+/* Returns the byte after the varint at p, or NULL if it is truncated, too long or over its
+ * number of bits. */
 static inline const uint8_t *varint_get(const uint8_t *p, const uint8_t *end, size_t bytes_max,
                                         int64_t *v) {
     if (__builtin_expect(end - p >= 2, 1)) {
