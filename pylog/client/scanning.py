@@ -4,7 +4,8 @@ Owns: the consumer of each reader, from its first batch to its last, or until it
 Invariants: (1) the stretch is fixed when scan() is called: per partition [start, end); (2) memory
   is bounded by queued.max.messages.kbytes and one batch; (3) rows of a partition come in the order
   of their offsets, partitions as they arrive; (4) an offset is skipped only when the broker has
-  deleted its record, and that is logged; a scan of a topic that was deleted raises.
+  deleted its record, and that is logged; a scan of a topic that was deleted raises; (5) a scan
+  whose end the log lost in an unclean leader election raises.
 Source: KIP-33, KIP-79 (offsets by time); Arrow's stream interface.
 """
 
@@ -22,7 +23,7 @@ from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
 from pylog.client.driver import Driver
 from pylog.client.errors import (
-    KafkaError, KafkaTimeoutError, OffsetOutOfRangeError, UnknownTopicOrPartitionError,
+    KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError,
 )
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.codec import ZERO_UUID
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
+SHORT_POLLS = 5   # Empty polls in a row: a new leader may report a lower end for a moment.
 MISSING_S = 5.0   # A topic that was made just now is soon known to every broker.
 _NEEDED = ("partition", "offset")
 _LOG = logging.getLogger("pylog.client")
@@ -53,8 +55,9 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     before its first record not older than `until`, or at its end. columns: topic, partition,
     offset, timestamp, key, value, headers; all by default. config, more: a Consumer's settings
     (bootstrap_servers="…"). Nothing is read before the first batch is taken. Raises KafkaError, and
-    so does a batch: UnknownTopicOrPartitionError when the topic is deleted meanwhile. Records that
-    retention deletes before they are read are left out, with a warning in the log.
+    so does a batch: UnknownTopicOrPartitionError when the topic is deleted meanwhile,
+    LogTruncationError when the log lost records before the scan's end. Records that retention
+    deletes before they are read are left out, with a warning in the log.
     """
     import pyarrow as pa
 
@@ -131,6 +134,7 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
     left = {tp: end for tp, (_, end) in found.items()}
     topic = next(iter(left)).topic
     consumer = Consumer(settings)
+    short_polls = 0
     try:
         consumer.assign(list(left))
         for tp, (start, _) in found.items():
@@ -149,6 +153,10 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
                 pieces, ended = [], [tp for tp, end in left.items() if consumer.position(tp) >= end]
             for tp in ended:
                 del left[tp]
+            cut = {} if batch.num_rows else _cut(consumer, left)
+            short_polls = short_polls + 1 if cut else 0
+            if short_polls >= SHORT_POLLS:
+                raise _truncated(cut, left)  # Keeps (5).
             if ended and left:
                 consumer.pause(*ended)
             for piece in pieces:
@@ -159,6 +167,21 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             threading.Thread(target=consumer.close, name="pylog-scan-close").start()
         else:
             consumer.close()
+
+
+def _cut(consumer: Consumer, left: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The end offsets of the logs that end before the scan does."""
+    return {tp: end for tp, end in consumer.end_offsets(list(left)).items() if end < left[tp]}
+
+
+def _truncated(cut: dict[TopicPartition, int],
+               left: dict[TopicPartition, int]) -> LogTruncationError:
+    tp, end = next(iter(cut.items()))
+    made = LogTruncationError(
+        f"{tp}: the log ends at {end}, before the end of the scan, {left[tp]}: an unclean leader "
+        "election has lost records. Scan again to read what the log holds now")
+    made.partition, made.offset = tp, end
+    return made
 
 
 def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: bool) -> None:

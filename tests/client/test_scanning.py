@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pylog.client import scanning
 from pylog.client.admin import Admin
-from pylog.client.errors import UnknownTopicOrPartitionError
+from pylog.client.errors import LogTruncationError, UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
 from pylog.client.producer import Producer
 from pylog.client.scanning import _inside, milliseconds, scan
@@ -217,3 +217,21 @@ def test_a_scan_of_a_topic_that_is_deleted_raises(growing, monkeypatch, is_creat
             for batch in reader:
                 found += values_of([batch])
     assert max(found, default=0) < 1000
+
+
+def test_a_scan_of_a_log_that_was_cut_before_its_end_raises(target, monkeypatch):
+    topic = new_topic(target.bootstrap)
+    with Producer(bootstrap_servers=target.bootstrap) as producer:
+        producer.send(topic, b"1").result(20)
+    def with_lost_records(*given):
+        """The offset ranges as if the log had ended two records later when the scan began."""
+        return {tp: (start, end + 2) for tp, (start, end) in stretches(*given).items()}
+
+    stretches = scanning.stretches
+    monkeypatch.setattr(scanning, "POLL_S", 0.2)
+    monkeypatch.setattr(scanning, "stretches", with_lost_records)
+    reader, found = scan(topic, bootstrap_servers=target.bootstrap), []
+    with pytest.raises(LogTruncationError, match="ends at 1, before the end of the scan, 3"):
+        for batch in reader:
+            found += values_of([batch])
+    assert found == [1]
