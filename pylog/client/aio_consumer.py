@@ -1,7 +1,7 @@
 """The consumer of a program with asyncio: the same calls as consumer.Consumer, awaited.
 
 Owns: the waiting of polls; the work is consuming.Consuming's, on the running loop.
-Invariants: (1) one task at a time, but for `wakeup`; (2) callbacks may be coroutine functions; (3)
+Invariants: (1) one task at a time polls or iterates; (2) callbacks may be coroutine functions; (3)
   positions move only past what a poll returns: when it raises or is cancelled, they stay.
 Source: aiokafka for how it feels; Kafka's consumer for what it means.
 """
@@ -20,7 +20,7 @@ from pylog.client.consumer import (
     ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, Make, empty_batch,
 )
 from pylog.client.consuming import Consuming
-from pylog.client.errors import ClosedError, IllegalStateError
+from pylog.client.errors import ClosedError, ConcurrentUseError, IllegalStateError
 from pylog.client.listener import listener_of, weakly
 from pylog.client.measures import Metrics
 from pylog.client.offsets import (
@@ -132,39 +132,46 @@ class Consumer:
 
     async def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
         """What `make` makes of what `take` took; None after `timeout` seconds."""
-        core, event = self._core, self._event
+        core = self._core
         if core.closed:
             raise ClosedError("the consumer is closed")
+        if core.polling:
+            raise ConcurrentUseError(
+                "another task is polling this consumer: use one consumer per task")  # Keeps (1).
+        core.polling = True
+        try:
+            return await self._polled(timeout, take, make)
+        finally:
+            core.polling = False
+
+    async def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
+        core, event = self._core, self._event
         if core.iteration is not None:
             await core.put_back()
         end_s = time.monotonic() + timeout
-        core.polling = True
-        try:
-            while True:
-                event.clear()
-                offsets = core.polled()
-                if offsets is not None:
-                    core.auto_commit(offsets)
-                if core.attention:
-                    await core.attend(max(0.0, end_s - time.monotonic()))
-                # A loop that polls without pause must not keep what fetches from running. Before it
-                # takes: who is cancelled afterwards would have lost what was taken.
-                await asyncio.sleep(0)
-                found = await self._handed_out(take, make)
-                if core.fetcher.starved:
-                    core.fetcher.poke()
-                if found is not None:
-                    return found
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
-                    return None
-                try:
-                    async with asyncio.timeout(left_s):
-                        await event.wait()
-                except TimeoutError:
-                    pass
-        finally:
-            core.polling = False
+        while True:
+            event.clear()
+            offsets = core.polled()
+            if offsets is not None:
+                core.auto_commit(offsets)
+            if core.attention:
+                await core.attend(max(0.0, end_s - time.monotonic()))
+            # Yield to the tasks that fetch, in a program that polls without pause. Before records
+            # are taken: a cancellation after that would lose them.
+            await asyncio.sleep(0)
+            found = await self._handed_out(take, make)
+            if core.fetcher.starved:
+                core.fetcher.poke()
+            if found is not None:
+                return found
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            try:
+                async with asyncio.timeout(left_s):
+                    await event.wait()
+            except TimeoutError:
+                pass
 
     async def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
         """Keeps (3). Nothing in it waits, so it cannot be cancelled."""

@@ -1,7 +1,7 @@
 """The share consumer of a program with asyncio: the calls of share_consumer.ShareConsumer, awaited.
 
 Owns: nothing; the work is sharing.Sharing's, on the running loop.
-Invariants: (1) one task at a time, but for `wakeup`.
+Invariants: (1) one task at a time polls or iterates.
 Source: Kafka's KafkaShareConsumer (KIP-932).
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from pylog._native.columns import Record
 from pylog.client import endings
 from pylog.client.acknowledgements import Acknowledge
-from pylog.client.errors import IllegalStateError, KafkaError
+from pylog.client.errors import ConcurrentUseError, IllegalStateError, KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.client.settings import SHARE_CONSUMER, Settings
 from pylog.client.share_consumer import CLOSE_S, Callback
@@ -72,14 +72,21 @@ class ShareConsumer:
     def assignment(self) -> list[TopicPartition]:
         return list(self._records.core.subscription.states)
 
+    def _begin_poll(self) -> None:
+        """Keeps (1). Raises ConcurrentUseError."""
+        if self._records.core.polling:
+            raise ConcurrentUseError(
+                "another task is polling this share consumer: use one share consumer per task")
+        self._records.give_back()
+
     async def poll(self, timeout: float = 0.0) -> list[Record]:
         """As share_consumer's."""
-        self._records.give_back()
+        self._begin_poll()
         return self._records.records(await self._records.core.poll(timeout))
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
         """As share_consumer's."""
-        self._records.give_back()
+        self._begin_poll()
         return self._records.arrow(await self._records.core.poll(timeout), columns)
 
     async def __aiter__(self) -> AsyncIterator[Record]:

@@ -92,7 +92,7 @@ class IllegalStateError(KafkaError):
 
 
 class ConcurrentUseError(IllegalStateError):
-    """Another thread is using a consumer, which serves one thread at a time."""
+    """Another thread, or with asyncio another task, is using the consumer."""
 
 
 class KafkaTimeoutError(RetriableError, TimeoutError):

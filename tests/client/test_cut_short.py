@@ -90,6 +90,27 @@ def test_a_consumer_may_change_threads_between_calls(target):
         assert done == [[]] and consumer.poll(0.1) == []
 
 
+@pytest.mark.parametrize("kind", [aio.Consumer, aio.ShareConsumer])
+def test_a_poll_of_a_second_task_is_refused_at_once(target, kind):
+    topic = new_topic(target.bootstrap)
+
+    async def main():
+        async with asyncio.timeout(60), kind(
+                bootstrap_servers=target.bootstrap, group_id=group()) as consumer:
+            await consumer.subscribe([topic])
+            first = asyncio.ensure_future(consumer.poll(60))
+            await asyncio.sleep(0)
+            for call in (consumer.poll, consumer.poll_arrow, aiter(consumer).__anext__):
+                with pytest.raises(ConcurrentUseError, match="another task is polling this"):
+                    await call()
+            consumer.wakeup()
+            with pytest.raises(WakeupError):
+                await first
+            assert await consumer.poll(0.1) == []
+
+    asyncio.run(main())
+
+
 # Time limits.
 
 def test_a_commit_without_a_time_limit_ends_after_that_of_the_settings(stoppable):
