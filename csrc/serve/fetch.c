@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "format/assertion.h"
 #include "serve/wire.h"
@@ -15,8 +16,8 @@
 enum {
     COLD_BYTES_MAX = 4 << 20,
     WORKER_PAUSE_MS = 10, /* before a full pool is tried again */
-    WIDE_PARTITIONS = 1000,         /* a fetch of more is wide */
-    WAITING_PARTITIONS_MAX = 400000 /* of all wide fetches that wait: some 130 MB */
+    COUNTED_PARTITIONS = 1000,      /* a fetch of more counts while it waits */
+    WAITING_PARTITIONS_MAX = 400000 /* of all fetches that count: some 130 MB */
 };
 
 static void unwait_all(struct fetch *f) {
@@ -34,10 +35,27 @@ static void release_ranges(struct fetch *f) {
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) fetch_release(p->read);
 }
 
+/* Zeroed. Those of a wide fetch are a map: tens of megabytes, which must not stay in a worker's
+ * heap. */
+static struct fetch_read *reads_new(const struct fetch *f) {
+    size_t bytes = f->set->count * sizeof *f->reads;
+    if (f->wide == NULL) return calloc(1, bytes);
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+static void reads_free(struct fetch *f) {
+    if (f->wide == NULL)
+        free(f->reads);
+    else
+        munmap(f->reads, f->set->count * sizeof *f->reads);
+    f->reads = NULL;
+}
+
 /* Room for what this request finds of each partition. False: out of memory. */
 static bool take_reads(struct fetch *f) {
     if (f->set->count == 0) return true;
-    f->reads = calloc(f->set->count, sizeof *f->reads);
+    f->reads = reads_new(f);
     if (f->reads == NULL) return false;
     assert_slow(f->set->first != NULL);
     struct fetch_read *read = f->reads;
@@ -59,8 +77,7 @@ static void release_reads(struct fetch *f) {
         if (p->read->topic != NULL) topic_release(p->read->topic);
         p->read = NULL;
     }
-    free(f->reads);
-    f->reads = NULL;
+    reads_free(f);
 }
 
 void fetch_free(struct serve *s, struct serve_request *r) {
@@ -77,6 +94,8 @@ void fetch_free(struct serve *s, struct serve_request *r) {
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
     fetch_set_clear(&f->own);
     misses_clear(&f->misses, r);
+    if (f->wide != NULL) reply_clear(&f->wide->reply);
+    free(f->wide);
     free(f->rack);
     free(f);
     r->state = NULL;
@@ -339,14 +358,19 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
     return false;
 }
 
+/* Blocks: on a worker. */
+static void warm(struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->range.length > 0 && log_range_warm(&p->read->range))
+            log_count_cold(p->read->log);
+}
+
 static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     (void)worker_scratch;
     assert(!f->waiting); /* no message but the job's own may touch it */
     if (f->blocked) f->too_little = !evaluate(f->serve, f, false);
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
-        if (p->read->range.length > 0 && log_range_warm(&p->read->range))
-            log_count_cold(p->read->log);
+    warm(f);
     return 0;
 }
 
@@ -370,7 +394,7 @@ static void narrow(struct serve *s, struct fetch *f) {
  * waits takes some 300 bytes for each partition, as long as its client likes. */
 static bool may_wait(struct serve *s, struct fetch *f) {
     uint32_t count = f->set->count;
-    if (count <= WIDE_PARTITIONS || f->counted != 0) return true;
+    if (count <= COUNTED_PARTITIONS || f->counted != 0) return true;
     _Atomic int64_t *waiting = &s->shared->fetches_waiting;
     if (atomic_fetch_add(waiting, count) + count > WAITING_PARTITIONS_MAX) {
         atomic_fetch_sub(waiting, count);
@@ -380,31 +404,43 @@ static bool may_wait(struct serve *s, struct fetch *f) {
     return true;
 }
 
-/* True: it waits for more than it has. False: some end moved meanwhile, look again. */
-static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch *f) {
+/* True: its waiters are linked. False: some end moved meanwhile, look again. */
+static bool link_waiters(struct serve *s, struct serve_request *r, struct fetch *f) {
     release_ranges(f);
-    if (wait_all(s, r, f)) {
-        unwait_all(f);
-        return false;
-    }
+    bool moved = wait_all(s, r, f);
+    if (moved) unwait_all(f);
+    return !moved;
+}
+
+/* True: it waits for more than it has. False: look again. */
+static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch *f) {
+    if (!link_waiters(s, r, f)) return false;
     r->deadline_ms = r->received_ms + f->wait_ms;
     return true;
 }
 
-/* Reads what is cold on the io pool. The reactor never waits for the disk, where a full pool would
- * stop every connection that it has: it submits the job again after a pause. */
-static enum serve_status read_cold(struct serve *s, struct serve_request *r, struct fetch *f) {
-    fetch_release_copies(f); /* a worker must not */
+/* The reactor never waits for a worker: where the pool is full, it submits the job again after a
+ * pause. */
+static enum serve_status submit(struct serve *s, struct serve_request *r, struct fetch *f,
+                                int (*work)(struct iojob *job, void *worker_scratch)) {
     f->serve = s;
-    if (!f->blocked) narrow(s, f);
     f->job = (struct iojob){
-        .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
-    assert(!f->job_running && !f->waiting);
+        .run = work, .mailbox = s->mailbox, .token = r->token, .patient = true};
+    assert(!f->job_running);
     f->job_running = iopool_submit(s->shared->pool, &f->job);
     f->lacks_worker = !f->job_running;
     r->deadline_ms = f->lacks_worker ? r->now_ms + WORKER_PAUSE_MS : INT64_MAX;
-    if (f->lacks_worker) release_ranges(f);
     return SERVE_WAIT;
+}
+
+/* Reads what is cold on the io pool. The reactor never waits for the disk. */
+static enum serve_status read_cold(struct serve *s, struct serve_request *r, struct fetch *f) {
+    fetch_release_copies(f); /* a worker must not */
+    if (!f->blocked) narrow(s, f);
+    assert(!f->waiting);
+    enum serve_status status = submit(s, r, f, cold_job);
+    if (f->lacks_worker) release_ranges(f);
+    return status;
 }
 
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
@@ -442,6 +478,121 @@ static enum serve_status found(struct serve *s, struct serve_request *r, struct 
     return wait_for_more(s, r, f) ? SERVE_WAIT : run(s, r, f, false);
 }
 
+/* Memory ran out. */
+static enum serve_status give_up(struct serve *s, struct serve_request *r) {
+    fetch_free(s, r);
+    return SERVE_CLOSE;
+}
+
+/* ---- wide fetches: a worker walks over their partitions */
+
+static enum fetch_outcome examine(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct wide *w = f->wide;
+    bool first = f->reads == NULL;
+    if (first && !take_reads(f)) return FETCH_FAILED;
+    unwait_all(f);
+    if (first || w->granted || grants_voids(s->shared->grants) != f->voids) {
+        if (!w->granted) r->missing_count = 0;
+        if (!look_up(s, r, f, w->granted))
+            return r->missing_count != 0 ? FETCH_MISSES : FETCH_FAILED;
+        w->granted = false;
+    }
+    if (fetch_is_follower(f) && !f->followed) fetch_follow(s, f);
+    if (f->rack != NULL) prefer(s, r, f);
+    while (!evaluate(s, f, false) && !f->high_is_news) {
+        if (f->wait_ms <= 0 || w->last_chance || !may_wait(s, f)) break;
+        if (link_waiters(s, r, f)) return FETCH_WAITS;
+    }
+    if (is_cold(f) && f->bytes_max > COLD_BYTES_MAX) {
+        f->bytes_max = COLD_BYTES_MAX;
+        (void)evaluate(s, f, false);
+    }
+    warm(f);
+    w->answer_bytes = fetch_answer_bytes(f);
+    return FETCH_READY;
+}
+
+/* The next step of a wide fetch, on a worker. */
+static int wide_job(struct iojob *job, void *worker_scratch) {
+    struct fetch *f = (struct fetch *)job;
+    struct wide *w = f->wide;
+    (void)worker_scratch;
+    if (w->outcome == FETCH_RELEASED) {
+        release_reads(f);
+    } else if (w->outcome == FETCH_READY) {
+        fetch_build(f->serve, w->request, f, &w->reply);
+        release_reads(f);
+        w->outcome = FETCH_BUILT;
+    } else {
+        w->outcome = examine(f->serve, w->request, f);
+    }
+    return 0;
+}
+
+static enum serve_status examine_apart(struct serve *s, struct serve_request *r, struct fetch *f) {
+    f->wide->again = false;
+    f->wide->last_chance = f->wide->timed_out;
+    f->wide->outcome = FETCH_FAILED;
+    return submit(s, r, f, wide_job);
+}
+
+static enum serve_status start_wide(struct serve *s, struct serve_request *r, struct fetch *f) {
+    f->wide = calloc(1, sizeof *f->wide);
+    if (f->wide == NULL) return give_up(s, r);
+    f->wide->request = r;
+    reply_init(&f->wide->reply);
+    f->joins = &f->wide->joins;
+    return examine_apart(s, r, f);
+}
+
+/* Also of an abandoned fetch: a follower is reported once. */
+static void take_joins(struct serve *s, struct wide *w) {
+    struct serve_joins *to = &s->joins;
+    for (uint32_t i = 0; i < w->joins.count && to->count < SERVE_JOINS_MAX; i++)
+        to->at[to->count++] = w->joins.at[i];
+    w->joins.count = 0;
+}
+
+/* What a worker found, on the reactor. */
+static enum serve_status examined(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct wide *w = f->wide;
+    take_joins(s, w);
+    switch (w->outcome) {
+    case FETCH_MISSES: return SERVE_MISS;
+    case FETCH_WAITS:
+        if (w->again) return examine_apart(s, r, f);
+        r->deadline_ms = r->received_ms + f->wait_ms;
+        return SERVE_WAIT;
+    case FETCH_READY:
+        if (r->quota != NULL && !fetch_is_follower(f) &&
+            serve_charge_fetch(r, w->answer_bytes) > 0)
+            return fetch_answer_throttled(s, r, f);
+        /* Here, because each worker's heap would keep megabytes. */
+        reply_prepare(&w->reply, w->answer_bytes - (size_t)f->taken + REPLY_COPIED_BYTES_MAX);
+        return submit(s, r, f, wide_job);
+    case FETCH_BUILT:
+        r->reply = w->reply;
+        reply_init(&w->reply);
+        return fetch_done(s, r, f);
+    case FETCH_FAILED:
+    case FETCH_RELEASED: break;
+    }
+    return give_up(s, r);
+}
+
+static enum serve_status resume_wide(struct serve *s, struct serve_request *r, struct fetch *f,
+                                     enum serve_reason reason) {
+    struct wide *w = f->wide;
+    if (reason == SERVE_TIMEOUT && !f->lacks_worker) w->timed_out = true;
+    if (f->job_running) {
+        w->again = true;
+        return SERVE_WAIT;
+    }
+    if (w->outcome == FETCH_READY) return submit(s, r, f, wide_job);
+    w->granted = reason == SERVE_GRANTED;
+    return examine_apart(s, r, f);
+}
+
 static enum serve_status refuse(struct serve *s, struct serve_request *r, struct fetch *f,
                                 int16_t error) {
     fetch_set_clear(&f->own);
@@ -451,17 +602,12 @@ static enum serve_status refuse(struct serve *s, struct serve_request *r, struct
     return fetch_answer(s, r, f);
 }
 
-/* Memory ran out. */
-static enum serve_status give_up(struct serve *s, struct serve_request *r) {
-    fetch_free(s, r);
-    return SERVE_CLOSE;
-}
-
 enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->api_key == API_FETCH);
     struct fetch *f = calloc(1, sizeof *f);
     if (f == NULL) return SERVE_CLOSE;
     r->state = f;
+    f->joins = &s->joins;
     f->version = r->api_version;
     f->flexible = r->api_version >= 12; /* v12: tagged fields (KIP-482) */
     f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
@@ -480,6 +626,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
         if (f->bytes_min > f->bytes_max) f->bytes_min = f->bytes_max;
     }
     if (error != 0) return refuse(s, r, f, error);
+    if (f->set->count > s->shared->limits.wide_partitions) return start_wide(s, r, f);
     if (take_reads(f) && look_up(s, r, f, false)) return run(s, r, f, false);
     return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
 }
@@ -489,8 +636,9 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
     if (reason == SERVE_IO_DONE) {
         assert(f->job_running);
         f->job_running = false;
-        return found(s, r, f);
+        return f->wide != NULL ? examined(s, r, f) : found(s, r, f);
     }
+    if (f->wide != NULL) return resume_wide(s, r, f, reason);
     if (f->job_running) return SERVE_WAIT;
     bool granted = reason == SERVE_GRANTED;
     if (granted || grants_voids(s->shared->grants) != f->voids) {
@@ -512,6 +660,15 @@ bool fetch_abandon(struct serve *s, struct serve_request *r) {
     if (f->job_running) {
         f->job_running = false;
         return false;
+    }
+    if (f->wide != NULL) take_joins(s, f->wide);
+    if (f->wide != NULL && f->reads != NULL && f->wide->outcome != FETCH_MISSES) {
+        f->wide->outcome = FETCH_RELEASED;
+        (void)submit(s, r, f, wide_job);
+        if (f->job_running) {
+            f->job_running = false;
+            return false;
+        }
     }
     fetch_free(s, r);
     return true;

@@ -195,8 +195,7 @@ static void rotate(struct fetch *f) {
     }
 }
 
-/* What the answer's body and size field will take, but for what its aborted transactions do. */
-static size_t answer_bytes(struct fetch *f) {
+size_t fetch_answer_bytes(struct fetch *f) {
     size_t bytes = ANSWER_BYTES, topic_bytes = 0;
     struct fetch_part *before = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
@@ -209,10 +208,8 @@ static size_t answer_bytes(struct fetch *f) {
     return bytes + topic_bytes;
 }
 
-/* The client is over a limit: the answer says for how long, and nothing else. Its session is as if
- * it had not asked; one that this request was to begin does not begin. */
-static enum serve_status answer_throttled(struct serve *s, struct serve_request *r,
-                                          struct fetch *f) {
+enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *r,
+                                         struct fetch *f) {
     struct reply *a = &r->reply;
     assert(r->throttle_ms > 0);
     if (f->full && f->session != NULL) {
@@ -232,12 +229,10 @@ static enum serve_status answer_throttled(struct serve *s, struct serve_request 
     return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
 }
 
-enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
-    struct reply *a = &r->reply;
-    assert_slow(!f->job_running && a->len == 0); /* a request is answered once */
+void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f,
+                 struct reply *a) {
     assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
-    if (r->quota != NULL && !fetch_is_follower(f) && serve_charge_fetch(r, answer_bytes(f)) > 0)
-        return answer_throttled(s, r, f);
+    assert_slow(a->len == 0); /* a request is answered once */
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
     if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
@@ -249,7 +244,19 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
     if (f->flexible) leaders_answer_endpoints(&f->leaders, s, r, a);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);
+}
+
+enum serve_status fetch_done(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (fetch_is_short(f)) gather_answered(&s->gather, r->connection, f->taken, r->now_ms);
     fetch_free(s, r);
-    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+    return r->reply.failed ? SERVE_CLOSE : SERVE_ANSWER;
+}
+
+enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
+    assert_slow(!f->job_running);
+    if (r->quota != NULL && !fetch_is_follower(f) &&
+        serve_charge_fetch(r, fetch_answer_bytes(f)) > 0)
+        return fetch_answer_throttled(s, r, f);
+    fetch_build(s, r, f, &r->reply);
+    return fetch_done(s, r, f);
 }

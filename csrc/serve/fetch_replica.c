@@ -10,9 +10,9 @@
 
 enum { READERS_MAX = 16 }; /* replicas that are looked at */
 
-static void note_join(struct serve *s, const struct fetch *f, const struct fetch_part *p) {
-    assert(s->join_count < SERVE_JOINS_MAX);
-    struct serve_join *join = &s->joins[s->join_count++];
+static void note_join(const struct fetch *f, const struct fetch_part *p) {
+    assert(f->joins->count < SERVE_JOINS_MAX);
+    struct serve_join *join = &f->joins->at[f->joins->count++];
     memcpy(join->topic_id, p->read->topic->id, sizeof join->topic_id);
     join->partition = p->partition;
     join->broker = f->replica_id;
@@ -29,9 +29,9 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
                                     .offset = p->offset,
                                     .start_offset = p->start_offset,
                                     .now_ns = now_ns,
-                                    .may_ask = s->join_count < SERVE_JOINS_MAX};
+                                    .may_ask = f->joins->count < SERVE_JOINS_MAX};
     int result = log_follower_at(read->log, &at);
-    if (result == 1) note_join(s, f, p);
+    if (result == 1) note_join(f, p);
     /* It may know more than this leader; without an epoch, it only asked the wrong one. */
     if (result == LOG_E_NOT_REPLICA && p->leader_epoch < 0)
         read->follow_error = ERROR_NOT_LEADER_OR_FOLLOWER;
@@ -48,7 +48,7 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
 
 void fetch_follow(struct serve *s, struct fetch *f) {
     int64_t now_ns = quotas_monotonic_ns();
-    assert(fetch_is_follower(f) && !f->followed && !f->job_running);
+    assert(fetch_is_follower(f) && !f->followed);
     f->followed = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->log != NULL && p->read->grant_error == 0) follow_part(s, f, p, now_ns);

@@ -30,6 +30,16 @@ struct fetch_read {
     bool answer;   /* goes into this answer */
 };
 
+/* What a worker found of a wide fetch. */
+enum fetch_outcome {
+    FETCH_FAILED = 0, /* memory ran out */
+    FETCH_MISSES,
+    FETCH_WAITS,  /* its waiters are linked */
+    FETCH_READY,  /* to be answered */
+    FETCH_BUILT,  /* the answer is complete */
+    FETCH_RELEASED
+};
+
 struct fetch {
     struct iojob job;        /* first: the job is the fetch */
     struct fetch_set own;    /* the request's; moves into a new session */
@@ -38,6 +48,8 @@ struct fetch {
     struct serve *serve;     /* whose thread it runs on, for the io job */
     struct session *session; /* busy while this request lives; NULL without one */
     struct misses misses;
+    struct serve_joins *joins; /* where a follower's are entered: the reactor's, or its own */
+    struct wide *wide;         /* of more than limits.wide_partitions, or NULL */
     struct cursor forgotten;
     uint32_t voids; /* of the grants, when its topics were looked up */
     uint32_t counted; /* partitions of this wide request in shared->fetches_waiting */
@@ -54,6 +66,21 @@ struct fetch {
     bool too_little; /* what was looked for on the disk is not enough to be answered */
     bool at_end; /* every range goes up to what may be read: more comes only with time */
     int64_t taken; /* bytes of the ranges */
+};
+
+/* A fetch of so many partitions that walking over them would stop the reactor. A worker does that;
+ * the reactor only reads it between jobs. */
+struct wide {
+    struct serve_request *request;
+    struct reply reply; /* becomes the request's when it is complete */
+    struct serve_joins joins;
+    size_t answer_bytes; /* what a quota is charged for */
+    enum fetch_outcome outcome;
+    bool granted;     /* the control plane has decided on what was missing */
+    bool last_chance; /* it is answered with what there is */
+    /* While the job runs only the reactor uses these. */
+    bool again;     /* an end moved */
+    bool timed_out; /* the next job is the last chance */
 };
 
 /* Who says that it is a replica. */
@@ -107,6 +134,16 @@ static inline bool fetch_is_unknown(const struct fetch_part *p) {
 }
 
 void fetch_free(struct serve *s, struct serve_request *r);
+/* What the answer's body and size field will take, but for what its aborted transactions do. */
+size_t fetch_answer_bytes(struct fetch *f);
+/* Writes the answer from the parts' ranges. On any thread. */
+void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f, struct reply *a);
+/* The client is over a limit: the answer says for how long, and nothing else. Its session is as if
+ * it had not asked; one that this request was to begin does not begin. */
+enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *r,
+                                         struct fetch *f);
+/* Frees the state of a request whose answer is built. */
+enum serve_status fetch_done(struct serve *s, struct serve_request *r, struct fetch *f);
 /* Builds the answer from the parts' ranges and frees the request's state. */
 enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f);
 

@@ -33,6 +33,10 @@ static bool grow(struct reply *r, size_t n) {
     return true;
 }
 
+void reply_prepare(struct reply *r, size_t n) {
+    if (n > r->cap - r->len && !grow(r, n)) r->failed = true;
+}
+
 uint8_t *reply_reserve_more(struct reply *r, size_t n) {
     if (r->failed) return NULL;
     if (n > r->cap - r->len && !grow(r, n)) {

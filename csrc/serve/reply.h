@@ -42,6 +42,8 @@ struct reply {
 void reply_init(struct reply *r);
 /* Frees the bytes and releases the ranges; the reply is as after reply_init. */
 void reply_clear(struct reply *r);
+/* Allocates room for n bytes now, so that the thread that writes them does not. */
+void reply_prepare(struct reply *r, size_t n);
 /* Room for n bytes, counted in; NULL when failed. Most have room. */
 uint8_t *reply_reserve_more(struct reply *r, size_t n);
 static inline uint8_t *reply_reserve(struct reply *r, size_t n) {

@@ -56,6 +56,7 @@ struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool
     shared->grants = grants;
     shared->pool = pool;
     shared->limits = *limits;
+    if (shared->limits.wide_partitions == 0) shared->limits.wide_partitions = WIDE_PARTITIONS;
     shared->sessions = sessions_new((uint32_t)limits->sessions_max);
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -124,10 +125,10 @@ bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint
 }
 
 uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
-    uint32_t count = s->join_count;
+    uint32_t count = s->joins.count;
     assert_slow(count <= SERVE_JOINS_MAX);
-    *joins = s->joins;
-    s->join_count = 0;
+    *joins = s->joins.at;
+    s->joins.count = 0;
     return count;
 }
 

@@ -88,6 +88,7 @@ struct serve_limits {
     int32_t fetch_bytes_max;      /* fetch.max.bytes of the broker */
     int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
+    uint32_t wide_partitions; /* a Fetch of more runs on the io pool; 0: the default */
     int32_t gather_ms_max; /* fetch.gather.max.ms: how long a short answer may wait for more */
     bool rack_aware; /* consumers are sent to a replica in their rack (KIP-392) */
     /* Of what followers fetch that are not in the ISR, from partitions that count on it; outlives

@@ -13,7 +13,17 @@
 #include "serve/serve.h"
 #include "serve/sessions.h"
 
-enum { NS_PER_MS = 1000000, SERVE_JOINS_MAX = 128 };
+enum {
+    NS_PER_MS = 1000000,
+    SERVE_JOINS_MAX = 128,
+    WIDE_PARTITIONS = 4000 /* some 2 ms of work */
+};
+
+/* Followers that may join the ISR; one without room is found again by the next fetch. */
+struct serve_joins {
+    struct serve_join at[SERVE_JOINS_MAX];
+    uint32_t count;
+};
 
 struct serve_shared {
     struct grants *grants;
@@ -30,9 +40,7 @@ struct serve {
     struct mailbox *mailbox;
     struct inflater *inflater;
     struct meter_api *meters; /* by api key; NULL: nobody counts */
-    /* Of the request under way; what there is no room for is found by the next fetch. */
-    struct serve_join joins[SERVE_JOINS_MAX];
-    uint32_t join_count;
+    struct serve_joins joins; /* of the request under way */
     struct gather gather; /* of short answers to consumers */
     struct copies copies;
     struct produce *spares; /* of Produces that are over, for the next ones */

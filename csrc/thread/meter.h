@@ -86,9 +86,10 @@ static inline void meter_note(struct meter_api *api, enum meter_kind kind, int64
     assert(kind < METER_KINDS);
     meter_record(&api->histograms[kind], meter_first(kind), value > 0 ? (uint64_t)value : 0);
 }
+/* From any thread: workers count the errors of wide fetches. */
 static inline void meter_error(struct meter_api *api, int code) {
     unsigned i = (unsigned)(code + 1);
-    meter_add(&api->errors[i < METER_ERRORS ? i : 0], 1);
+    meter_add_shared(&api->errors[i < METER_ERRORS ? i : 0], 1);
 }
 static inline void meter_collect_api(const struct meter_api *api, struct meter_api_figures *out) {
     for (int i = 0; i < METER_KINDS; i++) meter_collect(&api->histograms[i], &out->histograms[i]);

@@ -1,5 +1,6 @@
 /* Fetch through the real serve: how many bytes an answer has, what it waits for, what is read from
- * the disk first. Usage: serve_fetches DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+ * the disk first. Usage: serve_fetches DIRECTORY SCENE [apart].
+ * Exit 0, or 1 with a line on stderr. */
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 
@@ -92,17 +93,17 @@ static void waits(void) {
     write_fetch(&m, &f);
     request(&r, &m, FETCH, VERSION);
     r.received_ms = 1000;
-    CHECK(serve_start(serve, &r) == SERVE_WAIT);
+    CHECK(driven(&r, serve_start(serve, &r)) == SERVE_WAIT);
     CHECK(r.deadline_ms == 1500 && r.exclusive && !r.body_needed && !message_waits());
     /* Woken for nothing, it waits for the same; for too little, for what is still missing. */
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT && r.deadline_ms == 1500);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT && r.deadline_ms == 1500);
     append(a.logs[0], -1, -1, 0);
     check_woken(&r);
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT && r.deadline_ms == 1500);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT && r.deadline_ms == 1500);
     CHECK(!message_waits());
     append(b.logs[1], -1, -1, 0);
     check_woken(&r);
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_ANSWER);
     struct fetched rows[] = {row_of(&a, 0, 1, 2), row_of(&b, 1, 0, 1)};
     CHECK_FETCHED(&r, VERSION, rows, 2);
     append(a.logs[0], -1, -1, 0);
@@ -110,12 +111,12 @@ static void waits(void) {
     /* At the deadline there is what there is. */
     const struct asked end[] = {ASKED("a", 0, .offset = 3), ASKED("b", 1)};
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 2, .bytes_min = one + 1)) == SERVE_WAIT);
-    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_TIMEOUT) == SERVE_ANSWER);
     rows[0] = row_of(&a, 0, 3, 3);
     CHECK_FETCHED(&r, VERSION, rows, 2);
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 1)) ==
           SERVE_WAIT);
-    CHECK(serve_abandon(serve, &r));
+    CHECK(abandoned(&r));
     /* Who does not wait is answered at once; an error is worth an answer, too. */
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = 0), rows, 2);
     check_rows(&FETCHING(VERSION, end, 2, .bytes_min = one + 1, .wait_ms = -1), rows, 2);
@@ -124,7 +125,7 @@ static void waits(void) {
     check_rows(&FETCHING(VERSION, end, 2), rows, 2);
     /* Nobody is there any more. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, end, 1)) == SERVE_WAIT);
-    CHECK(serve_abandon(serve, &r) && r.state == NULL);
+    CHECK(abandoned(&r) && r.state == NULL);
     append(a.logs[0], -1, -1, 0);
     CHECK(!message_waits());
     delete_both();
@@ -144,7 +145,7 @@ static void moved_meanwhile(void) {
     CHECK(!message_waits());
     append(a.logs[0], -1, -1, 0);
     check_woken(&r);
-    CHECK(serve_abandon(serve, &r));
+    CHECK(abandoned(&r));
     delete_both();
 }
 
@@ -160,7 +161,7 @@ static void waits_for_replicas(void) {
     CHECK(!message_waits());
     log_advance_high_watermark(a.logs[0], 3);
     check_woken(&r);
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_ANSWER);
     const struct fetched row = row_of(&a, 0, 2, 3);
     CHECK_FETCHED(&r, VERSION, &row, 1);
     delete_both();
@@ -179,27 +180,27 @@ static void rights(void) {
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 4)) == SERVE_MISS);
     CHECK(r.missing_count == 1 && r.missing[0].name_len == 1);
     r.missing[0].error = UNKNOWN_TOPIC;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, rows, 4);
     const struct asked waits_for[] = {ASKED("z", 0), ASKED("a", 0, .offset = 1)};
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, waits_for, 2)) == SERVE_MISS);
     r.missing[0].error = UNKNOWN_TOPIC;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_WAIT);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_WAIT);
     append(a.logs[0], -1, -1, 0);
     check_woken(&r);
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_ANSWER);
     rows[1] = row_of(&a, 0, 1, 2);
     CHECK_FETCHED(&r, VERSION, rows, 2);
     /* Alone it is answered at once, as there is nothing to wait for. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2)) == SERVE_MISS && r.missing_count == 1);
     r.missing[0].error = STORAGE;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     const struct fetched failed[] = {FETCH_REFUSED("z", 0, STORAGE),
                                      FETCH_REFUSED("z", 1, STORAGE)};
     CHECK_FETCHED(&r, VERSION, failed, 2);
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 1)) == SERVE_MISS);
     r.missing[0].error = UNKNOWN_TOPIC;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, rows, 1);
     /* Who may only write is asked about. */
     grants_void(grants);
@@ -208,15 +209,15 @@ static void rights(void) {
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
     CHECK(r.missing_count == 1 && r.missing_right == GRANT_READ);
     r.missing[0].error = REFUSED;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, &refused, 1);
     /* Without a verdict it is asked for anew, and at last the client is to come again. */
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, &asked[2], 1)) == SERVE_MISS);
     for (int i = 0; i < MISSES_ROUNDS_MAX; i++) {
         CHECK(r.missing_count == 1);
-        CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_MISS);
+        CHECK(resumed(&r, SERVE_GRANTED) == SERVE_MISS);
     }
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     const struct fetched again = FETCH_REFUSED("a", 0, NOT_LEADER);
     CHECK_FETCHED(&r, VERSION, &again, 1);
     delete_both();
@@ -229,16 +230,16 @@ static void voided(void) {
     const struct asked asked[] = {ASKED("a", 0), ASKED("b", 0)};
     CHECK(start_fetch(&r, &m, &FETCHING(VERSION, asked, 2)) == SERVE_WAIT);
     CHECK(grants_allow(grants, 9, b.id, GRANT_READ) == 0); /* a change that takes nothing away */
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT);
     grants_void(grants);
     CHECK(grants_allow(grants, 0, b.id, GRANT_READ) == 0);
     append(a.logs[0], -1, -1, 0);
     check_woken(&r);
-    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_MISS && r.missing_count == 1);
+    CHECK(resumed(&r, SERVE_WOKEN) == SERVE_MISS && r.missing_count == 1);
     append(b.logs[0], -1, -1, 0);
     CHECK(!message_waits()); /* nothing wakes it meanwhile */
     r.missing[0].error = REFUSED;
-    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_GRANTED) == SERVE_ANSWER);
     struct fetched rows[] = {FETCH_REFUSED("a", 0, REFUSED, .aborted = 0), row_of(&b, 0, 0, 1)};
     CHECK_FETCHED(&r, VERSION, rows, 2);
     delete_both();
@@ -272,9 +273,9 @@ static void cold(void) {
         disk_played.cold = i == 0;
         disk_played.blocked = i == 1;
         CHECK(start_fetch(&r, &m, &f) == SERVE_WAIT && r.exclusive);
-        CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+        CHECK(resumed(&r, SERVE_WOKEN) == SERVE_WAIT);
         await_io(&r);
-        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+        CHECK(resumed(&r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
         CHECK(cold_reads(a.logs[0]) == 1 + 2 * i && cold_reads(b.logs[0]) == 0);
         /* While no worker is free the request waits, and the reactor does not. */
@@ -284,10 +285,10 @@ static void cold(void) {
             CHECK(r.exclusive && r.deadline_ms > r.now_ms && r.deadline_ms < r.now_ms + 100);
             r.now_ms = r.deadline_ms;
             pool_is_full = n < 2;
-            CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+            CHECK(resumed(&r, SERVE_TIMEOUT) == SERVE_WAIT);
         }
         await_io(&r);
-        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+        CHECK(resumed(&r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 2);
         /* Its client leaves during the pause. */
         pool_is_full = true;
@@ -325,17 +326,17 @@ static void cold_and_little(void) {
         if (alone) {
             pool_is_full = false;
             r.now_ms = r.deadline_ms;
-            CHECK(r.now_ms < 1500 && serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+            CHECK(r.now_ms < 1500 && resumed(&r, SERVE_TIMEOUT) == SERVE_WAIT);
         }
         await_io(&r);
         if (late) r.now_ms = 1500;
-        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == (late ? SERVE_ANSWER : SERVE_WAIT));
+        CHECK(resumed(&r, SERVE_IO_DONE) == (late ? SERVE_ANSWER : SERVE_WAIT));
         disk_played.blocked = pool_is_full = false;
         if (!late) {
             CHECK(r.deadline_ms == 1500 && !message_waits());
             append(a.logs[0], -1, -1, 0);
             check_woken(&r);
-            CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+            CHECK(resumed(&r, SERVE_WOKEN) == SERVE_ANSWER);
         }
         const struct fetched rows[] = {row_of(&a, 0, i, late ? i + 1 : i + 2)};
         CHECK_FETCHED(&r, VERSION, rows, 1);
@@ -362,7 +363,7 @@ static void gone_meanwhile(void) {
         rows[0].aborted = gone == 1 ? 0 : 1;
         rows[0].of[0] = (struct log_aborted){5, 0};
         if (gone == 1) rows[0].len = 0;
-        CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+        CHECK(resumed(&r, SERVE_IO_DONE) == SERVE_ANSWER);
         CHECK_FETCHED(&r, VERSION, rows, 1);
     }
     disk_played.cold = false;
@@ -437,6 +438,66 @@ static void many_open(void) {
     delete_both();
 }
 
+/* A worker walks over the partitions of a wide fetch. */
+static void wide(void) {
+    struct serve_request r, other;
+    open_both(true);
+    append(a.logs[0], -1, -1, 0);
+    append(b.logs[1], -1, -1, 0);
+    const struct asked asked[] = {ASKED("a", 0), ASKED("a", 1), ASKED("b", 1)};
+    const struct fetched rows[] = {row_of(&a, 0, 0, 1), row_of(&a, 1, 0, 0), row_of(&b, 1, 0, 1)};
+    const struct fetching all = FETCHING(VERSION, asked, 3), one = FETCHING(VERSION, asked, 1);
+    check_rows(&all, rows, 3);
+    shared->limits.wide_partitions = 2;
+    CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && r.exclusive && !r.body_needed);
+    check_rows(&one, rows, 1); /* another connection has its answer at once */
+    await_io(&r);
+    CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_WAIT);
+    check_rows(&one, rows, 1);
+    await_io(&r);
+    CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, VERSION, rows, 3);
+    /* Each of its jobs waits while no worker is free. */
+    for (int step = 0; step < 2; step++) {
+        pool_is_full = true;
+        if (step == 0)
+            CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT);
+        else
+            CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_WAIT);
+        CHECK(r.deadline_ms > r.now_ms && r.deadline_ms < r.now_ms + 100);
+        CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT && !message_waits());
+        pool_is_full = false;
+        CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_WAIT);
+        await_io(&r);
+    }
+    CHECK(serve_resume(serve, &r, SERVE_IO_DONE) == SERVE_ANSWER);
+    CHECK_FETCHED(&r, VERSION, rows, 3);
+    /* Its client leaves while a job runs, and while it waits. */
+    CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && !serve_abandon(serve, &r));
+    await_io(&r);
+    CHECK(!serve_abandon(serve, &r));
+    await_io(&r);
+    CHECK(serve_abandon(serve, &r) && r.state == NULL);
+    pool_is_full = true;
+    CHECK(start_fetch(&r, &m, &all) == SERVE_WAIT && serve_abandon(serve, &r) && r.state == NULL);
+    pool_is_full = false;
+    /* An end that moves while the job runs makes it look again. */
+    CHECK(start_fetch(&other, &m, &FETCHING(VERSION, asked, 3, .bytes_min = 1 << 20)) ==
+          SERVE_WAIT);
+    CHECK(serve_resume(serve, &other, SERVE_WOKEN) == SERVE_WAIT);
+    await_io(&other);
+    CHECK(serve_resume(serve, &other, SERVE_IO_DONE) == SERVE_WAIT);
+    await_io(&other);
+    CHECK(serve_resume(serve, &other, SERVE_IO_DONE) == SERVE_WAIT && !message_waits());
+    CHECK(other.deadline_ms == other.received_ms + WAIT_MS);
+    CHECK(serve_resume(serve, &other, SERVE_TIMEOUT) == SERVE_WAIT);
+    runs_apart = true;
+    await_io(&other);
+    CHECK(resumed(&other, SERVE_IO_DONE) == SERVE_ANSWER);
+    CHECK_FETCHED(&other, VERSION, rows, 3);
+    delete_both();
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -451,12 +512,14 @@ int main(int argc, char **argv) {
                   {"cold_and_little", cold_and_little},
                   {"gone_meanwhile", gone_meanwhile},
                   {"many_aborted", many_aborted},
-                  {"many_open", many_open}};
-    CHECK(argc == 3);
+                  {"many_open", many_open},
+                  {"wide", wide}};
+    CHECK(argc == 3 || argc == 4);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {
             scene_open(argv[1], disk_of(DISK_SYSTEM), 0);
             serve_meter(serve, apis);
+            if (argc == 4) run_apart();
             scenes[i].play();
             scene_close();
             check_given_back();

@@ -253,12 +253,13 @@ static enum serve_status fetch_wide(struct serve_request *wide, int32_t count) {
     request(wide, &m, FETCH, VERSION);
     wide->body = body;
     wide->body_len = (size_t)(to - body);
-    enum serve_status status = serve_start(serve, wide);
+    enum serve_status status = driven(wide, serve_start(serve, wide));
     free(body);
     return status;
 }
 
 static void open_wide(void) {
+    runs_apart = true;
     struct log **logs = malloc(WIDEST * sizeof *logs);
     open_a();
     for (int32_t i = 0; i < WIDEST; i++) logs[i] = a.logs[0];
@@ -277,13 +278,13 @@ static void wide(void) {
     CHECK(fetch_wide(&another, WIDE) == SERVE_ANSWER); /* with nothing */
     reply_clear(&another.reply);
     CHECK(fetch_wide(&narrow, WIDE - 1) == SERVE_WAIT);
-    CHECK(serve_resume(serve, &widest[0], SERVE_WOKEN) == SERVE_WAIT);
-    CHECK(serve_abandon(serve, &widest[0]));
+    CHECK(resumed(&widest[0], SERVE_WOKEN) == SERVE_WAIT);
+    CHECK(abandoned(&widest[0]));
     CHECK(fetch_wide(&another, WIDE) == SERVE_WAIT);
     CHECK(atomic_load(&shared->fetches_waiting) == WIDEST + WIDE);
-    CHECK(serve_resume(serve, &another, SERVE_TIMEOUT) == SERVE_ANSWER);
+    CHECK(resumed(&another, SERVE_TIMEOUT) == SERVE_ANSWER);
     reply_clear(&another.reply);
-    CHECK(serve_abandon(serve, &widest[1]) && serve_abandon(serve, &narrow));
+    CHECK(abandoned(&widest[1]) && abandoned(&narrow));
     CHECK(atomic_load(&shared->fetches_waiting) == 0);
     CHECK(fetch_wide(&another, WIDEST + 1) == SERVE_CLOSE);
     delete_topic(&a);

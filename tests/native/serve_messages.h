@@ -3,6 +3,7 @@
 #ifndef PYLOG_SERVE_MESSAGES_H
 #define PYLOG_SERVE_MESSAGES_H
 
+#include "serve/fetch_state.h"
 #include "serve/leaders.h"
 #include "serve/nodes.h"
 #include "serve_scenes.h"
@@ -79,6 +80,13 @@ static inline void add_leader(struct body *m, int8_t tag, int32_t id, int32_t ep
     add_i32(m, id);
     add_i32(m, epoch);
     add_i8(m, 0);
+}
+
+static bool runs_apart; /* every fetch is wide, and a worker does its work */
+
+static inline void run_apart(void) {
+    runs_apart = true;
+    shared->limits.wide_partitions = 0;
 }
 
 /* What a log's reader finds in the page cache: everything, unless a scene says otherwise. */
@@ -224,11 +232,34 @@ static inline void write_fetch(struct body *m, const struct fetching *f) {
     if (f->odd) add_bytes(m, "\x63\x03odd", 5);
 }
 
+/* The status of a request once no worker works at it. */
+static inline enum serve_status driven(struct serve_request *r, enum serve_status status) {
+    struct message l;
+    while (runs_apart && status == SERVE_WAIT && ((struct fetch *)r->state)->job_running) {
+        await_message(&l);
+        bool done = l.kind == MESSAGE_IO_DONE;
+        status = serve_resume(serve, r, done ? SERVE_IO_DONE : SERVE_WOKEN);
+    }
+    return status;
+}
+static inline enum serve_status resumed(struct serve_request *r, enum serve_reason reason) {
+    return driven(r, serve_resume(serve, r, reason));
+}
+
+/* Its connection is gone. A worker may have to release what it holds. */
+static inline bool abandoned(struct serve_request *r) {
+    struct message l;
+    if (serve_abandon(serve, r)) return true;
+    CHECK(runs_apart);
+    await_message(&l);
+    return l.kind == MESSAGE_IO_DONE && serve_abandon(serve, r);
+}
+
 /* What the body held is gone when it is not needed any more. */
 static inline enum serve_status start_fetch(struct serve_request *r, struct body *m,
                                             const struct fetching *f) {
     write_fetch(m, f);
-    enum serve_status status = start(r, m, FETCH, f->version);
+    enum serve_status status = driven(r, start(r, m, FETCH, f->version));
     if (!r->body_needed) memset(m->bytes, 0xee, sizeof m->bytes);
     return status;
 }

@@ -178,7 +178,7 @@ static void joins(void) {
         CHECK(serve_take_joins(serve, &found) == 0);
     }
     set_replicas(2);
-    serve->join_count = SERVE_JOINS_MAX;
+    serve->joins.count = SERVE_JOINS_MAX;
     CHECK(FOLLOW(OUTSIDE, .offset = 2) == SERVE_WAIT);
     give_up_waiting();
     CHECK(serve_take_joins(serve, &found) == SERVE_JOINS_MAX);

@@ -1,5 +1,6 @@
 /* Fetch sessions through the real serve: what is news, whose turn it is, and how they end. Usage:
- * serve_sessions DIRECTORY SCENE. Exit 0, or 1 with a line on stderr. */
+ * serve_sessions DIRECTORY SCENE [apart].
+ * Exit 0, or 1 with a line on stderr. */
 #include "serve_fetch_scenes.h"
 #include "watched.h"
 
@@ -159,7 +160,7 @@ static void ended(void) {
     struct serve_request other;
     answered(&other, &OF_SESSION(VERSION, .session_id = session));
     CHECK_FETCHED(&other, VERSION, rows, 2);
-    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    CHECK(resumed(&r, SERVE_TIMEOUT) == SERVE_ANSWER);
     CHECK_FETCHED(&r, VERSION, NULL, 0, .session_id = session);
     CHECK(sessions_open() == 0);
     delete_both();
@@ -173,11 +174,12 @@ int main(int argc, char **argv) {
                   {"turns", turns},
                   {"forgotten", forgotten},
                   {"ended", ended}};
-    CHECK(argc == 3);
+    CHECK(argc == 3 || argc == 4);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[2]) == 0) {
             scene_open(argv[1], disk_of(DISK_SYSTEM), 0);
             serve_meter(serve, apis);
+            if (argc == 4) run_apart();
             scenes[i].play();
             scene_close();
             check_given_back();

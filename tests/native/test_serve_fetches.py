@@ -17,6 +17,7 @@ SCENES = {
     "what_was_found_on_the_disk_and_is_too_little_waits_for_more": "cold_and_little",
     "aborted_records_whose_file_goes_meanwhile_are_not_answered": "gone_meanwhile",
     "a_range_with_too_many_aborted_transactions_is_cut": "many_aborted",
+    "a_wide_fetch_leaves_the_reactor_to_others_and_is_answered_the_same": "wide",
     "a_range_with_too_many_overlapping_aborted_transactions_is_read_to_its_end": "many_open",
 }
 
@@ -25,3 +26,10 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_fetches(tmp_path, scene):
     play_watched("serve_fetches", SERVE, tmp_path / "data", scene, played=PLAYED)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scene", ["bytes", "waits", "moved_meanwhile", "waits_for_replicas",
+                                   "rights", "voided", "many_aborted"])
+def test_workers_answer_wide_fetches_as_reactors_do(tmp_path, scene):
+    play_watched("serve_fetches", SERVE, tmp_path / "data", scene, "apart", played=PLAYED)

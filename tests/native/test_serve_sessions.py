@@ -16,3 +16,9 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 def test_sessions(tmp_path, scene):
     play_watched("serve_sessions", SERVE, tmp_path / "data", scene, played=CACHE)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_sessions_of_wide_fetches(tmp_path, scene):
+    play_watched("serve_sessions", SERVE, tmp_path / "data", scene, "apart", played=CACHE)
