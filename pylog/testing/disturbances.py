@@ -2,7 +2,8 @@
 
 Owns: the relay, while there is one.
 Invariants: (1) clients see the same address all the time: while the relay has the broker's
-  port, the broker listens on another one that nobody learns of.
+  port, the broker listens on another one that nobody learns of, and it listens on its own port
+  again at its next start, after a kill too.
 Source: KIP-226 (listeners change while the broker runs).
 """
 
@@ -14,11 +15,12 @@ from pylog.metadata.image import RESOURCE_BROKER
 from pylog.metadata.threads import in_thread
 from pylog.protocol import api, messages
 from pylog.testing.errors import BrokerFailed
-from pylog.testing.ports import free_port
 from pylog.testing.relay import Relay, Rule
 
 DISKS = {"system": DISK_SYSTEM, "full": DISK_FULL, "no sync": DISK_NO_SYNC}
-SET = 0
+SET, DELETE = 0, 1
+# Port 0: a broker that is killed meanwhile can always bind it at its next start.
+HIDDEN = "PLAINTEXT://127.0.0.1:0"
 
 
 class Disturbances:
@@ -30,6 +32,11 @@ class Disturbances:
         self._own_port = port     # Where the broker itself listens.
         self._can_relay = can_relay
         self._relay: Relay | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that clients know."""
+        return self._port
 
     async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
         key = api_name if api_name is None or isinstance(api_name, int) else api_key(api_name)
@@ -47,8 +54,7 @@ class Disturbances:
         if not self._can_relay:
             raise BrokerFailed("faults of the network need the listener that the broker has by "
                                "default: leave the setting `listeners` out")
-        self._own_port = free_port()
-        await self._listen_on(self._own_port)
+        await self._alter_listener(SET, HIDDEN)
         self._relay = relay = await in_thread(Relay, self._port, self._own_port)
         return relay
 
@@ -57,21 +63,31 @@ class Disturbances:
         if self._relay is not None:
             gone, self._relay = self._relay, None
             await in_thread(gone.close)
-            await self._listen_on(self._port)
-            self._own_port = self._port
+            await self._alter_listener(DELETE, None)
+            if self._own_port != self._port:
+                raise BrokerFailed(f"port {self._port} cannot be listened on")
 
-    async def _listen_on(self, port: int) -> None:
+    async def restore_after_kill(self) -> None:
+        """Listens on the port of the settings when a kill left the listener moved. Keeps (1)."""
+        node = RESOURCE_BROKER, str(self._broker.node_id)
+        if self._broker.image.configs.get(node, {}).get("listeners") == HIDDEN:
+            await self._alter_listener(DELETE, None)
+            self._port = self._own_port
+
+    async def _alter_listener(self, operation: int, value: str | None) -> None:
         new = messages.IncrementalAlterConfigsRequest
         request = new(resources=[new.AlterConfigsResource(
             resource_type=RESOURCE_BROKER, resource_name=str(self._broker.node_id),
-            configs=[new.AlterableConfig(name="listeners", config_operation=SET,
-                                         value=f"PLAINTEXT://127.0.0.1:{port}")])])
+            configs=[new.AlterableConfig(name="listeners", config_operation=operation,
+                                         value=value)])])
         result, = await self._broker.controller.alter_configs(request, True)
         if result.error:
             raise BrokerFailed(f"the listener cannot be moved: {result.message}")
         await self._broker.publisher.registered()
-        if [bound for _, _, bound in self._broker.network.addresses] != [port]:
-            raise BrokerFailed(f"port {port} cannot be listened on")
+        bound = [port for _, _, port in self._broker.network.addresses]
+        if len(bound) != 1:
+            raise BrokerFailed(f"the broker listens on {bound} in place of one port")
+        self._own_port = bound[0]
 
     async def drop_connections(self) -> int:
         """Ends every connection of the broker and of the relay; how many clients' there were."""

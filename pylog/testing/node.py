@@ -71,11 +71,12 @@ class Node:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None
         self._running = broker
-        self._at_first = self._state()
         # A controller alone has no listener for clients.
         port = (broker.network.addresses or broker.network.controller_addresses)[0][2]
         self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
-        return port
+        await self._disturbances.restore_after_kill()
+        self._at_first = self._state()
+        return self._disturbances.port
 
     async def end(self) -> None:
         broker, self._running = self._running, None

@@ -145,3 +145,23 @@ def test_a_broker_with_listeners_of_its_own_has_no_faults_of_the_network(make_br
     with pytest.raises(BrokerFailed, match="leave the setting"):
         broker.faults.delay(1)
     assert broker.faults.drop_connections() == 0
+
+
+def test_a_broker_killed_during_a_network_fault_restarts_on_its_port(make_broker):
+    broker = make_broker(process=True)
+    broker.create_topic("t")
+    port = broker.port
+    broker.faults.delay(1)
+    assert _append(broker, b"before") == 0
+    broker.kill()
+    broker.start()
+    assert broker.port == port
+    assert _append(broker, b"after") == 0
+    broker.faults.lose_requests("Produce")
+    with pytest.raises(Closed):
+        _append(broker, b"lost")
+    broker.faults.clear()
+    assert _append(broker, b"last") == 0
+    broker.restart()
+    assert broker.port == port
+    broker.topic("t").assert_records(["before", "after", "last"])

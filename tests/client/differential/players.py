@@ -5,6 +5,7 @@ Invariants: (1) every wait is bounded; (2) both sides have the same settings as 
   have them.
 """
 
+import contextlib
 import itertools
 import time
 from typing import Any, NamedTuple
@@ -259,8 +260,13 @@ class ConfluentPlayer(Player):
 
     def set_paused(self, topic: str, partition: int, paused: bool) -> None:
         reader = self.reader()
-        (reader.pause if paused else reader.resume)(
-            [confluent_kafka.TopicPartition(topic, partition)])
+        place = confluent_kafka.TopicPartition(topic, partition)
+        (reader.pause if paused else reader.resume)([place])
+        if not paused:
+            # Any request wakes librdkafka's broker thread, which otherwise notices the resumed
+            # partition only when its wait of 1 s is over.
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                reader.get_watermark_offsets(place, POLL_S, cached=False)
 
     def poll(self, consumer: Any, count: int, wait_s: float) -> list[tuple[str, int, Read]]:
         found = []
