@@ -288,8 +288,10 @@ class Execution:
             self.broker.topic(side.player.topics[topic]).delete()
             self._create(side.player.topics, topic)
             side.forget_topic(topic)
-            for partition in range(PARTITIONS):
-                self._seek(side, (topic, partition), 0)
+            is_new = side.player.reopen_reader()
+            for place in side.sent:
+                if is_new or place[0] == topic:
+                    self._seek(side, place, side.positions[place])
 
     def delete_records(self, topic: str, partition: int, fraction: float) -> None:
         for side in self.sides:

@@ -17,7 +17,7 @@ from pylog.client.errors import KafkaError, RebalanceNeededError, RetriableError
 from tests.client.differential.program import IDEMPOTENT, PARTITIONS, Row
 
 WAIT_S = 60.0
-POLL_S = 0.05
+POLL_S = 0.02
 COMMON = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 PRODUCER = {**COMMON, "acks": "all", "delivery.timeout.ms": 50_000, "retry.backoff.ms": 30,
             "retry.backoff.max.ms": 200}
@@ -92,6 +92,10 @@ class Player:
     def flush(self) -> None:
         for producer in self._producers.values():
             producer.flush(WAIT_S)
+
+    def reopen_reader(self) -> bool:
+        """Called after a topic was re-created; True when the reader is a new one, at offset 0."""
+        return False
 
     def join(self) -> None:
         self.members.append(self.new_member(f"{self.prefix}-member-{next(self._numbers)}"))
@@ -216,8 +220,9 @@ class ConfluentPlayer(Player):
         made = confluent_kafka.Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": f"{self.prefix}-reader",
             "fetch.wait.max.ms": 50, "fetch.error.backoff.ms": 20, "log_level": 0, **CONSUMER})
-        # A new assignment without offsets begins at the committed ones; a seek needs a start.
-        made.assign([confluent_kafka.TopicPartition(*tp) for tp in self.partitions()])
+        # With offsets, because librdkafka loses a seek that it accepts while it looks up the
+        # committed offsets of a new assignment.
+        made.assign([confluent_kafka.TopicPartition(*tp, 0) for tp in self.partitions()])
         made.pause([confluent_kafka.TopicPartition(*tp) for tp in self.partitions()])
         return made
 
@@ -245,6 +250,15 @@ class ConfluentPlayer(Player):
         self.producer(kind).produce(
             topic, row.value, row.key, partition=-1 if partition is None else partition,
             timestamp=timestamp, headers=row.headers, on_delivery=note)
+
+    def reopen_reader(self) -> bool:
+        """librdkafka ignores a re-created topic's leader epochs while they are lower than those
+        that it remembers of the deleted one, and its fetches fail until then."""
+        if self._reader is None:
+            return False
+        self._reader.close()
+        self._reader = None
+        return True
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         end_s = time.monotonic() + WAIT_S
@@ -299,7 +313,9 @@ class ConfluentPlayer(Player):
 
 
 _REBALANCES = {
-    confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS, confluent_kafka.KafkaError._WAIT_COORD,
+    confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS,
+    confluent_kafka.KafkaError.ILLEGAL_GENERATION, confluent_kafka.KafkaError.STALE_MEMBER_EPOCH,
+    confluent_kafka.KafkaError._WAIT_COORD,
     confluent_kafka.KafkaError.NOT_COORDINATOR, confluent_kafka.KafkaError._TRANSPORT,
     confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
     confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
