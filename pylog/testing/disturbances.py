@@ -14,8 +14,9 @@ from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
 from pylog.metadata.image import RESOURCE_BROKER
 from pylog.metadata.threads import in_thread
 from pylog.protocol import api, messages
+from pylog.testing import refusals
 from pylog.testing.errors import BrokerFailed
-from pylog.testing.relay import Relay, Rule
+from pylog.testing.relay import ANSWER_ERROR, Relay, Rule
 
 DISKS = {"system": DISK_SYSTEM, "full": DISK_FULL, "no sync": DISK_NO_SYNC}
 SET, DELETE = 0, 1
@@ -38,10 +39,13 @@ class Disturbances:
         """The port that clients know."""
         return self._port
 
-    async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
+    async def add_rule(self, kind: str, api_name, ms: int, count,
+                       error_code: int) -> int:
         key = api_name if api_name is None or isinstance(api_name, int) else api_key(api_name)
+        if kind == ANSWER_ERROR:
+            refusals.check(key)
         relay = self._relay or await self._put_relay()
-        return relay.add(Rule(kind, key, ms, count))
+        return relay.add(Rule(kind, key, ms, count, error_code))
 
     def remove_rule(self, number: int) -> None:
         if self._relay is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pylog.protocol.errors import ErrorCode
 from pylog.testing import relay
+from pylog.testing.errors import BrokerFailed
 
 
 class Fault:
@@ -60,6 +62,12 @@ class Faults:
         """Ends the connection in place of serving the request."""
         return self._rule(relay.LOSE_REQUESTS, api, 0, count)
 
+    def answer_error(self, error: str | int, api: str | int, count: int | None = 1) -> Fault:
+        """Answers requests with an error code, in each of their partitions. error: its name in
+        Kafka ("NOT_LEADER_OR_FOLLOWER") or its code. api: "Produce" or "OffsetCommit", which the
+        broker does not serve then, or "Fetch"."""
+        return self._rule(relay.ANSWER_ERROR, api, 0, count, _error_code(error))
+
     def refuse_connections(self) -> Fault:
         """Ends every new connection at once. Those that are open stay: see drop_connections."""
         return self._rule(relay.REFUSE, None, 0, None)
@@ -68,8 +76,9 @@ class Faults:
         """Ends all connections now, whatever they wait for; how many. Clients may come back."""
         return self._broker.call("drop_connections")
 
-    def _rule(self, kind: str, api: str | int | None, ms: int, count: int | None) -> Fault:
-        number = self._broker.call("add_rule", kind, api, ms, count)
+    def _rule(self, kind: str, api: str | int | None, ms: int, count: int | None,
+              error_code: int = 0) -> Fault:
+        number = self._broker.call("add_rule", kind, api, ms, count, error_code)
         return Fault(self._broker, ("remove_rule", number), ("rule_hits", number))
 
     # ---- the disk -------------------------------------------------------------------------------
@@ -91,3 +100,11 @@ class Faults:
         """Ends all faults; connections that went by the relay end too."""
         if self._broker.running:
             self._broker.call("clear_faults")
+
+
+def _error_code(error: str | int) -> int:
+    """Raises BrokerFailed for a name that Kafka does not have."""
+    found = getattr(ErrorCode, error, None) if isinstance(error, str) else error
+    if not isinstance(found, int):
+        raise BrokerFailed(f"{error!r} is no error of Kafka")
+    return int(found)

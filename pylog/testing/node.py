@@ -148,10 +148,10 @@ class Node:
 
     # ---- disturbances ---------------------------------------------------------------------------
 
-    async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
+    async def add_rule(self, kind: str, api_name, ms: int, count, error_code: int) -> int:
         """A rule of the relay, by its number. Raises BrokerFailed."""
         self._spent = "its network was disturbed"
-        return await self._disturbances.add_rule(kind, api_name, ms, count)
+        return await self._disturbances.add_rule(kind, api_name, ms, count, error_code)
 
     async def remove_rule(self, number: int) -> None:
         self._disturbances.remove_rule(number)

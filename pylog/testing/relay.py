@@ -1,4 +1,4 @@
-"""A relay between clients and the broker: it loses and delays what a test says.
+"""A relay between clients and the broker: it loses, delays and refuses what a test says.
 
 Owns: a thread with an event loop of its own, the listening socket, the relayed connections.
 Invariants: (1) frames keep their order, in both directions; (2) what no rule names passes as it is;
@@ -13,7 +13,11 @@ import socket
 import struct
 import threading
 
+from pylog.protocol import api
+from pylog.testing import refusals
+
 DELAY, LOSE_REQUESTS, LOSE_ANSWERS, REFUSE = "delay", "lose requests", "lose answers", "refuse"
+ANSWER_ERROR = "answer error"
 REQUEST = struct.Struct(">ihhi")
 ANSWER = struct.Struct(">ii")
 ANSWERS_HELD_MAX = 64
@@ -23,22 +27,27 @@ BIND_ATTEMPTS, BIND_PAUSE_S = 2000, 0.005
 
 
 class Rule:
-    """kind: one of the above. api_key: None for all. count: how often, None for ever."""
+    """kind: one of the above. api_key: None for all. count: how often, None for ever. ms: of a
+    delay. error_code: of an ANSWER_ERROR."""
 
-    __slots__ = ("api_key", "count", "hits", "kind", "ms")
+    __slots__ = ("api_key", "count", "error_code", "hits", "kind", "ms")
 
-    def __init__(self, kind: str, api_key: int | None, ms: int, count: int | None):
+    def __init__(self, kind: str, api_key: int | None, ms: int, count: int | None,
+                 error_code: int = 0):
         self.kind, self.api_key, self.ms, self.count = kind, api_key, ms, count
+        self.error_code = error_code
         self.hits = 0
+
+    def matches(self, kind: str, api_key: int | None) -> bool:
+        """Whether it is about this frame."""
+        return (kind == self.kind and self.api_key in (None, api_key)
+                and (self.count is None or self.hits < self.count))
 
     def applies(self, kind: str, api_key: int | None) -> bool:
         """Whether it is about this frame; counts it then."""
-        if kind != self.kind or self.api_key is not None and api_key != self.api_key:
-            return False
-        if self.count is not None and self.hits >= self.count:
-            return False
-        self.hits += 1
-        return True
+        found = self.matches(kind, api_key)
+        self.hits += found
+        return found
 
 
 class Relay:
@@ -77,6 +86,11 @@ class Relay:
         """The first rule that applies, which counts it."""
         return next((rule for rule in list(self._rules.values()) if rule.applies(kind, api_key)),
                     None)
+
+    def error_code(self, api_key: int) -> int | None:
+        """That of the next rule that answers such requests with an error; counts nothing."""
+        return next((rule.error_code for rule in list(self._rules.values())
+                     if rule.matches(ANSWER_ERROR, api_key)), None)
 
     def close(self) -> None:
         """Ends every connection and frees the port."""
@@ -141,7 +155,8 @@ class _Connection:
     def __init__(self, relay: Relay, client: tuple, broker: tuple):
         self._relay = relay
         self._client, self._broker = client, broker
-        self._asked: dict[int, int] = {}     # correlation id -> api key
+        self._asked: dict[int, tuple[int, int]] = {}     # correlation id -> api key, version
+        self._refused: dict[int, bytes] = {}     # correlation id -> the response that it gets
         self._held: asyncio.Queue = asyncio.Queue(ANSWERS_HELD_MAX)
 
     def abort(self) -> None:
@@ -166,7 +181,7 @@ class _Connection:
         try:
             while True:
                 head = await reader.readexactly(REQUEST.size)
-                size, api_key, _, correlation_id = REQUEST.unpack(head)
+                size, api_key, version, correlation_id = REQUEST.unpack(head)
                 if not REQUEST.size - 4 <= size <= FRAME_BYTES_MAX:
                     self.abort()
                     return
@@ -174,8 +189,18 @@ class _Connection:
                 if self._relay.rule_for(LOSE_REQUESTS, api_key) is not None:
                     self.abort()
                     return
-                self._asked[correlation_id] = api_key
-                writer.write(head + body)
+                frame = head + body
+                rule = None if api_key == api.FETCH else self._relay.rule_for(
+                    ANSWER_ERROR, api_key)
+                if rule is not None:
+                    response = refusals.response_to(frame, rule.error_code)
+                    if response is None:
+                        self.abort()     # As a broker refuses a request without a response.
+                        return
+                    self._refused[correlation_id] = response
+                    frame = refusals.placeholder(correlation_id)
+                self._asked[correlation_id] = api_key, version
+                writer.write(frame)
                 await writer.drain()
         except asyncio.IncompleteReadError:
             if not writer.is_closing():
@@ -190,7 +215,10 @@ class _Connection:
                 head = await reader.readexactly(ANSWER.size)
                 size, correlation_id = ANSWER.unpack(head)
                 frame = head + await reader.readexactly(size + 4 - ANSWER.size)
-                api_key = self._asked.pop(correlation_id, None)
+                frame = self._refused.pop(correlation_id, frame)
+                api_key, version = self._asked.pop(correlation_id, (None, 0))
+                if api_key == api.FETCH:
+                    frame = self._fetch_response(version, frame)
                 if self._relay.rule_for(LOSE_ANSWERS, api_key) is not None:
                     break
                 rule = self._relay.rule_for(DELAY, api_key)
@@ -202,6 +230,16 @@ class _Connection:
         else:
             self.abort()
         await self._held.put((0, b""))
+
+    def _fetch_response(self, version: int, frame: bytes) -> bytes:
+        """The broker's response, or the refusal that a rule asks for."""
+        error_code = self._relay.error_code(api.FETCH)
+        refused = None if error_code is None else refusals.refused_fetch(
+            version, frame, error_code)
+        if refused is None:
+            return frame
+        self._relay.rule_for(ANSWER_ERROR, api.FETCH)
+        return refused
 
     async def _send(self) -> None:
         writer = self._client[1]

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from pylog.client import Consumer, TopicPartition
+from pylog.client.errors import KafkaError
 from pylog.testing import BrokerFailed
 from tests.brokers import answers
 from tests.wire import raw, talk
@@ -48,6 +50,56 @@ def test_a_lost_request_is_not_served(broker):
             _append(broker, b"lost")
     assert _append(broker, b"served") == 0
     broker.topic("t").assert_records(["served"])
+
+
+def test_a_produce_answered_with_an_error_is_not_served(broker):
+    fault = broker.faults.answer_error("NOT_LEADER_OR_FOLLOWER", "Produce")
+    assert _append(broker, b"refused") == 6
+    assert fault.hits == 1
+    assert _append(broker, b"served") == 0
+    broker.topic("t").assert_records(["served"])
+
+
+def test_a_refusal_keeps_the_order_of_responses_on_a_connection(broker):
+    body = raw.produce_body(8, "t", [(0, raw.batch())])
+    with broker.faults.delay(300, "Produce", count=1), Connection(broker.port) as connection:
+        connection.send(raw.frame(raw.header(raw.PRODUCE, 8, 1) + body))
+        broker.faults.answer_error(19, "Produce")
+        connection.send(raw.frame(raw.header(raw.PRODUCE, 8, 2) + body))
+        for number in (1, 2):
+            connection.answer(raw.PRODUCE, 8, number)
+
+
+def test_a_fetch_answered_with_an_error_has_no_records(broker):
+    assert _append(broker) == 0
+    broker.faults.answer_error("OFFSET_OUT_OF_RANGE", "Fetch")
+    with Connection(broker.port) as connection:
+        refused = talk.fetch(connection, "t")
+        assert (refused["error_code"], refused["records"]) == (1, None)
+        served = talk.fetch(connection, "t")
+        assert served["error_code"] == 0 and served["records"]
+
+
+def test_a_commit_answered_with_an_error_is_not_stored(broker):
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    place = TopicPartition("t", 0)
+    try:
+        broker.faults.answer_error("GROUP_AUTHORIZATION_FAILED", "OffsetCommit")
+        with pytest.raises(KafkaError) as refused:
+            consumer.commit({place: 5}, timeout=30)
+        assert refused.value.code == 30
+        assert broker.group("g").offsets() == {}
+        consumer.commit({place: 5}, timeout=30)
+        assert broker.group("g").offsets() == {("t", 0): 5}
+    finally:
+        consumer.close()
+
+
+def test_an_error_for_another_request_is_refused(broker):
+    with pytest.raises(BrokerFailed, match="only Produce, Fetch and OffsetCommit"):
+        broker.faults.answer_error(1, "Metadata")
+    with pytest.raises(BrokerFailed, match="'TOO_LATE' is no error"):
+        broker.faults.answer_error("TOO_LATE", "Produce")
 
 
 def test_a_delay_holds_the_answers_that_it_names(broker):

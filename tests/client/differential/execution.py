@@ -2,7 +2,8 @@
 
 Owns: the topics of the program on both sides, removed at its end.
 Invariants: (1) each side is compared with its own log, which no client reads; (2) the sides are
-  compared with each other wherever no record can have been written twice.
+  compared with each other wherever no record can have been written twice or lost; (3) what a client
+  reports of records in flight during an event is compared with the log, which is then the model.
 """
 
 import time
@@ -14,7 +15,8 @@ from tests.client.differential.players import (
     POLL_S, WAIT_S, ConfluentPlayer, Outcome, Player, PylogPlayer, Read,
 )
 from tests.client.differential.program import (
-    COMPACTED, IDEMPOTENT, MESSAGE_BYTES_MAX, PARTITIONS, PLAIN, TOPICS, Program, Row,
+    COMPACTED, FORGET, IDEMPOTENT, MESSAGE_BYTES_MAX, NO_EVENT, PARTITIONS, PLAIN, RECREATE,
+    TOPICS, Program, Row,
 )
 
 SETTINGS = {
@@ -24,6 +26,8 @@ SETTINGS = {
     "group.consumer.min.heartbeat.interval.ms": 100,
 }
 EXPIRATION = "producer.id.expiration.ms"
+HOLD_MS = 100
+FAULTS_IN_FLIGHT_MAX = 4                # Of both clients together.
 REFUSED = {COMPACTED: 87, None: 10}     # INVALID_RECORD, MESSAGE_TOO_LARGE
 Place = tuple[str, int]                 # A topic by its name in the program, and a partition.
 
@@ -233,8 +237,6 @@ class Execution:
         self.is_disturbed = True
         faults = self.broker.faults
         if fault in ("restart", "kill"):
-            # The listener that a relay has moved would stay moved after a kill.
-            self._clear_rules()
             self.stop_broker(fault == "kill")
             self.broker.start()
         elif fault == "cut connections":
@@ -255,7 +257,7 @@ class Execution:
 
     def stop_broker(self, kill: bool) -> None:
         self.is_disturbed = True
-        self._clear_rules()
+        self.has_rules = False     # They end with the broker's process.
         if kill:
             self.broker.kill()
         else:
@@ -274,6 +276,69 @@ class Execution:
             assert time.monotonic() < end_s, "the broker does not forget its producers"
             time.sleep(0.02)
         self._set_expiration(86_400_000)
+
+    def answer_error(self, error: str, api: str, count: int) -> None:
+        self.has_rules = True
+        self.broker.faults.answer_error(error, api, count)
+
+    def hold_produce(self) -> None:
+        """Keeps batches in flight until disrupt_in_flight()."""
+        self.has_rules = True
+        self.broker.faults.delay(HOLD_MS, "Produce")
+
+    def disrupt_in_flight(self, topic: str, event: str, fault: str, error: str) -> None:
+        faults = self.broker.faults
+        if event == FORGET:
+            self._set_expiration(1)
+        if fault == "lose responses":
+            faults.lose_answers("Produce", FAULTS_IN_FLIGHT_MAX)
+        elif fault == "answer error":
+            faults.answer_error(error, "Produce", FAULTS_IN_FLIGHT_MAX)
+        time.sleep(HOLD_MS / 1000)
+        unflushed = [list(side.unflushed) for side in self.sides]
+        if event == RECREATE:
+            self.recreate_topic(topic)
+        elif event == FORGET:
+            time.sleep(HOLD_MS / 1000)
+            self._set_expiration(86_400_000)
+        self._clear_rules()
+        for side, sent in zip(self.sides, unflushed, strict=True):
+            side.unflushed.clear()
+            side.player.flush()
+            self._adopt_log(side, (topic, 0), [row for *_, row in sent], event)
+        self.is_disturbed = False
+
+    def _adopt_log(self, side: Side, place: Place, rows: list[Row], event: str) -> None:
+        """Checks the reports of records in flight during an event and takes over the log.
+
+        A record that is reported as delivered is where the report says; in a re-created topic only
+        from the first record on that is in the new log. Other records may be there or not.
+        """
+        name, log = f"{side.player.name}: {place}", side.log(place)
+        known = {row.number: row for row in [*[row for _, row in side.sent[place]], *rows]}
+        numbers = {record.offset: record.timestamp - self.base_ms for record in log}
+        first = min((number for number in numbers.values()), default=None)
+        expect(set(numbers.values()) <= set(known), f"{name} has records that were not sent")
+        failed = []
+        for row in rows:
+            outcome = side.player.outcomes.pop(row.number, None)
+            expect(outcome is not None, f"{name}: record {row.number} has no outcome")
+            if outcome.code:
+                failed.append(row.number)
+            elif event != RECREATE or first is not None and row.number >= first:
+                found = numbers.get(outcome.offset)
+                expect(found == row.number,
+                       f"{side.player.name}: record {row.number} was reported as {outcome} of "
+                       f"{place[0]}, where the log has {found}")
+        if event == NO_EVENT and isinstance(side.player, PylogPlayer):
+            expect(not failed, f"{name}: records {failed} failed, although no record can be lost")
+            sent, found = [row.number for row in rows], list(numbers.values())
+            expect(found[-len(sent):] == sent, f"{name} has {found}, sent were last {sent}")
+        # A number is where it is for the first time. Records may be there twice from now on.
+        side.sent[place] = [(PLAIN, known[number]) for number in dict.fromkeys(numbers.values())]
+        side.repeated.add(place)
+        if failed:
+            side.player.reopen_producer(IDEMPOTENT)
 
     def _set_expiration(self, ms: int) -> None:
         self.admin.incremental_alter_configs(

@@ -97,6 +97,9 @@ class Player:
         """Called after a topic was re-created; True when the reader is a new one, at offset 0."""
         return False
 
+    def reopen_producer(self, kind: str) -> None:
+        """Called after records of a producer failed."""
+
     def join(self) -> None:
         self.members.append(self.new_member(f"{self.prefix}-member-{next(self._numbers)}"))
 
@@ -250,6 +253,10 @@ class ConfluentPlayer(Player):
         self.producer(kind).produce(
             topic, row.value, row.key, partition=-1 if partition is None else partition,
             timestamp=timestamp, headers=row.headers, on_delivery=note)
+
+    def reopen_producer(self, kind: str) -> None:
+        """librdkafka's idempotent producer ends with the first record that may be lost."""
+        del self._producers[kind]
 
     def reopen_reader(self) -> bool:
         """librdkafka ignores a re-created topic's leader epochs while they are lower than those

@@ -1,9 +1,9 @@
 """Random programs for two clients: sends, faults, reads and changes of groups and topics.
 
 Owns: nothing.
-Invariants: (1) a program follows from its seed only; (2) a program has one right outcome: it
-  flushes where another producer, a refused record or a new topic would make the order of records
-  a matter of timing.
+Invariants: (1) a program follows from its seed only; (2) a program has one right outcome,
+  except for records in flight during an event: it flushes where another producer, a refused record
+  or a new topic would make the order of records a matter of timing.
 """
 
 import random
@@ -14,6 +14,17 @@ PLAIN, IDEMPOTENT = "plain", "idempotent"
 COMPACTED = "compacted"
 TOPICS = ("first", "second", COMPACTED)
 FAULTS = ("restart", "kill", "cut connections", "lose responses", "lose requests", "delay")
+NO_EVENT, FORGET, RECREATE = "none", "forget producers", "recreate topic"
+EVENTS_IN_FLIGHT = (NO_EVENT, FORGET, RECREATE)
+FAULTS_IN_FLIGHT = ("none", "lose responses", "answer error")
+# What a Produce, a Fetch and an OffsetCommit may be answered with: a client tries again.
+ERRORS = {
+    "Produce": ("LEADER_NOT_AVAILABLE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT",
+                "NOT_ENOUGH_REPLICAS", "KAFKA_STORAGE_ERROR"),
+    "Fetch": ("NOT_LEADER_OR_FOLLOWER", "LEADER_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR"),
+    "OffsetCommit": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR",
+                     "COORDINATOR_NOT_AVAILABLE"),
+}
 STEPS_MIN, STEPS_MAX = 8, 20
 MESSAGE_BYTES_MAX = 20_000
 MEMBERS_MAX = 3
@@ -119,6 +130,28 @@ class _Writer:
         self.flush()
         self.step("forget_producers")
 
+    def disrupt_in_flight(self) -> None:
+        """A fault while several batches of an idempotent producer have no response."""
+        choose = self.random.choice
+        self.flush()
+        topic = choose(TOPICS)
+        self.step("hold_produce")
+        for _ in range(choose((2, 5, 8))):
+            self.step("send", IDEMPOTENT, topic, 0, [self.row(topic) for _ in range(5)])
+        event = choose(EVENTS_IN_FLIGHT)
+        self.step("disrupt_in_flight", topic, event, choose(FAULTS_IN_FLIGHT),
+                  choose(ERRORS["Produce"]))
+        if event == RECREATE:
+            self.members = 0
+        self.flush()
+
+    def answer_error(self) -> None:
+        """The broker refuses requests of consumers with an error that they recover from."""
+        self.start_broker()
+        api = self.random.choice(("Fetch", "OffsetCommit"))
+        self.step("answer_error", self.random.choice(ERRORS[api]), api,
+                  self.random.choice((1, 1, 2, 3)))
+
     def recreate_topic(self) -> None:
         self.flush()
         self.step("recreate_topic", self.random.choice(TOPICS))
@@ -158,6 +191,7 @@ class _Writer:
         actions = {
             self.send: 8, self.disturb: 4, self.stop_broker: 1, self.read: 3,
             self.send_refused: 1, self.forget_producers: 1, self.recreate_topic: 1,
+            self.disrupt_in_flight: 2, self.answer_error: 2,
             self.delete_records: 1, self.change_group: 2 if group else 0,
         }
         for action in self.random.choices(

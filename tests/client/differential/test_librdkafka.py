@@ -11,6 +11,9 @@ from pylog.testing import Broker
 from tests.client.differential import program
 from tests.client.differential.execution import SETTINGS, Execution, Mismatch
 from tests.client.differential.players import ConfluentPlayer, Outcome, PylogPlayer
+from tests.client.differential.program import (
+    FORGET, IDEMPOTENT, NO_EVENT, Program, Row, Step,
+)
 
 PROGRAMS = 2
 PROGRAMS_SLOW = 1000
@@ -86,11 +89,31 @@ class CommitsTooEarly(PylogPlayer):
         return True
 
 
-@pytest.mark.parametrize("fault", [
-    ReportsRefusedRecords, LosesRecords, SendsTwice, SkipsRecords, CommitsTooEarly])
+@pytest.mark.parametrize(("fault", "event", "message"), [
+    (LosesRecords, NO_EVENT, r"pylog: record 7 was reported as .*, where the log has \d"),
+    (LosesRecords, FORGET, r"pylog: record 7 was reported as .*, where the log has \d"),
+    (SendsTwice, NO_EVENT, r"pylog: .*7, 7, .*sent were last"),
+])
+@pytest.mark.timeout(120)
+def test_a_planted_fault_is_found_in_flight(broker, fault, event, message):
+    rows = [Row(number, b"k", b"v", []) for number in range(1, 11)]
+    steps = [Step("hold_produce"), Step("send", (IDEMPOTENT, "first", 0, rows)),
+             Step("disrupt_in_flight", ("first", event, "none", ""))]
+    settings = program.written(0).settings
+    with pytest.raises(Mismatch, match=message):
+        Execution(broker, Program(0, settings, steps), (fault, ConfluentPlayer)).run()
+
+
+@pytest.mark.parametrize(("fault", "message"), [
+    (ReportsRefusedRecords, r"pylog reports Outcome\(code=0.* of a record that the broker refuses"),
+    (LosesRecords, r"pylog: record \d+ was reported as Outcome\(code=0.*where the log has"),
+    (SendsTwice, r"are two offsets|pylog: .* has record \d+ twice|pylog: .* ends at \d+ after"),
+    (SkipsRecords, r"pylog(: the group)? reads \(.*in place of"),
+    (CommitsTooEarly, r"pylog committed None of|pylog: the group has read and committed"),
+])
 @pytest.mark.timeout(300)
-def test_a_planted_fault_is_found(broker, fault, monkeypatch):
+def test_a_planted_fault_is_found(broker, fault, message, monkeypatch):
     monkeypatch.setattr("tests.client.differential.execution.WAIT_S", 2.0)
-    with pytest.raises(Mismatch):
+    with pytest.raises(Mismatch, match=message):
         for seed in range(20):
             Execution(broker, program.written(seed), (fault, ConfluentPlayer)).run()
