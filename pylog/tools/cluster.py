@@ -176,6 +176,10 @@ async def _overview(asked: Cluster) -> dict[str, Any]:
             "topics": len(metadata.topics), "partitions": len(parts),
             "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
             "offline": _names(offline), "under_replicated": _names(behind),
+            "internal_factors": {
+                name: min(len(part.replicas) for part in topic.partitions.values())
+                for name, topic in metadata.topics.items()
+                if topic.is_internal and topic.partitions},
             "missing_brokers": await inquiry.absent_brokers(asked, metadata),
             "quorum": quorum, "quorum_error": quorum_error, "brokers": brokers,
             "log_dirs": dirs, "log_dir_errors": failed}

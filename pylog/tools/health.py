@@ -36,7 +36,12 @@ CLOCK_MS_MAX = 1000
 FREE_SHARE_MIN = 0.05
 OUTER_QUORUMS = ("quorum.etcd.endpoints", "quorum.zookeeper.connect")
 VOTERS = "controller.quorum.voters"
-SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map"]
+# The setting that an internal topic is created with.
+FACTORS = {"__consumer_offsets": "offsets.topic.replication.factor",
+           "__transaction_state": "transaction.state.log.replication.factor",
+           "__share_group_state": "share.coordinator.state.topic.replication.factor"}
+SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map",
+            *FACTORS.values()]
 ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1   # Of DescribeCluster.
 
 
@@ -74,6 +79,8 @@ async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
     troubles += [
         *_keeper(found["quorum"], settings, members), *controllers.troubles, *denied,
         *space_troubles(found["log_dirs"]),
+        *factor_troubles(found["internal_factors"], settings,
+                         len(found["brokers"]) + len(found["missing_brokers"])),
         *_certificates(cluster, brokers), *clock_troubles(clocks)]
     without = [str(broker) for broker in brokers if broker not in clocks]
     unchecked = list(controllers.unchecked)
@@ -343,6 +350,23 @@ def space_troubles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
             f"{size(max(0, row['usable_bytes']))} of {size(row['total_bytes'])} free"
             for row in rows if not row["error"] and row["total_bytes"] > 0
             and row["usable_bytes"] < FREE_SHARE_MIN * row["total_bytes"]]
+
+
+def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, str]],
+                    brokers: int) -> list[str]:
+    """Internal topics with fewer replicas than their setting demands.
+
+    factors: replicas by topic. brokers: how many are registered; fewer than the setting demands are
+    no trouble of the topic.
+    """
+    found = []
+    for topic, setting in FACTORS.items():
+        wanted = max((int(row[setting]) for row in settings if row.get(setting)), default=0)
+        factor = factors.get(topic, wanted)
+        if factor < min(wanted, brokers):
+            found.append(f"{topic} has {counted(factor, 'replica')}, but {setting} is {wanted}: "
+                         f"add replicas with pylog cluster grow {topic} -r {wanted}")
+    return found
 
 
 def reached(checked: Checked) -> str:

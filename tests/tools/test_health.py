@@ -203,3 +203,14 @@ def test_a_controller_that_does_not_keep_its_role_is_reported():
     assert "controller 1 in epoch 7, controller 2 in epoch 9" in told
     [told] = health.changes(described(1, 7), None, "no answer")
     assert told.endswith("cannot be checked: no answer")
+
+
+@pytest.mark.parametrize("factor,wanted,brokers,is_named", [
+    (1, 3, 3, True), (2, 3, 3, True), (1, 3, 2, True), (3, 3, 3, False), (2, 3, 2, False),
+    (1, 3, 1, False), (3, 1, 3, False), (None, 3, 3, False)])
+def test_internal_topics_with_fewer_replicas_than_their_setting_are_named(
+        factor, wanted, brokers, is_named):
+    topic, setting = "__consumer_offsets", "offsets.topic.replication.factor"
+    told = health.factor_troubles({} if factor is None else {topic: factor},
+                                  [{}, {setting: str(wanted)}], brokers)
+    assert [topic in line and setting in line for line in told] == [True] * is_named
