@@ -119,8 +119,9 @@ def controller_of(cluster) -> int:
 def described(cluster, topic) -> dict:
     """Partition -> (leader, isr)."""
     broker = next(broker for broker in cluster.brokers.values() if broker.alive())
-    told = run("topics", "describe", topic, "--json", broker=broker).json[0]
-    return {part["partition"]: (part["leader"], part["isr"]) for part in told["partitions"]}
+    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        parts = admin.describe_topics([topic])[topic].partitions
+    return {number: (part.leader, list(part.isr)) for number, part in parts.items()}
 
 
 def created(cluster, topic, partitions=2) -> str:
