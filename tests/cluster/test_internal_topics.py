@@ -51,7 +51,16 @@ def factors(broker) -> dict:
             for name, topic in found.items()}
 
 
+def delete(cluster, names) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        there = [name for name in names if name in admin.list_topics(internal=True)]
+        if there:
+            admin.delete_topics(there)
+        until(lambda: not any(name in admin.list_topics(internal=True) for name in names), WAIT_S)
+
+
 def test_internal_topics_wait_for_as_many_brokers_as_they_have_replicas(cluster):
+    delete(cluster, TOPICS)
     first = cluster[1]
     with Admin(bootstrap_servers=first.bootstrap) as admin:
         for number in (2, 3):
@@ -79,10 +88,8 @@ def test_internal_topics_wait_for_as_many_brokers_as_they_have_replicas(cluster)
 
 
 def test_status_names_an_internal_topic_with_too_few_replicas(cluster):
+    delete(cluster, [TOPICS[1]])
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        if TOPICS[1] in admin.list_topics(internal=True):
-            admin.delete_topics([TOPICS[1]])
-            until(lambda: TOPICS[1] not in admin.list_topics(internal=True), WAIT_S)
         admin.create_topics([NewTopic(TOPICS[1], 2, 1)])
     told = run("cluster", "status", broker=cluster, fails=True).out
     assert "__transaction_state has 1 replica, but transaction.state.log.replication.factor is 3" \

@@ -43,6 +43,7 @@ class History:
         self._unsure: set[bytes] = set()             # Sent, and perhaps written.
         self._deliveries: dict[bytes, list[Delivery]] = {}
         self._fates: dict[bytes, str] = {}
+        self._counts: dict[bytes, int] = {}          # Of the delivery that settled a record.
         self._unanswered: set[bytes] = set()
         self._faults: list[str] = []
 
@@ -69,17 +70,21 @@ class History:
         with self._lock:
             value = delivery.value
             self._deliveries.setdefault(value, []).append(delivery)
-            if value in self._fates:
+            if value in self._fates and delivery.count > self._counts[value]:
                 self._faults.append(f"{value!r} at {delivery.record} was delivered after it was "
                                     f"{self._fates[value]}")
             if delivery.count > self.deliveries_max:
                 self._faults.append(f"{value!r} was delivered {delivery.count} times")
 
-    def acknowledged(self, value: bytes, kind: str) -> None:
-        """The broker has confirmed a member's acknowledgement."""
+    def acknowledged(self, value: bytes, kind: str, count: int = 0) -> None:
+        """The broker has confirmed a member's acknowledgement.
+
+        count: of the delivery that it answers. A member may see an earlier delivery later: its
+        client got those records before another leader gave them to this member.
+        """
         with self._lock:
             if kind in FINAL:
-                self._fates[value] = kind
+                self._fates[value], self._counts[value] = kind, count
 
     def refused(self, value: bytes, kind: str, error: str, is_answer: bool) -> None:
         """The broker has refused an acknowledgement, or, not is_answer, has not answered."""

@@ -16,10 +16,9 @@ from tests.sharing.history import ACCEPTED, REJECTED, RELEASED, Delivery, Histor
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC, GROUP, PARTITIONS, MEMBERS = "t", "g", 2, 3
-DELIVERIES_MAX, LOCK_MS, WAIT_S = 5, 3000, 60
-SETTINGS = {"group.share.min.record.lock.duration.ms": 1000,
-            "group.share.record.lock.duration.ms": LOCK_MS,
-            "group.share.delivery.count.limit": DELIVERIES_MAX,
+DELIVERIES_MAX, WAIT_S = 5, 60
+SETTINGS = {"group.share.delivery.count.limit": DELIVERIES_MAX,
+            "group.share.record.lock.duration.ms": 15000,
             "share.coordinator.state.topic.num.partitions": 3}
 KINDS = {ACCEPTED: Acknowledge.ACCEPT, REJECTED: Acknowledge.REJECT,
          RELEASED: Acknowledge.RELEASE}
@@ -95,11 +94,12 @@ class Scenario:
         """Take what a member gets, and acknowledge each record as choose() returns."""
         chosen = {}
         for record in member.poll(0.2):
-            kind = choose()
+            kind, count = choose(), member.delivery_count(record)
             self.history.delivered(Delivery(Record(record.partition, record.offset),
-                                            record.value, member.delivery_count(record)))
+                                            record.value, count))
             member.acknowledge(record, KINDS[kind])
-            chosen.setdefault((record.topic, record.partition), []).append((record.value, kind))
+            chosen.setdefault((record.topic, record.partition), []).append(
+                (record.value, kind, count))
         try:
             failures = member.commit() if chosen else {}
         except KafkaError as failure:
@@ -107,9 +107,9 @@ class Scenario:
         for place, rows in chosen.items():
             # The client reports no outcome of a request that it did not send.
             failure = failures[place]
-            for value, kind in rows:
+            for value, kind, count in rows:
                 if failure is None:
-                    self.history.acknowledged(value, kind)
+                    self.history.acknowledged(value, kind, count)
                     self.settled_count += kind != RELEASED
                 else:
                     self.history.refused(value, kind, type(failure).__name__,
@@ -181,3 +181,10 @@ def test_every_written_record_is_settled_or_available_after_leaders_changed(clus
     assert scenario.drain() == {}, scenario.history.summary()
     assert scenario.history.faults() == [], scenario.history.summary()
     print(scenario.history.summary())
+    # What was accepted and rejected stays so under the next leader.
+    cluster.brokers[first].kill()
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        until(lambda: partition(admin).leader not in (first, -1), WAIT_S, cluster.tails())
+    with scenario.member() as member:
+        until(lambda: len(member.assignment()) == PARTITIONS or member.poll(0.2), WAIT_S)
+        assert member.poll(2.0) == []
