@@ -311,7 +311,7 @@ def _restore_quorum(command: str, argv: list[str]) -> int:
     from .metadata import identity
 
     with _locked(settings.log_dirs):
-        cluster_id = identity.permit_founding(settings.log_dirs[0])
+        cluster_id = identity.permit_founding(settings.log_dirs)
     print(f"the next start restores the quorum of cluster {cluster_id}", flush=True)
     return 0
 

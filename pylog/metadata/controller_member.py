@@ -283,8 +283,8 @@ class ControllerMember(MemberMetadata):
 
     async def _check_founding(self, call) -> None:
         """Keeps (5). call: what becomes true once another node began. Raises StartError."""
-        path = self._logs.paths[0]
-        found = identity.membership_of(path)
+        paths = [path for _, path in self._logs.disks.usable()]
+        found = identity.membership_in(paths)
         if found is None or found.change == identity.FOUNDING:
             return
         for _ in range(round(FIRST_S / ASK_AGAIN_S)):
@@ -293,7 +293,7 @@ class ControllerMember(MemberMetadata):
             await asyncio.sleep(ASK_AGAIN_S)
         keys = self._quorum.keys
         raise StartError(
-            f"{path} belongs to cluster {found.cluster_id} (epoch {found.epoch}), and "
+            f"{paths[0]} belongs to cluster {found.cluster_id} (epoch {found.epoch}), and "
             f"{keys.name} at {', '.join(keys.addresses)} has none of its keys. Restore them from a "
             "backup, or check the addresses and the prefix. If they are lost, run brokerd "
             "restore-quorum on the controller with the longest metadata log, and start that one "

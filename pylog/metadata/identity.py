@@ -1,11 +1,12 @@
 """Who this broker is: `meta.properties` in each log directory, written at the first start.
 
-Owns: the meta.properties files; `cluster.properties` in the directory of the metadata log of a node
-  whose controllers are other nodes too.
+Owns: the meta.properties files; `cluster.properties` in every log directory of a node whose
+  controllers are other nodes too.
 Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps
   its id for life; (3) a file is complete or absent: it is renamed into place after it is on disk.
   no separate history: a directory that belongs to a cluster does not run alone under its cluster's
-    id, because the other nodes go on without it.
+    id, because the other nodes go on without it. Every directory stores the membership, so that a
+    new order of log.dirs or a replaced disk cannot hide it.
 Source: KIP-631, KIP-858 (directory.id).
 """
 
@@ -57,10 +58,42 @@ def write_membership(path: str, found: Membership) -> None:
         "voters": found.voters, "epoch": str(found.epoch), "change": found.change})
 
 
-def check_alone(path: str) -> None:
-    """Raises StartError for a directory that belongs to a cluster: "no separate history"."""
-    found = membership_of(path)
+def membership_in(paths) -> Membership | None:
+    """Return the newest membership that the directories store, or None if they store none.
+
+    The directories may differ in `voters` and `epoch` after a crash. `change` is FOUNDING only if
+    every stored membership permits it. Raises StartError if one is damaged or they conflict.
+    """
+    found = {path: stored for path in paths if (stored := membership_of(path)) is not None}
+    if not found:
+        return None
+    owners = {(stored.cluster_id, stored.node_id) for stored in found.values()}
+    if len(owners) > 1:
+        raise StartError(
+            "the log directories belong to different nodes: " + ", ".join(
+                f"{path} to node {stored.node_id} of cluster {stored.cluster_id}"
+                for path, stored in found.items())
+            + f". Set log.dirs to the directories of one node. The file {MEMBERSHIP} in each "
+            "directory names its node")
+    newest = max(found.values(), key=lambda stored: stored.epoch)
+    changes = {stored.change for stored in found.values()}
+    detaching = next((change for change in changes if change.startswith(DETACHING)), None)
+    return newest._replace(change=detaching or (FOUNDING if changes == {FOUNDING} else ""))
+
+
+def _change_membership(paths, found: Membership) -> list[str]:
+    """Overwrite the stored memberships; returns the paths of the directories that have one."""
+    members = [path for path in paths if membership_of(path) is not None]
+    for path in members:
+        write_membership(path, found)
+    return members
+
+
+def check_alone(paths) -> None:
+    """Raises StartError if a directory belongs to a cluster: "no separate history"."""
+    found = membership_in(paths)
     if found is not None:
+        path = next(path for path in paths if membership_of(path) is not None)
         raise StartError(
             f"{path} belongs to cluster {found.cluster_id} with the controllers {found.voters} "
             f"(epoch {found.epoch}), and this start names no other node: start it with the "
@@ -148,32 +181,34 @@ def _write(path: str, entry: dict) -> None:
 def detach(paths, random) -> str:
     """Makes directories that belong to a cluster those of a node alone, under a new cluster id,
     which is returned. May be repeated after a crash. Raises StartError, OSError."""
-    found = membership_of(paths[0])
+    found = membership_in(paths)
     if found is None:
-        raise StartError(f"{paths[0]} belongs to no cluster of several nodes: it runs alone as it "
-                         "is")
+        raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: it runs "
+                         "alone as it is")
     new = found.change.removeprefix(DETACHING) if found.change.startswith(DETACHING) \
         else id_text(random_id(random))
-    write_membership(paths[0], found._replace(change=DETACHING + new))
-    etcd = os.path.join(paths[0], "etcd")
-    if os.path.isdir(etcd):
-        # The member's data is of use to nobody alone, but it is not ours to delete.
-        os.rename(etcd, f"{etcd}.{found.cluster_id}")
+    members = _change_membership(paths, found._replace(change=DETACHING + new))
+    for path in paths:
+        etcd = os.path.join(path, "etcd")
+        if os.path.isdir(etcd):
+            # The member's data is of use to nobody alone, but it is not ours to delete.
+            os.rename(etcd, f"{etcd}.{found.cluster_id}")
     for path in paths:
         entry = properties_of(path)
         if entry:
             _write(os.path.join(path, FILE), entry | {"cluster.id": new})
-    os.unlink(os.path.join(paths[0], MEMBERSHIP))
-    sync_directory(paths[0])
+    for path in members:
+        os.unlink(os.path.join(path, MEMBERSHIP))
+        sync_directory(path)
     return new
 
 
-def permit_founding(path: str) -> str:
+def permit_founding(paths) -> str:
     """Lets the node begin an empty quorum with its own metadata; returns the cluster's id. Raises
     StartError, OSError."""
-    found = membership_of(path)
+    found = membership_in(paths)
     if found is None:
-        raise StartError(f"{path} belongs to no cluster of several nodes: nothing needs to be "
-                         "permitted")
-    write_membership(path, found._replace(change=FOUNDING))
+        raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: nothing "
+                         "needs to be permitted")
+    _change_membership(paths, found._replace(change=FOUNDING))
     return found.cluster_id

@@ -76,17 +76,22 @@ class MemberMetadata(MetadataService):
             raise StartError(str(error)) from error
 
     async def _note_membership(self, epoch: int) -> None:
-        """Stores in the directory that it belongs to this cluster. Raises StartError."""
+        """Stores in each directory that it belongs to this cluster. Raises StartError."""
         found = identity.Membership(
             self.cluster_id, self._node_id,
             ",".join(self._settings["controller.quorum.voters"]), epoch)
-        path = self._logs.paths[0]
-        if identity.membership_of(path) != found:
+        for _, path in self._logs.disks.usable():
+            stored = identity.membership_of(path)
+            if stored == found:
+                continue
             try:
                 await in_thread(identity.write_membership, path, found)
             except OSError as error:
-                raise StartError(f"{path}/{identity.MEMBERSHIP} cannot be written: {error}") \
-                    from error
+                problem = f"{path}/{identity.MEMBERSHIP} cannot be written: {error}"
+                if stored is None or stored._replace(voters=found.voters, epoch=epoch) != found:
+                    raise StartError(problem) from error
+                # An older epoch is only less to show: a full disk must not prevent the start.
+                log.warning(problem)
 
     def _take_newest(self) -> None:
         super()._take_newest()

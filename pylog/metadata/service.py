@@ -82,7 +82,7 @@ class MetadataService:
         """Formats or reads the log directories and opens the partitions. first: records that a new
         cluster begins with whose brokers are elsewhere. Raises StartError."""
         logs = self._logs
-        identity.check_alone(logs.paths[0])
+        identity.check_alone([path for _, path in logs.disks.usable()])
         store, clean, checkpoints = self._open_directories(None)
         try:
             self._log = LocalLog(

@@ -40,6 +40,21 @@ def test_a_node_started_without_its_clusters_settings_refuses_to_run_alone(clust
     until(lambda: topics_of(cluster.brokers[1]) == {"before"}, words=cluster.tails())
 
 
+def test_a_new_order_of_directories_does_not_let_a_member_run_alone(cluster, tmp_path):
+    member = cluster.brokers[1]
+    first, second = str(member.data_dir), str(tmp_path / "second")
+    member.stop()
+    member.overrides["log.dirs"] = f"{first},{second}"
+    cluster.start_broker(1)
+    member.stop()
+    single = alone(member)
+    empty = str(tmp_path / "empty")
+    for order in (f"{second},{first}", f"{empty},{second}"):
+        single.overrides["log.dirs"] = order
+        with pytest.raises(BrokerDied, match="belongs to cluster .*brokerd detach"):
+            single.start()
+
+
 def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
     first = cluster.brokers[1]
     create(first, "before", 3)

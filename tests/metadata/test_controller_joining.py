@@ -72,7 +72,8 @@ class World:
         member._node_id, member._quorum, member._random = node_id, self.quorum, None
         member._voters = [SimpleNamespace(node_id=id_, host=f"h{id_}") for id_ in (1, 2, 3)]
         member._settings = settings(**{"quorum.etcd.endpoints": "a:1"})
-        member._logs = SimpleNamespace(paths=["/data"])
+        member._logs = SimpleNamespace(paths=["/data"], disks=SimpleNamespace(
+            usable=lambda: [(0, "/data")]))
         member._member = member._standing = None
         member.store = SimpleNamespace(save=self._did("store"))
         member._identity = SimpleNamespace(cluster_id=CLUSTER)
@@ -219,7 +220,7 @@ def test_a_log_that_the_quorum_cannot_give_again_is_kept(world, compared):
 
 @pytest.mark.parametrize("call", ["found", "name"])
 def test_a_node_that_was_in_a_quorum_does_not_begin_an_empty_one(world, tmp_path, call):
-    world.member._logs.paths = [str(tmp_path)]
+    world.member._logs.disks = SimpleNamespace(usable=lambda: [(0, str(tmp_path))])
     known = identity.Membership(CLUSTER, US, "1@a:1,2@b:1,3@c:1", 7)
     identity.write_membership(str(tmp_path), known)
     world.quorum.epochs = [0]
@@ -230,7 +231,7 @@ def test_a_node_that_was_in_a_quorum_does_not_begin_an_empty_one(world, tmp_path
                                          "a:1, b:2 has none of its keys.*restore-quorum"):
         world.run(begin())
     assert world.heard == []
-    assert identity.permit_founding(str(tmp_path)) == CLUSTER
+    assert identity.permit_founding([str(tmp_path)]) == CLUSTER
     world.quorum.end = 5
     world.run(begin())
     if call == "found":

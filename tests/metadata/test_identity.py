@@ -81,12 +81,12 @@ KNOWN = identity.Membership("c" * 22, 2, "1@a:1,2@b:1,3@c:1", 7)
 def test_a_directory_knows_the_cluster_that_it_belongs_to(tmp_path):
     path = str(tmp_path)
     assert identity.membership_of(path) is None
-    identity.check_alone(path)
+    identity.check_alone([path])
     identity.write_membership(path, KNOWN)
     assert identity.membership_of(path) == KNOWN
     with pytest.raises(StartError, match="belongs to cluster ccc.*1@a:1,2@b:1,3@c:1 .epoch 7.*"
                                          "brokerd detach"):
-        identity.check_alone(path)
+        identity.check_alone([path])
 
 
 def test_a_damaged_membership_is_not_taken_for_none(tmp_path):
@@ -95,17 +95,55 @@ def test_a_damaged_membership_is_not_taken_for_none(tmp_path):
         identity.membership_of(str(tmp_path))
 
 
+@pytest.mark.parametrize("holder", ["a", "b"])
+def test_membership_in_any_directory_prevents_a_separate_history(tmp_path, holder):
+    paths = made(tmp_path, "a", "b")
+    identity.write_membership(str(tmp_path / holder), KNOWN)
+    assert identity.membership_in(paths) == KNOWN
+    with pytest.raises(StartError, match=f"{holder} belongs to cluster ccc.*brokerd detach"):
+        identity.check_alone(paths)
+
+
+def test_newest_of_differing_memberships_counts(tmp_path):
+    paths = made(tmp_path, "a", "b")
+    identity.write_membership(paths[0], KNOWN)
+    newer = KNOWN._replace(voters="1@a:1,2@b:1,4@d:1", epoch=9)
+    identity.write_membership(paths[1], newer)
+    assert identity.membership_in(paths) == newer
+
+
+@pytest.mark.parametrize("changed", [{"cluster_id": "d" * 22}, {"node_id": 3}])
+def test_conflicting_memberships_refuse_the_start(tmp_path, changed):
+    paths = made(tmp_path, "a", "b")
+    identity.write_membership(paths[0], KNOWN)
+    identity.write_membership(paths[1], KNOWN._replace(**changed))
+    for use in (identity.membership_in, identity.check_alone, identity.permit_founding):
+        with pytest.raises(StartError, match="a to node 2 of cluster ccc.*b to node . of"):
+            use(paths)
+
+
+def test_founding_is_permitted_only_if_every_membership_permits_it(tmp_path):
+    paths = made(tmp_path, "a", "b", "c")
+    for path in paths[:2]:
+        identity.write_membership(path, KNOWN)
+    assert identity.permit_founding(paths) == KNOWN.cluster_id
+    assert identity.membership_in(paths).change == identity.FOUNDING
+    identity.write_membership(paths[0], KNOWN._replace(epoch=6))
+    assert identity.membership_in(paths).change == ""
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash, monkeypatch):
     paths = [str(tmp_path / name) for name in ("a", "b")]
     for path in paths:
         os.mkdir(path)
     before = identity.load_or_format(paths, 2, random.Random(1), KNOWN.cluster_id)
-    identity.write_membership(paths[0], KNOWN)
+    for path in paths:
+        identity.write_membership(path, KNOWN)
     os.makedirs(tmp_path / "a" / "etcd" / "member")
     if crash:
         def fail(path, entry, write=identity._write):
-            if path.startswith(paths[1]):
+            if path == os.path.join(paths[1], identity.FILE):
                 raise OSError("the power went")
             write(path, entry)
         with monkeypatch.context() as patch:
@@ -113,9 +151,9 @@ def test_a_node_that_leaves_its_cluster_gets_another_cluster_id(tmp_path, crash,
             with pytest.raises(OSError):
                 identity.detach(paths, random.Random(2))
         with pytest.raises(StartError, match="belongs to cluster"):
-            identity.check_alone(paths[0])
+            identity.check_alone(paths)
     new = identity.detach(paths, random.Random(3))
-    identity.check_alone(paths[0])
+    identity.check_alone(paths)
     after = identity.load_or_format(paths, 2, random.Random(4))
     assert after == before._replace(cluster_id=new) and new != KNOWN.cluster_id
     assert os.listdir(tmp_path / "a" / f"etcd.{KNOWN.cluster_id}") == ["member"]
