@@ -132,7 +132,7 @@ def topics(tools: Tools, topic: str) -> str:
     tools.ask("kafka-topics", "--delete", *one)
     assert name not in tools.ask("kafka-topics", "--list").splitlines()
     tools.ask("kafka-topics", "--delete", *one, fails=True)
-    return "create, alter, describe, list, delete; what is refused"
+    return "create, alter, describe, list, delete; rejected requests"
 
 
 def configs(tools: Tools, topic: str) -> str:
@@ -280,7 +280,7 @@ def delete_records(tools: Tools, topic: str) -> str:
                          plan_file(folder, partitions=[row]))
     assert f"partition: {topic}-0\tlow_watermark: 40" in told
     assert tools.end(topic, "earliest") == 40
-    return "the log start moves"
+    return "the log start offset moves"
 
 
 def log_dirs(tools: Tools, topic: str) -> str:
@@ -411,7 +411,7 @@ def api_versions(tools: Tools, topic: str) -> str:
     for line in (r"Produce\(0\): \d+ to \d+ \[usable: \d+\]", r"Fetch\(1\): ",
                  r"JoinGroup\(11\): 0 to 9", r"ApiVersions\(18\): "):
         seen(line, told)
-    return "ranges of versions"
+    return "version ranges"
 
 
 def cluster(tools: Tools, topic: str) -> str:

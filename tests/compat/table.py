@@ -9,59 +9,62 @@ Invariants: (1) every client is one row of each table, every scenario one column
 import re
 
 COLUMNS = {
-    "codecs": "every codec the client has, records of 0 to 390,000 bytes written and read back "
-              "byte for byte by assignment",
-    "create": "the first record makes its topic",
-    "group": "a group of one, a second member joins, then leaves; every record is seen",
-    "dying": "one of two members is killed; when its session ends, and not before, the other takes "
-             "over and reads on; a third joins",
-    "static": "a static member is killed and back within its session: no partition moves",
-    "restart": "the broker is killed (kill -9) and started again under a member, which reads on",
-    "resume": "commit, leave, and go on from the commit with a new consumer",
-    "seek": "the offset for a time, and reading from there",
-    "reset": "where consumers begin: earliest, latest, and after an offset that is gone; "
-             "DeleteRecords where the client has it",
+    "codecs": "writes records of 0 to 390,000 bytes with every codec that the client has, and "
+              "reads them back byte for byte with an assignment",
+    "create": "the first record creates its topic",
+    "group": "a group of one member; a second member joins, then leaves; every record is read",
+    "dying": "one of two members is killed; the other takes over when its session ends, and not "
+             "before, and continues to read; a third joins",
+    "static": "a static member is killed and returns within its session: no partition moves",
+    "restart": "the broker is killed (kill -9) and restarted while a member is connected; the "
+               "member continues to read",
+    "resume": "commit, leave, and continue from the commit with a new consumer",
+    "seek": "find the offset for a time, and read from there",
+    "reset": "start positions of consumers: earliest, latest, and after an offset that no longer"
+             " exists; DeleteRecords if the client has it",
     "topics": "create, describe, delete; add partitions",
     "configs": "alter and describe a topic's settings, describe a broker's",
-    "groups": "list, describe, committed offsets read and set, delete",
-    "transactions": "records go from one topic to another with the group's position, in "
-                    "transactions of which some are aborted; a second producer of the same id "
-                    "shuts the first out",
-    "calls": "every call of Kafka 4.3's administration client that one broker without security "
-             "serves, right and wrong ones: topics, records, settings, groups, cluster, quotas",
-    "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
-               "empty state folder. Streams groups: the same programs with "
+    "groups": "list, describe, read and set committed offsets, delete",
+    "transactions": "copy records from one topic to another together with the group's position, "
+                    "in transactions of which some are aborted; a second producer with the same "
+                    "id fences the first",
+    "calls": "every call of Kafka 4.3's Admin client that a single broker without security "
+             "supports, with valid and invalid arguments: topics, records, settings, groups, "
+             "cluster, quotas",
+    "streams": "a word count of Kafka Streams, at least once, stopped and restarted with an "
+               "empty state directory. Streams groups: the same programs with "
                "`group.protocol=streams` (KIP-1071)",
     "exactly-once": "the program and the broker are killed (kill -9) in turn, four times, while "
-                    "records go through in transactions: everything is there once. Streams: every "
-                    "count of every word, exactly_once_v2; Connect: lines of a file, "
-                    "exactly.once.source.support; Kafka's TransactionalMessageCopier, which aborts "
-                    "at random",
+                    "records pass through in transactions: every record exists once. Streams: "
+                    "every count of every word, exactly_once_v2; Connect: lines of a file, "
+                    "exactly.once.source.support; Kafka's TransactionalMessageCopier, which "
+                    "aborts at random",
 }
 SECURITY = {
-    "tls": "the server's certificate is checked",
-    "mutual": "the client shows a certificate, too; the broker takes its name from it",
+    "tls": "the client verifies the server's certificate",
+    "mutual": "the client presents a certificate too, and the broker takes the client's name "
+              "from it",
     "plain": "SASL PLAIN over TLS",
     "scram-256": "SCRAM-SHA-256 over TLS",
     "scram-512": "SCRAM-SHA-512 over TLS",
-    "oauthbearer": "a signed token over TLS, checked against the issuer's keys",
+    "oauthbearer": "a signed token over TLS, verified with the issuer's keys",
 }
 SECURITY_TITLE = "## Security"
-# What other tests have on three brokerds; those are no part of this run.
+# Other tests cover three brokers; this run does not include them.
 CLUSTER = """## Three brokers
 
-Slow tests on three brokerds with their etcds, beside this table (`pytest --slow tests/cluster`):
+Slow tests on three brokers with their etcds, in addition to this table (`pytest --slow tests/cluster`):
 
-| client or tool | what is examined |
+| client or tool | tested |
 |---|---|
 | librdkafka (confluent-kafka), Java 4.3.1, franz-go | \
-a producer (acks=all, idempotent) and a group go on through `kill -9` of the leader, twice, \
-and through a rolling restart: no record is refused, lost, doubled \
+a producer (acks=all, idempotent) and a group continue while the leader is killed \
+with `kill -9` twice, and during a rolling restart: no record is rejected, lost, duplicated \
 or out of order, and the group reads all of them |
 | Kafka's tools | the table in [cluster.md](cluster.md#how-it-is-tried) |"""
 SECURITY_HEAD = f"| client | version | {' | '.join(SECURITY)} | |"
-HEAD = f"| client | version | {' | '.join(COLUMNS)} | codecs it has |"
-TOOLS_HEAD = "| tool | version | | what is examined |"
+HEAD = f"| client | version | {' | '.join(COLUMNS)} | supported codecs |"
+TOOLS_HEAD = "| tool | version | | tested |"
 HEAD_ROW = re.compile(r"^\| client \| version \| (.+?) \|(?: [^|]+)? \|$", re.M)
 CLIENT_ROW = re.compile(
     r"^\| ([^|]+) \| ([^|]+) \|((?: (?:pass|fail|-) \|)+)(?: [^|]*)? \|$", re.M)
@@ -79,9 +82,9 @@ def document(results, known: dict[str, str]) -> str:
         else:
             tools.append(result)
     lines = ["# Clients and tools", "",
-             "Unmodified clients, at the versions named, against brokerd: written by "
-             "`make compat`, which fails when a row that passes here fails or is gone.",
-             "\"-\": the client has no such call.", "", HEAD, "|---" * (len(COLUMNS) + 3) + "|"]
+             "This page shows which unmodified clients pass which tests against brokerd. "
+             "`make compat` generates it, and fails if a row that passes here fails or "
+             "disappears. \"-\" means that the client has no such call.", "", HEAD, "|---" * (len(COLUMNS) + 3) + "|"]
     for (name, version), cells in rows.items():
         words = [_cell(cells.get(scenario)) for scenario in COLUMNS]
         codecs = cells["codecs"].note if "codecs" in cells and cells["codecs"].ok else "-"
@@ -95,16 +98,17 @@ def document(results, known: dict[str, str]) -> str:
     lines += ["", *CLUSTER.splitlines()]
     failed = [result for result in results if not result.ok]
     if failed:
-        lines += ["", "## What fails", ""]
+        lines += ["", "## Known failures", ""]
         lines += [f"- {one.key}: {known.get(one.key, one.note)}".replace("\n", " ")
                   for one in failed]
     return "\n".join(lines) + "\n"
 
 
 def _security(rows: dict[tuple[str, str], dict]) -> list[str]:
-    """The table of the ways in."""
-    lines = ["", SECURITY_TITLE, "", "Each way in, with the client's own settings and a broker "
-             "with TLS, logins and ACLs: the first record makes its topic, and is read back.", "",
+    """Return the lines of the table of authentication methods."""
+    lines = ["", SECURITY_TITLE, "", "Each authentication method, with the client's own settings "
+             "and a broker with TLS, logins and ACLs: the first record creates its topic, and the "
+             "client reads it back.", "",
              SECURITY_HEAD, "|---" * (len(SECURITY) + 3) + "|"]
     for (name, version), cells in rows.items():
         if cells.keys() & SECURITY.keys():
