@@ -197,7 +197,8 @@ static void log_restore_bytes(struct log *log, struct segment *s, int64_t bytes)
     log_view_changed(log);
 }
 
-/* Cuts the last segment before the batch that holds `offset`; *end is where the log ends then. */
+/* Cuts the last segment before the batch that holds `offset`. *end changes to the new end of the
+ * log as soon as the file is cut, also if a later step fails. */
 static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end)
     LOG_APPENDING(log) {
     struct segment *s = log->view.segments[log->view.segment_count - 1];
@@ -216,9 +217,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     if (result == 1) {
         /* A hole in front of all batches goes with them: the segment would hold no offset. */
         if (first == s->base_offset) position = 0;
-        *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
         assert(position <= bytes);
-        assert(*end >= s->base_offset);
+        assert(first >= s->base_offset);
         segment_index_truncate(s, first, position);
         log_view_change(log);
         atomic_store(&s->bytes, position);
@@ -233,7 +233,10 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
         /* Readers must not see bytes that go; but those that stayed must be cut by the next try. */
-        if (cut != 0) log_restore_bytes(log, s, bytes);
+        if (cut != 0)
+            log_restore_bytes(log, s, bytes);
+        else
+            *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
         if (cut == 0 && (cut = log_aborted_cut(s, first)) == 0 &&
             log_is_short(cut = log_aborted_write(log, s)))
             cut = 0;
@@ -249,32 +252,9 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     return result < 0 ? result : 0;
 }
 
-/* The log is not writable afterwards. */
-static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDING(log) {
-    int64_t end = offset;
-    int result = log_make_writable(log, now_ms);
-    if (result != 0) return result;
-    log_crash_state_clear(log);
-    uint32_t keep = log->view.segment_count;
-    while (keep > 0 && log->view.segments[keep - 1]->base_offset >= offset) keep--;
-    /* From the end, and on disk before anything is appended: a start after a power cut must not
-     * find them behind what comes now. */
-    bool dropped = log->view.segment_count > keep;
-    while (log->view.segment_count > keep && !log_dir_offline(log->home->dir))
-        log_drop_segments(log, log->view.segment_count - 1, 1, 0);
-    assert(keep <= log->view.segment_count);
-    log->append.writable = false;
-    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
-    char name[SEGMENT_PATH_BYTES];
-    log_path(log, ".", name);
-    if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)
-        return log_storage_error(log, result, "fsync");
-    if (keep > 0) {
-        segment_unseal(log->view.segments[keep - 1]);
-        if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;
-    }
+/* Lowers the offsets of a log whose data ends at `end` now. */
+static void log_lower_end(struct log *log, int64_t end) LOG_APPENDING(log) {
     log_view_change(log);
-    assert(end <= offset);
     assert(end <= atomic_load(&log->ends.end_offset));
     log->view.truncations++;
     free(log->view.hints);
@@ -284,8 +264,49 @@ static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDIN
     if (atomic_load(&log->ends.high_watermark) > end) atomic_store(&log->ends.high_watermark, end);
     if (atomic_load(&log->ends.flushed) > end) atomic_store(&log->ends.flushed, end);
     if (epochs_truncate_end(&log->append.epochs, end)) log_mark(&log->flush.epochs_marks);
+    log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
+}
+
+/* Removes the segments from `keep` on and cuts the one before. *end: where the data ends, also if
+ * that fails. */
+static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int64_t now_ms,
+                            int64_t *end) LOG_APPENDING(log) {
+    /* From the end, and on disk before anything is appended: a start after a power cut must not
+     * find them behind what comes now. */
+    bool dropped = log->view.segment_count > keep;
+    while (log->view.segment_count > keep && !log_dir_offline(log->home->dir)) {
+        *end = log->view.segments[log->view.segment_count - 1]->base_offset;
+        log_drop_segments(log, log->view.segment_count - 1, 1, 0);
+    }
+    assert(keep <= log->view.segment_count);
+    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    int result = dropped ? log_dir_sync(log->home->dir, name) : 0;
+    if (result != 0) return log_storage_error(log, result, "fsync");
+    if (keep > 0) {
+        segment_unseal(log->view.segments[keep - 1]);
+        if ((result = log_truncate_last(log, offset, now_ms, end)) != 0) return result;
+    }
+    if (*end > offset) *end = offset;
+    return 0;
+}
+
+/* The log is not writable afterwards. */
+static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDING(log) {
+    int result = log_make_writable(log, now_ms);
+    if (result != 0) return result;
+    log_crash_state_clear(log);
+    uint32_t keep = log->view.segment_count;
+    while (keep > 0 && log->view.segments[keep - 1]->base_offset >= offset) keep--;
+    log->append.writable = false;
     log->append.producers_loaded = false;
+    int64_t end = atomic_load(&log->ends.end_offset);
+    result = log_cut_segments(log, keep, offset, now_ms, &end);
+    log_lower_end(log, end);
+    if (result != 0) return result;
     result = log_restore_producers(log, end, now_ms);
     log->append.producers_loaded = result == 0;
     log_open_changed(log);

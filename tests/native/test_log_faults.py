@@ -283,6 +283,28 @@ def test_whatever_meets_a_broken_disk_takes_its_directory_offline(tmp_path, what
         opened(directory, "v")
 
 
+def test_a_cut_that_finds_no_room_ends_the_log_where_its_data_ends(tmp_path):
+    directory = log.LogDir(tmp_path, 2)
+    one = opened(directory, config={"internal.segment.bytes": 2_000})
+    for _ in range(4):
+        one.append(make(1, size=900), NOW)
+    assert len(list(tmp_path.glob("*/*.log"))) == 2
+    # A branch shares the first segment: the cut needs room for a copy of it.
+    first = next(tmp_path.glob("*/00000000000000000000.log"))
+    os.link(first, tmp_path / "branch")
+    directory.set_disk(log.DISK_FULL)
+    with pytest.raises(log.LogError):
+        one.truncate(1)
+    directory.set_disk(log.DISK_SYSTEM)
+    assert one.end_offset == 2 and one.high_watermark <= 2
+    one.flush()
+    assert one.flushed_offset == 2
+    one.truncate(1)
+    assert one.end_offset == one.flushed_offset == 1
+    assert one.append(make(1, size=900), NOW)[0] == 1
+    assert one.read(1)
+
+
 def test_a_follower_takes_no_offsets_that_a_log_cannot_go_on_from(tmp_path):
     one = opened(log.LogDir(tmp_path, 2), leader=False)
     one.become_follower(0)
