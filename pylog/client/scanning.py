@@ -23,7 +23,11 @@ from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
 from pylog.client.driver import Driver
 from pylog.client.errors import (
-    KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError,
+    KafkaError,
+    KafkaTimeoutError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.codec import ZERO_UUID

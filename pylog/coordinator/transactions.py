@@ -276,6 +276,10 @@ class Transactions:
             return _not_ended(ErrorCode.PRODUCER_FENCED)
         if found.state in PREPARED or repeated:
             error = _repeated(found, committed)
+            if repeated and committed and found.state == COMPLETE_ABORT:
+                # The coordinator aborted at the timeout while this commit was on its way. Clients
+                # recover from a fencing, but not from INVALID_TXN_STATE (KAFKA-20785).
+                error = ErrorCode.PRODUCER_FENCED
             if error != ErrorCode.NONE:
                 return _not_ended(error)
             return messages.EndTxnResponse(producer_id=found.producer_id,

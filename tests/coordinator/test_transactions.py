@@ -196,8 +196,17 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced():
     side.wait(1)
     assert side.state == "PrepareAbort"
     side.complete()
-    assert side.end(producer) == STATE
     assert side.add(producer) == FENCED
+
+
+def test_a_commit_that_meets_the_abort_of_its_timeout_is_fenced():
+    side, producer = begun()
+    side.wait(1000)
+    assert side.end(producer) == STATE
+    side.complete()
+    assert side.state == "CompleteAbort"
+    assert side.end(producer) == FENCED
+    assert side.end(producer, committed=False) == (7, producer[1] + 1)
 
 
 def test_a_restart_goes_on_with_what_was_prepared_and_with_the_time_that_is_left():
