@@ -120,6 +120,27 @@ def etcd_ports(settings, voter: Voter) -> tuple[int, int]:
     return first, second
 
 
+def check_etcd_ports(settings) -> None:
+    """Raise ConfigError if two controllers on one address derive the same port for their etcds.
+
+    Only derived ports can collide: two controllers of one address have different ports.
+    """
+    taken: dict[tuple[str, int], Voter] = {}
+    for voter in voters(settings):
+        for port in (voter.port, *etcd_ports(settings, voter)):
+            other = taken.setdefault((voter.host, port), voter)
+            if other is not voter:
+                raise ConfigError(
+                    f"controller.quorum.voters: {_entry(other)} and {_entry(voter)} both need port "
+                    f"{port} of {voter.host}. Controllers on one address also use their controller "
+                    "port plus 10000 and plus 20000 for etcd: choose ports that do not differ by "
+                    "10000 or 20000, for example neighbouring ones.")
+
+
+def _entry(voter: Voter) -> str:
+    return f"{voter.node_id}@{_shown(voter.host)}:{voter.port}"
+
+
 def has_quorum(settings) -> bool:
     """Whether this node is one of several controllers, whose log is kept by a quorum."""
     return "controller" in settings["process.roles"] and (

@@ -179,6 +179,8 @@ def _check_controllers(settings, count: int) -> None:
     if count == 2 and not clusters.has_outer_quorum(settings):
         raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
                           "name three, or one")
+    if count > 1 and not clusters.has_outer_quorum(settings):
+        clusters.check_etcd_ports(settings)
     if not settings.controller_listeners:
         raise ConfigError("controller.listener.names: one of several controllers needs a listener "
                           "of such a name in listeners, which the others reach it by")

@@ -123,3 +123,25 @@ def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():
             ({"quorum.zookeeper.digest": "user"}, "expected user:password")):
         with pytest.raises(ConfigError, match=words):
             Settings({**named, **wrong})
+
+
+def controllers(voters, **others) -> Settings:
+    return Settings({
+        "node.id": "1", "controller.quorum.voters": voters, "process.roles": "controller",
+        "listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT", **others})
+
+
+@pytest.mark.parametrize(("ports", "shared"), [
+    ((9093, 19093, 9095), 19093), ((9093, 9095, 29095), 29095), ((9093, 19093, 29093), 19093),
+    ((60001, 40001, 9093), 40001), ((9093, 9093, 9095), 9093)])
+def test_controllers_whose_derived_etcd_ports_collide_are_refused(ports, shared):
+    voters = ",".join(f"{number}@h:{port}" for number, port in enumerate(ports, 1))
+    with pytest.raises(ConfigError, match=rf"both need port {shared} of h\. .* plus 10000"):
+        controllers(voters)
+    controllers(voters, **{"quorum.etcd.endpoints": "e:2379"})
+
+
+def test_controllers_on_different_addresses_may_use_any_controller_ports():
+    controllers("1@h1:9093,2@h2:19093,3@h3:29093")
+    controllers("1@h:9093,2@h:9094,3@h2:19093")
