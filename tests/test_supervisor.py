@@ -1,6 +1,7 @@
 """Background work that fails is logged, counted and started again."""
 
 import asyncio
+import gc
 import re
 import threading
 import time
@@ -61,6 +62,34 @@ def test_work_that_is_done_once_is_reported_and_not_repeated(caplog):
     asyncio.run(supervisor.reporting("w", work()))
     assert len(work.runs) == 1 and supervisor.failures()["w"] == before + 1
     assert "ValueError: planted" in caplog.text
+
+
+@pytest.mark.filterwarnings("error")
+def test_reported_work_cancelled_before_its_first_step_leaves_no_unawaited_coroutine(recwarn):
+    async def scenario():
+        work = Work(0)
+        task = asyncio.get_running_loop().create_task(supervisor.reporting("w", work()))
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() and not work.runs
+        supervisor.reporting("w", work()).close()
+    asyncio.run(scenario())
+    gc.collect()
+    assert not recwarn.list
+
+
+def test_reported_work_can_be_awaited_and_cancelled_while_it_waits():
+    async def scenario():
+        future = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(supervisor.reporting("w", future))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() and future.cancelled()
+        work = Work(0)
+        assert await supervisor.reporting("w", work()) is None
+        assert len(work.runs) == 1
+    asyncio.run(scenario())
 
 
 def test_a_thread_whose_work_fails_runs_it_again():
