@@ -202,6 +202,8 @@ class Joining:
             self._check_members(view.members)
         if any(row.get("clientURLs") for view in running for row in view.members):
             return await self._rejoin(is_own)
+        # The time without a quorum proves nothing about the old member.
+        self._absent_since = None
         waiting = 1 + sum(view.kind == WAITING for view in seen)
         # A member that runs and has published nothing has just begun the same new cluster.
         if running or waiting >= _majority(len(self._hosts)):
@@ -237,6 +239,7 @@ class Joining:
             self._check_members(members)
             return self._with_seat(client, members, is_own, now_s)
         except (KeysError, Unknown, Unreachable) as error:
+            self._absent_since = None
             raise NotYet(f"the running members cannot change: {error}") from None
         finally:
             client.close()
@@ -283,6 +286,7 @@ class Joining:
     def _check_absent(self, client: Etcd, members: list, found, is_own: bool, now_s: float) -> None:
         """Raises NotYet, StartError: "proven absence"."""
         if not is_own:
+            self._absent_since = None
             raise NotYet(self._refusal(
                 found, f"{_address(self._own)} does not lead to this process"))
         for url in found["peerURLs"]:

@@ -4,16 +4,19 @@ import asyncio
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from pylog.log.errors import StartError
 from pylog.metadata import etcd_joining, etcd_wal
 from pylog.metadata.etcd import Etcd
-from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, Policy
+from pylog.metadata.etcd_joining import EXISTING, NEW, Joining, NotYet, Policy
+from pylog.metadata.etcd_member import Host
 from pylog.metadata.etcd_probe import (
-    ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, probe,
+    ABSENT, MEMBERS, OTHER, PROBE_S, RETURNING, WAITING, Listener, Seen, probe,
 )
+from pylog.metadata.keys import Unreachable
 from pylog.testing.ports import free_port
 from tests.clusters import until
 from tests.etcds import Etcds
@@ -305,3 +308,34 @@ def test_a_node_whose_event_loop_is_busy_is_not_taken_for_another_process(etcds,
 def test_an_address_of_another_machine_ends_the_start(etcds):
     with pytest.raises(StartError, match="must name an address of this machine"):
         asyncio.run(joining(etcds, 1, bind="192.0.2.1").check_address())
+
+
+def absence(monkeypatch, view, quorum_error=None, is_own=True) -> float | None:
+    """Return since when the old member counts as absent, after one more round with that view."""
+    hosts = [Host(number, "127.0.0.1", 2379, 2380) for number in (1, 2, 3)]
+    one = Joining(2, hosts, Policy(lambda: None, "/pylog/", 1.0, 30.0))
+    one._absent_since = 5.0
+    monkeypatch.setattr(one, "_seen", lambda host: view)
+    row = {"ID": "7", "name": "node-2", "clientURLs": ["u"], "peerURLs": [one._url(one._own)]}
+
+    def read(*_):
+        if quorum_error is not None:
+            raise quorum_error
+        return {"members": [row]}
+
+    monkeypatch.setattr(one, "_connect", lambda addresses: SimpleNamespace(
+        read=read, get=lambda key: None, close=lambda: None, connection=None))
+    with pytest.raises(NotYet):
+        asyncio.run(one._decide(is_own))
+    return one._absent_since
+
+
+@pytest.mark.parametrize(("view", "error", "is_own"), [
+    (Seen(ABSENT), None, True),
+    (Seen(MEMBERS, members=[{"name": "node-2", "clientURLs": ["u"]}]),
+     Unreachable("no quorum"), True),
+    (Seen(MEMBERS, members=[{"name": "node-2", "clientURLs": ["u"]}]), None, False)])
+def test_time_without_a_quorum_does_not_count_towards_replacing_a_member(
+        monkeypatch, view, error, is_own):
+    monkeypatch.setattr(etcd_joining, "healthy_count", lambda *_: 3)
+    assert absence(monkeypatch, view, error, is_own) is None
