@@ -11,10 +11,13 @@ import errno
 import json
 import os
 
+from pylog import supervisor
+
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+DAMAGED = ".damaged"     # Appended to the name of a file that does not parse.
 _VERSION = "0"
 
 
@@ -24,22 +27,46 @@ def write_offsets(path: str, offsets) -> None:
     write_whole(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}")
 
 
-def read_offsets(path: str) -> dict:
-    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint.
+class DamagedError(ValueError):
+    """A checkpoint file does not parse."""
 
-    Raises OSError for one that cannot be read: its rows must not be taken for gone."""
+
+def read_offsets(path: str) -> dict:
+    """Return {(topic, partition): offset}; empty if the file is missing or damaged.
+
+    Logs and counts a damaged file, and keeps it as `path` + ".damaged", so that an operator can
+    read the rows that the next checkpoint does not restore. Raises OSError for a file that cannot
+    be read: its rows must not be treated as removed.
+    """
+    try:
+        return parse_offsets(path)
+    except DamagedError:
+        with contextlib.suppress(FileNotFoundError):     # Another thread has just renamed it.
+            os.replace(path, path + DAMAGED)
+        supervisor.report(
+            "offset checkpoints", "An offset checkpoint is damaged and was renamed. The broker "
+            "uses the offsets of its metadata store. If that is lost too, call DeleteRecords "
+            "again for the topics whose records you deleted.", path=path,
+            renamed_to=path + DAMAGED)
+        return {}
+
+
+def parse_offsets(path: str) -> dict:
+    """Return the rows of read_offsets() without changing the file. Raises DamagedError, OSError."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
         if lines[0] != _VERSION or int(lines[1]) != len(lines) - 2:
-            return {}
+            raise DamagedError("the version or the number of rows is wrong")
         offsets = {}
         for line in lines[2:]:
             topic, partition, offset = line.split(" ")
             offsets[(topic, int(partition))] = int(offset)
         return offsets
-    except (FileNotFoundError, ValueError, IndexError):
+    except FileNotFoundError:
         return {}
+    except (ValueError, IndexError) as error:
+        raise DamagedError(f"{path}: {error}") from error
 
 
 def write_clean_mark(directory: str, broker_epoch: int) -> tuple:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from pylog import supervisor
 from pylog.log import checkpoints
 from pylog.log.checkpoints import CLEAN_SHUTDOWN, read_offsets, write_offsets
 
@@ -30,9 +31,28 @@ def test_the_file_is_kafkas(path):
 @pytest.mark.parametrize("text", [
     "", "\n", "0", "0\n", "1\n1\nt 0 5\n", "0\n0\nt 0 5\n", "0\n2\nt 0 5\n", "0\nx\nt 0 5\n",
     "0\n1\nt 0\n", "0\n1\nt 0 5 6\n", "0\n1\nt x 5\n", "0\n1\nt 0 x\n"])
-def test_a_damaged_file_says_nothing(path, text):
+def test_damaged_checkpoint_is_reported_counted_and_kept(path, caplog, text):
+    before = supervisor.failures().get("offset checkpoints", 0)
     with open(path, "w") as file:
         file.write(text)
+    with pytest.raises(checkpoints.DamagedError, match=checkpoints.RECOVERY_POINT):
+        checkpoints.parse_offsets(path)
+    assert not caplog.records
+    assert read_offsets(path) == read_offsets(path) == {}
+    assert supervisor.failures()["offset checkpoints"] == before + 1
+    assert [record.path for record in caplog.records] == [path]
+    with open(path + checkpoints.DAMAGED) as file:
+        assert file.read() == text
+
+
+def test_two_readers_of_a_damaged_checkpoint_both_see_no_rows(path, monkeypatch):
+    with open(path, "w") as file:
+        file.write("0\n2\nt 0 5\n")
+
+    def renamed_already(source, target):
+        raise FileNotFoundError(source)
+
+    monkeypatch.setattr(os, "replace", renamed_already)
     assert read_offsets(path) == {}
 
 
