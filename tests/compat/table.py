@@ -53,7 +53,8 @@ SECURITY_TITLE = "## Security"
 # Other tests cover three brokers; this run does not include them.
 CLUSTER = """## Three brokers
 
-Slow tests on three brokers with their etcds, in addition to this table (`pytest --slow tests/cluster`):
+Slow tests on three brokers with their etcds, in addition to this table \
+(`pytest --slow tests/cluster`):
 
 | client or tool | tested |
 |---|---|
@@ -84,7 +85,8 @@ def document(results, known: dict[str, str]) -> str:
     lines = ["# Clients and tools", "",
              "This page shows which unmodified clients pass which tests against brokerd. "
              "`make compat` generates it, and fails if a row that passes here fails or "
-             "disappears. \"-\" means that the client has no such call.", "", HEAD, "|---" * (len(COLUMNS) + 3) + "|"]
+             "disappears. \"-\" means that the client has no such call.", "", HEAD,
+             "|---" * (len(COLUMNS) + 3) + "|"]
     for (name, version), cells in rows.items():
         words = [_cell(cells.get(scenario)) for scenario in COLUMNS]
         codecs = cells["codecs"].note if "codecs" in cells and cells["codecs"].ok else "-"
