@@ -1,5 +1,5 @@
-/* One state for each stretch that is read at once; a stretch that is not there yet is read again
- * from its beginning when more has come. */
+/* One state for each section that is read in one step. A section that has not arrived completely
+ * is read again from its start when more bytes have arrived. */
 #include "replica/answer.h"
 
 #include "format/assertion.h"
@@ -12,7 +12,7 @@ enum answer_at {
     AT_RECORDS,
     AT_PARTITION_TAGS,
     AT_TOPIC_TAGS,
-    AT_REST, /* tags of the whole: which node has which address, nothing for a follower */
+    AT_REST, /* tagged fields of the response (node endpoints): a follower ignores them */
     AT_END
 };
 
@@ -25,7 +25,7 @@ void answer_begin(struct answer *a, uint64_t frame_bytes) {
 static void read_head(struct answer *a, struct cursor *c) {
     a->correlation_id = cursor_i32(c);
     wire_skip_tags(c, true);
-    (void)cursor_i32(c); /* throttle_time_ms: of clients */
+    (void)cursor_i32(c); /* throttle_time_ms: for clients only */
     a->error_code = cursor_i16(c);
     a->session_id = cursor_i32(c);
     int64_t topics = wire_count(c, true);
@@ -46,9 +46,9 @@ static void read_partition(struct answer *a, struct cursor *c) {
     p->index = cursor_i32(c);
     p->error_code = cursor_i16(c);
     p->high_watermark = cursor_i64(c);
-    (void)cursor_i64(c); /* last_stable_offset: a follower has its own */
+    (void)cursor_i64(c); /* last_stable_offset: the follower computes its own */
     p->log_start_offset = cursor_i64(c);
-    /* Aborted transactions are for those who read committed records only. */
+    /* Only consumers with read_committed get aborted transactions. */
     if (wire_count(c, true) > 0) c->p = NULL;
     (void)cursor_i32(c); /* preferred_read_replica: for consumers */
     uint64_t records = cursor_uvarint(c); /* 0: null */
@@ -71,7 +71,7 @@ static void read_partition_tags(struct answer *a, struct cursor *c) {
     }
 }
 
-/* What comes behind a stretch. */
+/* Returns the state after a topic. */
 static uint8_t next_topic(const struct answer *a) {
     return a->topics_left > 0 ? AT_TOPIC : AT_REST;
 }
@@ -99,7 +99,8 @@ static int end_topic(struct answer *a) {
     return ANSWER_MORE;
 }
 
-/* Reads the stretch that begins at c; it went bad when the stretch is not there as a whole. */
+/* Reads the section that starts at c. c becomes invalid if the section has not arrived
+ * completely. */
 static void read_stretch(struct answer *a, struct cursor *c) {
     switch (a->at) {
     case AT_HEAD: read_head(a, c); break;
@@ -110,7 +111,7 @@ static void read_stretch(struct answer *a, struct cursor *c) {
     }
 }
 
-/* After its stretch; ANSWER_MORE: nothing to say. */
+/* Advances the state after a section. Returns ANSWER_MORE if there is nothing to report. */
 static int leave_stretch(struct answer *a) {
     switch (a->at) {
     case AT_HEAD: a->at = next_topic(a); return ANSWER_OPENED;

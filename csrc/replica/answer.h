@@ -1,9 +1,10 @@
-/* A leader's answer to a follower's Fetch (versions 15 to 18), taken apart while it arrives.
+/* Parses a leader's Fetch response to a follower (versions 15 to 18) while it arrives.
  *
- * Pure: the caller has the bytes, and says before each step how many of them are there. Records are
- * not copied and need not be there as a whole; everything else lies in stretches of at most
- * ANSWER_STRETCH_BYTES_MAX, so that whoever sends bytes slowly, or counts that are absurd, costs no
- * more than it sends. A count is never believed: what it counts is read until the frame ends. */
+ * Does no I/O: the caller owns the bytes and passes the number available at each step. Records
+ * are not copied and may arrive in parts. Everything else is read in sections of at most
+ * ANSWER_STRETCH_BYTES_MAX, so a leader that sends slowly, or sends absurd counts, uses no more
+ * memory than it sends. No memory is allocated based on a count: its items are read until the
+ * frame ends. */
 #ifndef PYLOG_ANSWER_H
 #define PYLOG_ANSWER_H
 
@@ -14,40 +15,40 @@
 enum { ANSWER_VERSION_MIN = 15, ANSWER_VERSION_MAX = 18, ANSWER_STRETCH_BYTES_MAX = 4096 };
 
 enum answer_step {
-    ANSWER_BAD = -1,      /* no answer to such a request */
-    ANSWER_MORE = 0,      /* more bytes than these are needed */
-    ANSWER_OPENED,        /* correlation_id, error_code, session_id are known */
-    ANSWER_PARTITION,     /* topic_id and `partition` but for its tags; records follow, or none */
-    ANSWER_RECORDS,       /* the caller looks at them, and says what it is done with: answer_took */
+    ANSWER_BAD = -1,      /* not a valid response to such a request */
+    ANSWER_MORE = 0,      /* needs more bytes */
+    ANSWER_OPENED,        /* correlation_id, error_code and session_id are set */
+    ANSWER_PARTITION,     /* topic_id and `partition` (without tags) are set; records may follow */
+    ANSWER_RECORDS,       /* the caller reads the records, then calls answer_took */
     ANSWER_PARTITION_END, /* `partition` is complete */
-    ANSWER_END            /* of the frame */
+    ANSWER_END            /* end of the frame */
 };
 
 struct answer_partition {
     int64_t high_watermark, log_start_offset, diverging_end;
     uint64_t records_bytes;
     int32_t index, diverging_epoch; /* -1: the logs do not diverge */
-    int32_t leader_id, leader_epoch; /* as the answering broker knows them, -1: it does not say */
+    int32_t leader_id, leader_epoch; /* leader according to the sender; -1: not included */
     int16_t error_code;
 };
 
 struct answer {
-    uint64_t left;         /* bytes of the frame that are not used yet */
-    uint64_t records_left; /* of the partition, in `left` too */
+    uint64_t left;         /* unread bytes of the frame */
+    uint64_t records_left; /* unread record bytes of the partition, included in `left` */
     uint64_t topics_left, partitions_left;
     int32_t correlation_id, session_id;
     int16_t error_code;
-    uint8_t at; /* enum answer_at, of answer.c */
+    uint8_t at; /* enum answer_at in answer.c */
     uint8_t topic_id[16];
     struct answer_partition partition;
 };
 
-/* Of a frame of so many bytes, its size field not counted. */
+/* Starts a frame of `frame_bytes` bytes, without its size field. */
 void answer_begin(struct answer *a, uint64_t frame_bytes);
-/* The next step with the `len` bytes at p, those behind what was used so far. *used: how many of
- * them the caller need not show again. After ANSWER_END, ANSWER_BAD no more. */
+/* Executes the next step on the `len` bytes at p, which follow the bytes already used. *used:
+ * bytes that the caller must not pass again. Do not call after ANSWER_END or ANSWER_BAD. */
 int answer_step(struct answer *a, const uint8_t *p, size_t len, size_t *used);
-/* After ANSWER_RECORDS: the caller is done with the next `count` bytes, at most records_left. */
+/* After ANSWER_RECORDS: the caller has processed the next `count` bytes, at most records_left. */
 void answer_took(struct answer *a, uint64_t count);
 
 #endif

@@ -1,6 +1,6 @@
-/* A fetcher's thread: sleep in epoll, take messages, look at sockets and timers, then let every
- * leader send what it has. Each round is bounded: some messages, and FETCHER_TURN_BYTES of each
- * connection; what is left over waits for the next round. */
+/* The event loop of a fetcher thread: wait in epoll, process messages, sockets and timers, then
+ * send the next request to each leader. Each round is bounded by a number of messages and by
+ * FETCHER_TURN_BYTES per connection. The rest waits for the next round. */
 #include "replica/fetcher_state.h"
 
 #include <errno.h>
@@ -48,7 +48,7 @@ static bool grow_buckets(struct fetcher *f) REQUIRES(f->role) {
     return true;
 }
 
-/* One for each partition and each leader, so that setting one cannot fail. */
+/* Reserves one timer per partition and per leader, so that setting a timer cannot fail. */
 static bool reserve_timer(struct fetcher *f) REQUIRES(f->role) {
     uint32_t wanted = f->followed_count + f->leader_count + 1;
     return wanted <= f->timers.reserved || timers_reserve(&f->timers, wanted - f->timers.reserved);
@@ -159,14 +159,15 @@ static void expire_timers(struct fetcher *f) REQUIRES(f->role) {
     }
 }
 
-/* Those whose turn was over in the round before. */
+/* Continues with leaders that reached FETCHER_TURN_BYTES in the last round. */
 static void read_on(struct fetcher *f) REQUIRES(f->role) {
     if (!f->unread) return;
     for (struct leader *l = f->leaders; l != NULL; l = l->next)
         if (l->unread) leader_read_on(f, l);
 }
 
-/* What a round brought about is sent at its end: partitions that came together go together. */
+/* Sends requests at the end of a round, so that partitions that changed in the same round share
+ * a request. */
 static void go_on(struct fetcher *f) REQUIRES(f->role) {
     f->unread = false;
     for (struct leader **at = &f->leaders, *l; (l = *at) != NULL;) {
@@ -182,19 +183,19 @@ static void go_on(struct fetcher *f) REQUIRES(f->role) {
     }
 }
 
-/* Keeps the alarm no later than the first deadline. A deadline that moves back costs no call of the
- * kernel: an early alarm only starts a round that has nothing to do. */
+/* Sets the alarm no later than the first deadline. Postponing a deadline needs no system call:
+ * an early alarm only causes a round without work. */
 static void set_alarm(struct fetcher *f, int64_t at_ms) REQUIRES(f->role) {
     if (at_ms >= f->alarm_ms) return;
     struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at_ms / 1000),
                                            .tv_nsec = (long)(at_ms % 1000) * 1000000}};
     int result = timerfd_settime(f->alarm, TFD_TIMER_ABSTIME, &when, NULL);
-    assert(result == 0); /* the time and the clock are valid */
+    assert(result == 0); /* cannot fail: time and clock are valid */
     (void)result;
     f->alarm_ms = at_ms;
 }
 
-/* For epoll_wait: 0, or -1: until something happens, the alarm at the latest. */
+/* Returns the timeout for epoll_wait: 0, or -1 to wait for an event (at most until the alarm). */
 static int sleep_ms(struct fetcher *f) REQUIRES(f->role) {
     if (f->stopping || f->unread || !mailbox_arm(f->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&f->timers);
@@ -204,7 +205,7 @@ static int sleep_ms(struct fetcher *f) REQUIRES(f->role) {
 }
 
 static void on_event(struct fetcher *f, const struct epoll_event *event) REQUIRES(f->role) {
-    if (event->data.u64 == FETCHER_EPOLL_MAILBOX) return; /* every round takes messages */
+    if (event->data.u64 == FETCHER_EPOLL_MAILBOX) return; /* each round processes messages anyway */
     if (event->data.u64 == FETCHER_EPOLL_ALARM) {          /* and timers */
         f->alarm_ms = INT64_MAX;
         return;

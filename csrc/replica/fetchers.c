@@ -1,5 +1,5 @@
-/* The control plane's side: each call becomes a message to the thread that it concerns, with room
- * of its own, so that none can be refused. */
+/* The API for the control plane: each call becomes a message to a thread. The message has
+ * preallocated space, so that posting cannot fail. */
 #include "replica/fetchers.h"
 
 #include <errno.h>
@@ -14,13 +14,13 @@
 #include "replica/fetcher_state.h"
 #include "thread/stack.h"
 
-enum { NOTICES_MAX = 2 }; /* they all bring their own room */
+enum { NOTICES_MAX = 2 }; /* messages are preallocated, so the mailbox needs no room */
 
 /* ---- making ---- */
 
 static bool make_fetcher(struct fetchers *fs, struct fetcher *f, int index) {
     lock_role_init(&f->role);
-    lock_role_assert(&f->role); /* this thread's until its own begins */
+    lock_role_assert(&f->role); /* owned by this thread until the fetcher thread starts */
     f->all = fs;
     f->index = index;
     timers_init(&f->timers);
@@ -34,13 +34,13 @@ static bool make_fetcher(struct fetchers *fs, struct fetcher *f, int index) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = FETCHER_EPOLL_MAILBOX};
     bool made = f->epoll >= 0 && f->alarm >= 0 && f->mailbox != NULL &&
                 epoll_ctl(f->epoll, EPOLL_CTL_ADD, mailbox_fd(f->mailbox), &event) == 0;
-    event.data.u64 = FETCHER_EPOLL_ALARM; /* by edges: it is never read, only set again */
+    event.data.u64 = FETCHER_EPOLL_ALARM; /* edge-triggered: the timerfd is set again, never read */
     made = made && epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->alarm, &event) == 0;
     lock_role_end(&f->role);
     return made;
 }
 
-/* What was posted to a thread that never took it. */
+/* Releases a message that its thread never processed. */
 static void discard(const struct message *m) {
     struct connecting *c = m->data;
     switch (m->kind) {
@@ -90,7 +90,7 @@ struct fetchers *fetchers_new(const struct fetchers_config *config) {
     return NULL;
 }
 
-/* The thread takes no signals: those are for the program. 0 or an errno. */
+/* Blocks all signals in the thread: the main thread handles them. Returns 0 or an errno. */
 static int start_thread(struct fetcher *f) {
     sigset_t all, before;
     sigfillset(&all);
@@ -172,7 +172,7 @@ struct followed *fetchers_follow(struct fetchers *fs, struct log *log, const uin
     p->timer.kind = TIMER_FOLLOWED;
     atomic_store(&p->references, 1);
     atomic_store(&p->lag, -1);
-    atomic_store(&p->state, FOLLOWED_LEFT); /* until the thread has it */
+    atomic_store(&p->state, FOLLOWED_LEFT); /* until the thread takes it over */
     post(fs, p, &p->follow, MESSAGE_FOLLOW);
     return p;
 }

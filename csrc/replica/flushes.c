@@ -1,12 +1,13 @@
-/* Positions that are told only when they are on disk (replica.flush.before.fetch.enable): the group
- * commit of what an answer brought, all partitions together, before the next request. */
+/* Send offsets to the leader only after they are on disk (replica.flush.before.fetch.enable):
+ * one group commit for all partitions of a response, before the next request. */
 #include "replica/fetcher_state.h"
 
 static uint64_t name_of(const struct flush_wait *w) {
     return (uint64_t)w->item.generation << 32 | w->item.index;
 }
 
-/* The poster may still be about to unlink the waiter: log_unwait is behind it. */
+/* Another thread may still be unlinking this waiter. log_unwait() takes the same lock, so it
+ * runs after that. */
 static void end_wait(struct fetcher *f, struct flush_wait *w) REQUIRES(f->role) {
     struct followed *p = w->followed;
     log_unwait(p->log, &w->waiter);
@@ -49,7 +50,7 @@ bool flushes_done(struct fetcher *f, struct leader *l) {
     return l->flushing_count == 0;
 }
 
-/* Woken, or a wake-up may have been lost. */
+/* Checks a wait after its wake-up, or after wake-ups may have been lost. */
 static void look(struct fetcher *f, struct flush_wait *w) REQUIRES(f->role) {
     struct followed *p = w->followed;
     int failed = log_failed(p->log);

@@ -1,8 +1,8 @@
-/* One partition that is followed: what an answer means for it, and when it is asked for again.
+/* One partition that is followed: how a response changes it, and when it is fetched again.
  *
- * It is FETCHING, BACKING_OFF until a time, or WAITING for the control plane; the leader's session
- * has it only while it is fetching. Whatever repeats without getting on pauses: a refusal, a stop
- * after which the log is where it was, stops that come one after the other. */
+ * It is FETCHING, BACKING_OFF until a time, or WAITING for the control plane. It is in the
+ * leader's fetch session only while FETCHING. Every repetition without progress backs off: an
+ * error, a stop that did not change the log, or stops in quick succession. */
 #include "replica/fetcher_state.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ void followed_release(struct followed *p) {
     free(p);
 }
 
-/* ---- what is to be told ---- */
+/* ---- changes for the next request ---- */
 
 void followed_change(struct followed *p) {
     struct leader *l = p->leader;
@@ -54,7 +54,7 @@ void followed_unchange_all(struct leader *l) {
     l->changed = l->last_changed = NULL;
 }
 
-/* In the order in which they came: those of a topic mostly stand together. */
+/* Keeps the order of arrival, in which partitions of a topic are mostly adjacent. */
 void followed_change_all(struct leader *l) {
     followed_unchange_all(l);
     for (uint32_t i = 0; i < l->followed_count; i++) {
@@ -75,7 +75,8 @@ static void leave_fetching(struct followed *p) {
     p->in_session = false;
 }
 
-/* Whether it is to be left out for now (KIP-73): it is behind, or it is not known how far. */
+/* Returns true if the partition must be left out for now (KIP-73): the quota is used up, and the
+ * partition is behind or its lag is unknown. */
 static bool is_over(struct fetcher *f, const struct followed *p) REQUIRES(f->role) {
     struct throttle *throttle = f->all->config.throttle;
     return throttle != NULL && log_is_throttled_following(p->log) &&
@@ -125,7 +126,7 @@ static void post(struct fetcher *f, struct followed *p, struct notice *n, uint32
     mailbox_post_link(f->all->notices, &n->link);
 }
 
-/* Told once in a row; a notice that nobody has taken yet says enough. */
+/* Posts one notice per series of equal errors, and none while an earlier notice is pending. */
 static void refuse(struct fetcher *f, struct followed *p, int code,
                    const struct answer_partition *a) REQUIRES(f->role) {
     meter_add(&f->refusals, 1);
@@ -163,7 +164,7 @@ static void stop(struct fetcher *f, struct followed *p, const struct fetchers_no
 void followed_resume(struct fetcher *f, struct followed *p) {
     if (atomic_load(&p->state) != FOLLOWED_WAITING) return;
     if (p->leader == NULL) {
-        followed_join(f, p); /* there was no memory for it */
+        followed_join(f, p); /* joining had failed: out of memory */
         return;
     }
     int64_t end = log_end_offset(p->log);
@@ -184,7 +185,7 @@ void followed_fail(struct fetcher *f, struct followed *p, int error) {
         refuse(f, p, error, NULL);
 }
 
-/* ---- coming and going ---- */
+/* ---- joining and leaving ---- */
 
 static bool enlist(struct leader *l, struct followed *p) {
     if (l->followed_count == l->followed_room) {
@@ -208,7 +209,7 @@ static void delist(struct leader *l, struct followed *p) {
     p->leader = NULL;
 }
 
-/* The thread's own reference is taken where it joins. */
+/* The thread takes its own reference when the partition joins. */
 void followed_join(struct fetcher *f, struct followed *p) {
     struct followed *before = fetcher_find(f, p->topic_id, p->index);
     assert(p->leader == NULL);
@@ -245,15 +246,15 @@ void followed_leave(struct fetcher *f, struct followed *p) {
     followed_release(p);
 }
 
-/* ---- an answer ---- */
+/* ---- responses ---- */
 
-/* Extent of the whole batches at hand. 0 or what is wrong with the first bad one; *next: bytes of
- * the batch that is not there as a whole, as far as it is known. */
+/* Measures the complete batches among the available bytes. Returns 0, or the error of the first
+ * invalid batch. *next: size of the incomplete batch, as far as known. */
 static int whole_batches(struct followed *p, const uint8_t *bytes, size_t len, uint64_t left,
                          size_t *whole, size_t *next) {
     *whole = 0;
     for (;;) {
-        *next = BATCH_MAGIC_AT; /* up to the length and the leader epoch */
+        *next = BATCH_MAGIC_AT; /* includes the length and the leader epoch */
         if (left - *whole < BATCH_MAGIC_AT) {
             p->cut = true;
             return 0;
@@ -267,8 +268,8 @@ static int whole_batches(struct followed *p, const uint8_t *bytes, size_t len, u
             p->cut = true;
             return 0;
         }
-        /* Whatever a leader stored must be copied: a smaller limit here would stop replication for
-         * ever, since the leader has the batch and keeps it. */
+        /* Every batch that a leader stored must be copied: a smaller limit would stop
+         * replication permanently, because the leader keeps the batch. */
         if (total > BATCH_BYTES_MAX) return BATCH_E_TOO_LARGE;
         *next = (size_t)total;
         if ((size_t)total > len - *whole) return 0;
@@ -281,7 +282,7 @@ uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *b
     size_t whole, taken = 0;
     assert(len > 0);
     assert(len <= left);
-    /* The rest of a batch that was cut, or of records that failed, is passed over. */
+    /* Skip the rest of a truncated batch, or of records that failed. */
     if (p->failure != 0 || p->cut) return len;
     int wrong = whole_batches(p, bytes, len, left, &whole, want);
     if (whole > 0) {
@@ -296,7 +297,7 @@ uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *b
     return wrong != 0 || p->cut ? len : whole;
 }
 
-/* What the leader says of its own ends. 0 or a log_error. */
+/* Takes over the leader's high watermark and log start offset. Returns 0 or a log_error. */
 static int adopt_ends(struct followed *p, const struct answer_partition *a, bool *moved) {
     int64_t before = log_high_watermark(p->log);
     if (a->high_watermark > before) log_advance_high_watermark(p->log, a->high_watermark);
@@ -308,8 +309,8 @@ static int adopt_ends(struct followed *p, const struct answer_partition *a, bool
     return log_move_start(p->log, start, 0);
 }
 
-/* A leader that cuts the last batch sends it again with the next answer: of a partition whose
- * batches are large that is half of what it sends. */
+/* A leader that truncates the last batch sends it again in the next response. For partitions
+ * with large batches, that is half of the traffic. */
 static void ask_for_more(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
     int32_t most = f->all->config.bytes_max < FETCHER_GROWN_BYTES_MAX ? f->all->config.bytes_max
                                                                       : FETCHER_GROWN_BYTES_MAX;

@@ -1,8 +1,8 @@
-/* The connection to one leader: a request out, its answer in, and what both mean for the session.
+/* The connection to one leader: sends requests, processes responses and maintains the session.
  *
- * Bytes are looked at as they come: whole batches go into their log while the rest is on its way,
- * so that the buffer holds little more than one batch, and that warm. An answer that brings nothing
- * and comes at once, time and again, makes the next request wait. */
+ * Bytes are processed as they arrive: complete batches are appended while the rest is in flight,
+ * so the buffer holds little more than one batch, and stays in the CPU cache. After several fast
+ * responses without data in a row, the next request waits. */
 #include "replica/fetcher_state.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ void leader_forget(struct leader *l, const struct followed *p) {
         uint32_t room = l->forgotten_room == 0 ? 8 : 2 * l->forgotten_room;
         struct forgotten *grown = realloc(l->forgotten, room * sizeof *grown);
         if (grown == NULL) {
-            l->session_epoch = 0; /* Another session does not have it. */
+            l->session_epoch = 0; /* A new session does not include it. */
             return;
         }
         l->forgotten = grown;
@@ -142,7 +142,7 @@ void leader_on_timer(struct fetcher *f, struct leader *l) {
         l->paused = false;
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
 static void pause_asking(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     int32_t most = f->all->config.backoff_ms_max;
@@ -162,7 +162,7 @@ static void end_session_step(struct leader *l) {
         l->session_epoch = a->session_id != 0 ? 1 : 0;
     } else if (a->session_id != l->session_id) {
         l->session_id = l->session_epoch = 0;
-    } else if (l->session_epoch != 0) { /* Or what was to be forgotten had no room. */
+    } else if (l->session_epoch != 0) { /* Stays 0 if leader_forget ran out of memory. */
         l->session_epoch = l->session_epoch == INT32_MAX ? 1 : l->session_epoch + 1;
     }
 }
@@ -174,7 +174,8 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     timers_cancel(&f->timers, &l->timer);
     meter_add(&f->answers, 1);
     end_session_step(l);
-    /* Not while batches come: those pages would be taken and given back with every answer. */
+    /* Shrink only while no batches arrive: otherwise each response would allocate and free the
+     * pages. */
     if (!l->useful && l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
         uint8_t *smaller = realloc(l->in, FETCHER_RECEIVE_BYTES);
         if (smaller != NULL) {
@@ -192,8 +193,8 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     }
 }
 
-/* Whose part of the answer begins: a partition that the leader was told of, and that still wants
- * it. */
+/* Returns the partition whose part of the response begins, or NULL if it is not in the session
+ * or no longer fetching. */
 static struct followed *find_current(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     struct followed *p = fetcher_find(f, l->answer.topic_id, l->answer.partition.index);
     bool wants = p != NULL && p->leader == l && p->in_session &&
@@ -218,7 +219,7 @@ static bool take_records(struct fetcher *f, struct leader *l, size_t have) REQUI
     return true;
 }
 
-/* The size of a frame. False: more is needed, or it is refused. */
+/* Reads the size of a frame. Returns false if it needs more bytes or rejected the frame. */
 static bool begin_answer(struct fetcher *f, struct leader *l, size_t have) REQUIRES(f->role) {
     l->want = SIZE_BYTES;
     if (have == 0) return false;
@@ -238,7 +239,8 @@ static bool begin_answer(struct fetcher *f, struct leader *l, size_t have) REQUI
     return true;
 }
 
-/* Acts on what has come. False: it can go no further with that, or the connection is gone. */
+/* Processes the received bytes. Returns false if it needs more bytes or the connection is
+ * closed. */
 static bool take_step(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     size_t have = l->in_end - l->in_start, used;
     if (!l->answering) return begin_answer(f, l, have);
@@ -263,8 +265,8 @@ static bool take_step(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     }
 }
 
-/* Room for what comes next. The buffer doubles when it is full: its size follows the bytes that
- * arrived, not the length that a batch claims. */
+/* Makes room for the next bytes. A full buffer doubles: its size follows the bytes received, not
+ * the length that a batch claims. */
 static bool make_room(struct leader *l) {
     size_t have = l->in_end - l->in_start;
     if (have == l->in_room) {
@@ -291,7 +293,7 @@ static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         }
         size_t have = l->in_end - l->in_start, room = l->in_room - l->in_end;
         assert(room > 0);
-        /* A long batch is read to its end exactly: what follows begins in an empty buffer. */
+        /* Read a long batch exactly to its end, so that the next one starts in an empty buffer. */
         if (l->want >= have + FETCHER_EXACT_BYTES && l->want - have < room) room = l->want - have;
         ssize_t n = l->transport.calls->recv(&l->transport, l->in + l->in_end, room);
         if (n < 0 && errno == EINTR) continue;
@@ -309,7 +311,7 @@ static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         while (take_step(f, l)) {}
         if (l->connection == NULL || ((size_t)n < room && !l->transport.left)) return;
     }
-    l->unread = true; /* no event reports what a TLS session has taken out of the socket */
+    l->unread = true; /* epoll does not report bytes that TLS has already read from the socket */
 }
 
 void leader_read_on(struct fetcher *f, struct leader *l) {

@@ -1,5 +1,5 @@
-/* A follower's Fetch, versions 15 to 18: the whole set of partitions opens a session, later
- * requests name what changed (KIP-227). */
+/* Writes a follower's Fetch, versions 15 to 18: the first request of a session lists all
+ * partitions, later requests list changes (KIP-227). */
 #include "replica/fetcher_state.h"
 
 #include "serve/api_keys.h"
@@ -7,8 +7,8 @@
 
 enum { REPLICA_STATE_TAG = 1 };
 
-/* The epoch of the record before the position, never that of an epoch which wrote nothing: a
- * leader that does not know that one would send us back to where we are, for ever. */
+/* The epoch of the record before the position, never an epoch without records: a leader that
+ * does not have that epoch would send the follower back to the same position forever. */
 static int32_t fetched_epoch(const struct followed *p, int64_t position) {
     return position == 0 ? -1 : log_epoch_of(p->log, position - 1);
 }
@@ -47,7 +47,8 @@ static void write_topics(const struct leader *l, struct reply *r) {
     }
 }
 
-/* A leader takes out what it is to forget after it put in what it is to send. */
+/* Returns true if the request also adds the partition: a leader processes removals after
+ * additions. */
 static bool comes_back(struct fetcher *f, const struct leader *l, const struct forgotten *gone)
     REQUIRES(f->role) {
     const struct followed *p = fetcher_find(f, gone->topic_id, gone->index);
@@ -108,7 +109,7 @@ bool request_write(struct fetcher *f, struct leader *l) {
     reply_i32(r, l->session_epoch);
     write_topics(l, r);
     write_forgotten(f, l, r);
-    reply_string(r, true, "", 0); /* no rack: this is no consumer */
+    reply_string(r, true, "", 0); /* no rack: only consumers set it */
     write_replica_state(f->all, r);
     reply_finish(r);
     followed_unchange_all(l);
