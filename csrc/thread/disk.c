@@ -1,4 +1,4 @@
-/* The system's disk, and three that fail. */
+/* The system's disk, and three fault-injecting disks for tests. */
 #include "thread/disk.h"
 
 #include <assert.h>
@@ -112,8 +112,8 @@ const struct disk *disk_of(enum disk_kind kind) {
     return &disks[kind];
 }
 
-/* Since Linux 5.8 pages that could not be written are reported (to each descriptor that was open
- * then), since 5.17 journals and transactions that failed too. */
+/* Linux 5.8 and later report pages that could not be written (to each descriptor open at that
+ * time). Linux 5.17 and later also report failed journals and transactions. */
 static bool syncfs_reports(const char *release) {
     int version = 0, patch = 0;
     return sscanf(release, "%d.%d", &version, &patch) == 2 &&
@@ -130,7 +130,7 @@ const char *disk_syncfs_silent(int fd) {
     case XFS_SUPER_MAGIC:
     case BTRFS_SUPER_MAGIC:
     case TMPFS_MAGIC: return NULL;
-    /* FUSE and network file systems report nothing, overlays nothing of those below them. */
+    /* FUSE and network file systems do not report errors, overlays none of the layers below. */
     default: return "a file system that may not report it";
     }
 }

@@ -1,7 +1,7 @@
-/* Every call by which logs open, read, write, name and sync their files, as a table: tests put a
- * disk that fails in the place of the system's. Two reads pass it by: of indexes through maps (what
- * a map could not read is read by it) and of the page cache alone, which never waits; and fetches
- * send by sendfile. */
+/* All system calls with which logs open, read, write, rename and sync files, as a table that
+ * tests can replace to inject faults. Three reads do not use it: indexes read through maps (they
+ * use it only if a map cannot be read), reads from the page cache only, which never block, and
+ * fetches that use sendfile. */
 #ifndef PYLOG_DISK_H
 #define PYLOG_DISK_H
 
@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Each call is as its namesake: results, errno. A test's own table has these in this order. */
+/* Same results and errno as the system calls of the same names. Tests build tables in this
+ * order. */
 struct disk {
     int (*openat)(int dir, const char *path, int flags, mode_t mode);
     ssize_t (*pread)(int fd, void *bytes, size_t len, off_t at);
@@ -26,21 +27,20 @@ struct disk {
 
 enum disk_kind {
     DISK_SYSTEM,
-    DISK_FULL,    /* what takes room: ENOSPC */
-    DISK_NO_SYNC, /* whatever syncs: EIO */
-    DISK_BROKEN   /* everything: EIO */
+    DISK_FULL,    /* calls that allocate space: ENOSPC */
+    DISK_NO_SYNC, /* all syncs: EIO */
+    DISK_BROKEN   /* all calls: EIO */
 };
 
 const struct disk *disk_of(enum disk_kind kind);
 
-/* Why syncfs may say nothing of a write-back that failed below the open directory `fd`, so that
- * each file is to be synced by itself; NULL: it is known to report it. */
+/* Returns NULL if syncfs reliably reports write-back errors of the file system of the open
+ * directory `fd`. Otherwise returns the reason why it might not: then sync each file. */
 const char *disk_syncfs_silent(int fd);
 
-/* Whether an errno says that something is short and not that the disk failed: room, descriptors,
- * memory, or the right to write to a file system that was mounted read-only. The call is refused or
- * tried again, and the shortage is over when it is over. Of a sync it says nothing: what a sync
- * could not write is lost, whatever the reason. */
+/* Returns true if an errno means a shortage, not a disk failure: no space, descriptors or
+ * memory, or a file system mounted read-only. The call is rejected or retried until the shortage
+ * ends. Do not use it for syncs: data that a sync could not write is lost, whatever the errno. */
 bool disk_is_short(int error);
 
 #endif

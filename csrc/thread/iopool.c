@@ -1,4 +1,4 @@
-/* The io pool: a bounded list of embedded jobs, and threads that take them in order. */
+/* The I/O pool: a bounded list of embedded jobs, and threads that run them in order. */
 #include "thread/iopool.h"
 
 #include <stdatomic.h>
@@ -12,7 +12,7 @@ struct worker {
     struct iopool *pool;
     pthread_t thread;
     bool begun;
-    bool leaves; /* guarded by the pool's lock */
+    bool leaves; /* protected by the pool's lock */
 };
 struct iopool {
     struct lock lock;
@@ -45,7 +45,8 @@ static struct iojob *iopool_take(struct iopool *pool) REQUIRES(pool->lock) {
     return job;
 }
 
-/* NULL: the worker is to end. `was_patient`: of the job that it comes from. */
+/* Returns the next job, or NULL if the worker must exit. `was_patient`: the job it just finished
+ * was patient. */
 static struct iojob *iopool_next(struct worker *worker, bool was_patient) {
     struct iopool *pool = worker->pool;
     struct iojob *job = NULL;
@@ -53,7 +54,8 @@ static struct iojob *iopool_next(struct worker *worker, bool was_patient) {
     if (was_patient) {
         assert(pool->patient_running > 0);
         pool->patient_running--;
-        /* Some may have waited for the half, or at the end for the last of them to be taken. */
+        /* Workers may be waiting because half of the pool ran patient jobs or, when closing,
+         * because patient jobs were queued. */
         if (pool->closing)
             lock_condition_broadcast(&pool->more);
         else if (pool->patient_first != NULL)
@@ -77,7 +79,7 @@ static void *iopool_work(void *argument) {
     bool patient = false;
     uint32_t slice_ns = SLICES_USUAL_NS;
     while ((job = iopool_next(worker, patient)) != NULL) {
-        /* The job may be freed by run when nobody is informed: its fields are read first. */
+        /* Copy fields first: without a mailbox, run may free the job. */
         patient = job->patient;
         slices_ask(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
         struct mailbox *mailbox = job->mailbox;

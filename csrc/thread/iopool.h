@@ -1,5 +1,6 @@
-/* Worker threads for what may block: cold reads, large inflations, preallocation, flushes, unlinks.
- * A bounded queue; a job is embedded in its owner's structure, so queueing allocates nothing. */
+/* Worker threads for calls that may block: cold reads, large decompressions, preallocation,
+ * flushes, unlinks. The queue is bounded. Jobs are embedded in their owners' structures, so
+ * queueing does not allocate. */
 #ifndef PYLOG_IOPOOL_H
 #define PYLOG_IOPOOL_H
 
@@ -15,25 +16,26 @@ struct iopool;
 struct iojob {
     struct iojob *next;
     int (*run)(struct iojob *job,
-               void *worker_scratch); /* on a worker; the result becomes the message's status */
-    struct mailbox *mailbox;          /* NULL: nobody is informed (run frees by itself) */
-    uint64_t token;                   /* MESSAGE_IO_DONE with this token and data = the job */
-    struct message_link done;         /* that message: it needs no room in the mailbox */
-    bool patient; /* goes after the others, takes with its kind at most half the workers, and gives
-                     way to every thread that wakes up (slices.h) */
+               void *worker_scratch); /* on a worker; its result becomes the message's status */
+    struct mailbox *mailbox;          /* NULL: no message is sent, and run frees the job */
+    uint64_t token;                   /* token of the MESSAGE_IO_DONE, whose data is the job */
+    struct message_link done;         /* space for that message, so posting it cannot fail */
+    bool patient; /* runs last, on at most half of the workers, with long slices (slices.h) */
 };
 
-/* `scratch_new/free`: a per-worker context handed to run (an inflater and buffers); may be NULL. */
+/* `scratch_new/free`: a context per worker, passed to run (an inflater and buffers); may be
+ * NULL. */
 struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void),
                           void (*scratch_free)(void *));
-/* False when the queue is full or closing: the caller does the work itself or answers an error. */
+/* Returns false if the queue is full or closing: the caller runs the job itself or returns an
+ * error. */
 bool iopool_submit(struct iopool *pool, struct iojob *job);
-/* One caller at a time; waits for the jobs of the threads that are too many. False: fewer than
- * `threads` could be had. */
+/* Call from one thread at a time; waits until surplus threads have finished their jobs. Returns
+ * false if not all `threads` could be started. */
 bool iopool_resize(struct iopool *pool, int threads);
-/* Runs what is queued, then joins. */
+/* Runs all queued jobs, then joins the threads. */
 void iopool_free(struct iopool *pool);
-/* Jobs waiting now, and done since the start. */
+/* Number of jobs queued now, and finished since the start. */
 void iopool_stats(const struct iopool *pool, uint64_t *waiting, uint64_t *done);
 
 #endif

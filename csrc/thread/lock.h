@@ -1,12 +1,12 @@
-/* Mutexes whose rules the compiler checks: Clang's thread-safety analysis reads the attributes
- * below, gcc sees nothing of them. `make tidy` compiles all of csrc/ that way (tests/locks.py).
+/* Mutexes checked at compile time: Clang's thread-safety analysis uses the attributes below, gcc
+ * ignores them. `make tidy` compiles all of csrc/ that way (tests/locks.py).
  *
  *   struct log { struct lock lock; int64_t end GUARDED_BY(lock); };
  *   static void move_end(struct log *log) REQUIRES(log->lock);
  *
- * Limits of the analysis in C: GUARDED_BY and ACQUIRED_AFTER name a lock of the same structure, and
- * take the same lock of another instance for it too; what a function is given as REQUIRES is
- * compared by expression (`x->lock`). An address that is taken (&x->end) is not followed. */
+ * Limits of the analysis in C: GUARDED_BY and ACQUIRED_AFTER refer to a lock of the same
+ * structure, and accept the same lock of another instance. REQUIRES compares expressions
+ * (`x->lock`). Accesses through a pointer to a member (&x->end) are not checked. */
 #ifndef PYLOG_LOCK_H
 #define PYLOG_LOCK_H
 
@@ -17,21 +17,21 @@
 
 #include "format/assertion.h"
 
-/* Older ones do not know a member by its name in C. */
+/* Older versions cannot refer to a member by name in C. */
 #if defined(__clang__) && __clang_major__ >= 20
 #define LOCK_ATTRIBUTE(...) __attribute__((__VA_ARGS__))
 #else
 #define LOCK_ATTRIBUTE(...)
 #endif
 
-/* Of a structure: it is a thing that a thread has or has not; the word stands in the warnings. */
+/* For a structure: threads can hold it. `word` appears in warnings. */
 #define CAPABILITY(word) LOCK_ATTRIBUTE(capability(word))
-/* Of a member: read and written only under the lock. */
+/* For a member: accessed only while holding the lock. */
 #define GUARDED_BY(lock) LOCK_ATTRIBUTE(guarded_by(&lock))
-/* Of a lock that is a member: the one that is taken before it. */
+/* For a lock that is a member: the lock to acquire before it. */
 #define ACQUIRED_AFTER(lock) LOCK_ATTRIBUTE(acquired_after(&lock))
-/* Of a function: called with the locks held, or not held; it takes them, or gives them back;
- * _SHARED: together with other readers. */
+/* For functions: the locks that callers must hold or must not hold, and those that the function
+ * acquires or releases. _SHARED: together with other readers. */
 #define REQUIRES(...) LOCK_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define REQUIRES_SHARED(...) LOCK_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
 #define EXCLUDES(...) LOCK_ATTRIBUTE(locks_excluded(__VA_ARGS__))
@@ -40,10 +40,10 @@
 #define ACQUIRE_SHARED(...) LOCK_ATTRIBUTE(acquire_shared_capability(__VA_ARGS__))
 #define RELEASE_SHARED(...) LOCK_ATTRIBUTE(release_shared_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) LOCK_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
-/* It checks while it runs that the thread has them. */
+/* Asserts at run time that the thread holds it. */
 #define ASSERT_CAPABILITY(x) LOCK_ATTRIBUTE(assert_capability(x))
 #define ASSERT_SHARED_CAPABILITY(x) LOCK_ATTRIBUTE(assert_shared_capability(x))
-/* Not checked inside; the reason stands beside it. */
+/* Disables the check inside a function; add the reason in a comment. */
 #define NO_THREAD_SAFETY_ANALYSIS LOCK_ATTRIBUTE(no_thread_safety_analysis)
 
 struct CAPABILITY("mutex") lock {
@@ -52,7 +52,7 @@ struct CAPABILITY("mutex") lock {
 #define LOCK_INITIALIZER {PTHREAD_MUTEX_INITIALIZER}
 
 static inline void lock_init(struct lock *l) { pthread_mutex_init(&l->mutex, NULL); }
-/* For sections of a few microseconds: a waiter spins for a while before it sleeps. musl's mutexes
+/* For critical sections of a few microseconds: a waiter spins before it sleeps. musl's mutexes
  * always do. */
 static inline void lock_init_adaptive(struct lock *l) {
     pthread_mutexattr_t adaptive;
@@ -65,11 +65,11 @@ static inline void lock_init_adaptive(struct lock *l) {
 }
 static inline void lock_destroy(struct lock *l) {
     int result = pthread_mutex_destroy(&l->mutex);
-    assert(result == 0); /* EBUSY: somebody still has it. */
+    assert(result == 0); /* EBUSY: a thread still holds it */
     (void)result;
 }
 static inline void lock_acquire(struct lock *l) ACQUIRE(*l) NO_THREAD_SAFETY_ANALYSIS {
-    pthread_mutex_lock(&l->mutex); /* libc's mutex has no attributes, here and below. */
+    pthread_mutex_lock(&l->mutex); /* no attributes on libc's mutex, here and below */
 }
 static inline bool lock_try_acquire(struct lock *l)
     TRY_ACQUIRE(true, *l) NO_THREAD_SAFETY_ANALYSIS {
@@ -79,13 +79,13 @@ static inline void lock_release(struct lock *l) RELEASE(*l) NO_THREAD_SAFETY_ANA
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Where the analysis cannot follow who has it: a call back through a pointer, say. */
+/* For code where the analysis cannot follow the lock, such as callbacks. */
 static inline void lock_assert_held(struct lock *l) ASSERT_CAPABILITY(*l) {
     assert_slow(pthread_mutex_trylock(&l->mutex) != 0);
     (void)l;
 }
 
-/* A condition variable; its deadlines are of CLOCK_MONOTONIC. */
+/* A condition variable with CLOCK_MONOTONIC deadlines. */
 struct lock_condition {
     pthread_cond_t condition;
 };
@@ -103,7 +103,7 @@ static inline void lock_condition_destroy(struct lock_condition *c) {
 static inline void lock_condition_wait(struct lock_condition *c, struct lock *l) REQUIRES(*l) {
     pthread_cond_wait(&c->condition, &l->mutex);
 }
-/* False: the deadline passed. */
+/* Returns false if the deadline has passed. */
 static inline bool lock_condition_wait_until(struct lock_condition *c, struct lock *l,
                                              const struct timespec *deadline) REQUIRES(*l) {
     return pthread_cond_timedwait(&c->condition, &l->mutex, deadline) == 0;
@@ -115,11 +115,11 @@ static inline void lock_condition_broadcast(struct lock_condition *c) {
     pthread_cond_broadcast(&c->condition);
 }
 
-/* What belongs to one thread and needs no lock: members are GUARDED_BY the role, functions REQUIRE
- * it, and an entry point asserts it. Sanitized builds compare the thread; release builds do
- * nothing. The first who asserts it after lock_role_init or lock_role_end has it. */
+/* State that belongs to one thread and needs no lock: members are GUARDED_BY the role, functions
+ * REQUIRE it, and entry points assert it. Sanitizer builds compare thread ids; release builds
+ * check nothing. The first thread that asserts it after lock_role_init or lock_role_end owns it. */
 struct CAPABILITY("thread role") lock_role {
-    uintptr_t thread; /* 0: nobody's yet */
+    uintptr_t thread; /* 0: no owner */
 };
 
 static inline void lock_role_init(struct lock_role *r) {
@@ -136,7 +136,7 @@ static inline void lock_role_assert(struct lock_role *r) ASSERT_CAPABILITY(*r) {
     (void)r;
 #endif
 }
-/* The thread gives it up: another may take it over, in an order that the caller ensures. */
+/* Releases ownership. The caller must order this before another thread asserts the role. */
 static inline void lock_role_end(struct lock_role *r) { lock_role_init(r); }
 
 #endif

@@ -1,8 +1,9 @@
-/* The mailbox: a ring and a list under a mutex held for a copy of one message, and an eventfd.
+/* The mailbox: a ring buffer, a linked list and an eventfd. A mutex is held while one message is
+ * copied.
  *
- * `armed` says that the reader sleeps or is about to. A post that finds it set clears it and writes
- * the eventfd, so that a burst costs one system call. The lock orders arm against post: no wake-up
- * is lost. */
+ * `armed` means that the reader sleeps or is about to. A post that finds it set clears it and
+ * writes the eventfd, so a burst costs one system call. Arming and posting use the same lock, so
+ * no wake-up is lost. */
 #include "thread/mailbox.h"
 
 #include <stdlib.h>
@@ -17,12 +18,12 @@ struct mailbox {
     uint32_t messages_max;
     bool armed GUARDED_BY(lock), overflowed GUARDED_BY(lock);
     struct message_link *first_link GUARDED_BY(lock), **last_link GUARDED_BY(lock);
-    uint32_t head GUARDED_BY(lock), count GUARDED_BY(lock); /* of the ring */
+    uint32_t head GUARDED_BY(lock), count GUARDED_BY(lock); /* in the ring */
     struct message messages[] GUARDED_BY(lock);
 };
 
 struct mailbox *mailbox_new(uint32_t messages_max) {
-    assert(messages_max >= 2); /* half of it is for wakes */
+    assert(messages_max >= 2); /* half of it is for MESSAGE_WAKEs */
     struct mailbox *m = malloc(sizeof *m + messages_max * sizeof(struct message));
     if (m == NULL) return NULL;
     int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -49,7 +50,7 @@ static bool is_empty(const struct mailbox *m) REQUIRES(m->lock) {
     return m->count == 0 && m->first_link == NULL;
 }
 
-/* With room. */
+/* Caller checks for room. */
 static void put(struct mailbox *m, const struct message *l) REQUIRES(m->lock) {
     assert(m->count < m->messages_max);
     assert_slow(m->head < m->messages_max);
@@ -61,7 +62,7 @@ static void put(struct mailbox *m, const struct message *l) REQUIRES(m->lock) {
 static void wake(struct mailbox *m) {
     uint64_t one = 1;
     ssize_t n = write(m->fd, &one, sizeof one);
-    (void)n; /* EAGAIN means that the counter is set already: the reader wakes all the same. */
+    (void)n; /* EAGAIN: the counter is already set, so the reader wakes anyway */
 }
 
 bool mailbox_post(struct mailbox *m, const struct message *l) {
@@ -84,7 +85,7 @@ bool mailbox_post(struct mailbox *m, const struct message *l) {
 void mailbox_post_link(struct mailbox *m, struct message_link *link) {
     link->next = NULL;
     lock_acquire(&m->lock);
-    assert(m->last_link != &link->next); /* a link is posted once */
+    assert(m->last_link != &link->next); /* post a link only once */
     *m->last_link = link;
     m->last_link = &link->next;
     bool asleep = m->armed;
@@ -111,7 +112,7 @@ void mailbox_flush(struct mailbox *m) {
 }
 
 uint32_t mailbox_take(struct mailbox *m, struct message *out, uint32_t max) {
-    assert(max > 0); /* whoever takes none would never arm */
+    assert(max > 0); /* with 0, the reader would never arm */
     lock_acquire(&m->lock);
     uint32_t n = 0;
     for (; n < max && m->first_link != NULL; n++) {
@@ -124,7 +125,7 @@ uint32_t mailbox_take(struct mailbox *m, struct message *out, uint32_t max) {
         if (++m->head == m->messages_max) m->head = 0;
     }
     assert_slow(n == max || is_empty(m));
-    if (m->count == 0) m->head = 0; /* the same few lines of cache every time */
+    if (m->count == 0) m->head = 0; /* reuse the same few cache lines */
     m->armed = false;
     lock_release(&m->lock);
     return n;
@@ -152,5 +153,5 @@ void mailbox_disarm(struct mailbox *m) {
     lock_release(&m->lock);
     uint64_t count;
     ssize_t n = read(m->fd, &count, sizeof count);
-    (void)n; /* EAGAIN: it woke for another descriptor. */
+    (void)n; /* EAGAIN: woken by another descriptor */
 }

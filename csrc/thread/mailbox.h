@@ -1,5 +1,5 @@
-/* A bounded many-to-one queue of small fixed messages with an eventfd, read by one thread that
- * sleeps in epoll. Writers pay for a system call only when the reader sleeps. */
+/* A bounded multi-producer, single-consumer queue of small messages, with an eventfd for a
+ * reader that sleeps in epoll. Posting needs a system call only while the reader sleeps. */
 #ifndef PYLOG_MAILBOX_H
 #define PYLOG_MAILBOX_H
 
@@ -7,20 +7,20 @@
 #include <stdint.h>
 
 struct message {
-    uint32_t kind; /* the reader's own enumeration, e.g. MESSAGE_WAKE */
+    uint32_t kind; /* MESSAGE_WAKE, MESSAGE_IO_DONE or the reader's own values */
     int32_t status;
-    uint64_t token; /* whom it is for */
+    uint64_t token; /* identifies the recipient */
     void *data;     /* ownership passes with the message */
     uint64_t size;
 };
 
-/* A message with room of its own, part of what it reports: it can always be posted. */
+/* A message with preallocated space in its owner's structure: posting it cannot fail. */
 struct message_link {
     struct message_link *next;
     struct message message;
 };
 
-/* Kinds that lower layers post: the one vocabulary that log, iopool and reactor share. */
+/* Kinds that lower layers post, shared by log, iopool and reactor. */
 enum message_kind { MESSAGE_WAKE = 1, MESSAGE_IO_DONE = 2, MESSAGE_FIRST_FREE = 16 };
 
 struct mailbox;
@@ -28,31 +28,32 @@ struct mailbox *mailbox_new(uint32_t messages_max);
 void mailbox_free(struct mailbox *m);
 int mailbox_fd(const struct mailbox *m);
 
-/* Any thread. MESSAGE_WAKEs take at most half of the room; those beyond are dropped, and
- * mailbox_overflowed says so: for them it is never false. False when full, in a flood: the poster
- * waits, or does without. */
+/* Any thread. MESSAGE_WAKEs use at most half of the room. Above that they are dropped, which
+ * mailbox_overflowed reports, so posting them never returns false. Returns false if the mailbox
+ * is full: the caller must wait or discard the message. */
 bool mailbox_post(struct mailbox *m, const struct message *l);
 
-/* The same for a message that must arrive: it takes none of the room. The link is the reader's from
- * now on, until mailbox_take has copied the message out. */
+/* Same, for a message that must arrive: needs no room. The link belongs to the reader until
+ * mailbox_take has copied the message. */
 void mailbox_post_link(struct mailbox *m, struct message_link *link);
 
-/* As mailbox_post, but the reader is not woken: mailbox_flush follows, for all that was left. A
- * reader that is awake takes it at its own time. Not for MESSAGE_WAKEs. */
+/* Like mailbox_post, without waking the reader: call mailbox_flush after a series of messages.
+ * An awake reader processes them in its next round. Not for MESSAGE_WAKEs. */
 bool mailbox_queue(struct mailbox *m, const struct message *l);
-/* Wakes a reader that sleeps although there are messages. */
+/* Wakes the reader if it sleeps while messages are queued. */
 void mailbox_flush(struct mailbox *m);
 
-/* Reader only: moves up to `max` messages out, those of links first, each kind in order. The
- * reader is awake: posts write no eventfd until it arms again. */
+/* Reader only: takes up to `max` messages, links first, each kind in order. Marks the reader as
+ * awake: posts do not write the eventfd until it arms again. */
 uint32_t mailbox_take(struct mailbox *m, struct message *out, uint32_t max);
-/* Reader only: MESSAGE_WAKEs were dropped since the last call, so whoever waits must look again. */
+/* Reader only: returns true if MESSAGE_WAKEs were dropped since the last call, so that all
+ * waiters must be checked. */
 bool mailbox_overflowed(struct mailbox *m);
 
-/* Reader only, before it sleeps: true when it may sleep (empty, and the next post will write the
- * eventfd). */
+/* Reader only, before sleeping: returns true if it may sleep (the mailbox is empty, and the next
+ * post writes the eventfd). */
 bool mailbox_arm(struct mailbox *m);
-/* Reader only, after it woke: clears the eventfd. */
+/* Reader only, after waking: clears the eventfd. */
 void mailbox_disarm(struct mailbox *m);
 
 #endif

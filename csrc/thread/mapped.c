@@ -1,5 +1,6 @@
-/* Each module that has this code has a handler of its own, in a chain: each takes the faults of its
- * own maps and hands on the others. Signals are the process's, hence the only globals of csrc/. */
+/* Each module that links this file has its own handler. They form a chain: each handles faults
+ * in its own maps and passes on the others. Signals are per process, hence the only globals of
+ * csrc/. */
 #include "thread/mapped.h"
 
 #include <errno.h>
@@ -15,18 +16,18 @@ atomic_bool mapped_handles;
 
 struct mapped_kept {
     atomic_bool taken;
-    _Atomic uintptr_t from; /* 0: nothing is kept */
+    _Atomic uintptr_t from; /* 0: unused */
     _Atomic size_t bytes;
 };
 static struct mapped_kept mapped_all_kept[MAPPED_KEPT_MAX];
-static struct lock mapped_lock = LOCK_INITIALIZER; /* two threads do not put the handler twice */
+static struct lock mapped_lock = LOCK_INITIALIZER; /* prevents installing the handler twice */
 static struct sigaction mapped_before;
 
 static bool mapped_holds(uintptr_t from, size_t bytes, uintptr_t at) {
     return from != 0 && at >= from && at - from < bytes;
 }
 
-/* In a signal handler: system calls only. */
+/* Runs in a signal handler: system calls only. */
 static bool mapped_patch(uintptr_t at, int protection) {
     uintptr_t page = at & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
     return syscall(SYS_mmap, page, sysconf(_SC_PAGESIZE), protection,
@@ -59,8 +60,8 @@ static void mapped_fault(int number, siginfo_t *info, void *context) {
     else if (mapped_before.sa_handler != SIG_DFL && mapped_before.sa_handler != SIG_IGN)
         mapped_before.sa_handler(number);
     else {
-        /* The same access faults again, and ends the process as it would have; so does a signal
-         * that somebody sent. */
+        /* Restore the default: a fault repeats and ends the process; a signal sent with kill is
+         * raised again. */
         sigaction(number, &mapped_before, NULL);
         if (info->si_code <= 0) raise(number);
     }
@@ -73,8 +74,8 @@ void mapped_handle(void) {
     sigemptyset(&ours.sa_mask);
     lock_acquire(&mapped_lock);
     if (!atomic_load(&mapped_handles)) {
-        /* Read first: a fault in between finds it. Read again: another module may have put its own
-         * there meanwhile. */
+        /* Read first, for a fault before the next line ends. Read again, in case another module
+         * has installed its handler since. */
         sigaction(SIGBUS, NULL, &mapped_before);
         if (sigaction(SIGBUS, &ours, &mapped_before) != 0) abort();
         atomic_store_explicit(&mapped_handles, true, memory_order_release);

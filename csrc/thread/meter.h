@@ -1,9 +1,8 @@
-/* What is counted while the broker works: counters, and histograms with a bucket for each power of
- * two.
+/* Metrics: counters, and histograms with one bucket per power of two.
  *
- * A counter that one thread writes costs a load and a store; the others an atomic addition. Readers
- * take no lock and stop nobody: what they see is a moment old, and a histogram's sum may be one
- * value ahead of its buckets. */
+ * A counter with one writer thread costs a load and a store, others an atomic addition. Readers
+ * take no lock and block no writer. Their values are slightly old, and a histogram's sum may be
+ * one value ahead of its buckets. */
 #ifndef PYLOG_METER_H
 #define PYLOG_METER_H
 
@@ -12,25 +11,25 @@
 #include <stdint.h>
 
 enum {
-    METER_BUCKETS = 26, /* bucket i: values up to 2^(first + i); the last one: all above */
+    METER_BUCKETS = 26, /* bucket i: values up to 2^(first + i); the last one: all larger values */
     METER_NS_FIRST = 12,
     METER_BYTES_FIRST = 6,
-    METER_ERRORS = 192 /* error codes from -1 on; what lies beyond counts as -1 */
+    METER_ERRORS = 192 /* error codes from -1; larger codes count as -1 */
 };
 
 struct meter_histogram {
     _Atomic uint64_t sum, counts[METER_BUCKETS];
 };
-struct meter_figures { /* a histogram as read, added up over its writers */
+struct meter_figures { /* a histogram's values, summed over its writers */
     uint64_t sum, counts[METER_BUCKETS];
 };
 
-/* One thread writes it. */
+/* For counters with one writer thread. */
 static inline void meter_add(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
                           memory_order_relaxed);
 }
-/* Any thread does. */
+/* For counters that any thread writes. */
 static inline void meter_add_shared(_Atomic uint64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
@@ -57,9 +56,9 @@ static inline void meter_collect(const struct meter_histogram *h, struct meter_f
     out->sum += meter_read(&h->sum);
 }
 
-/* The requests of one api key. `queue`: until the control plane took it; `local`: at work;
- * `remote`: parked (for the disk, more records, other members, a grant); `send`: from answer to its
- * last byte. */
+/* Metrics of one API key. `queue`: until the control plane takes the request; `local`:
+ * processing; `remote`: parked (for the disk, more records, other group members, a quota);
+ * `send`: from response to its last byte. */
 enum meter_kind {
     METER_REQUEST_BYTES,
     METER_RESPONSE_BYTES,
@@ -72,7 +71,7 @@ enum meter_kind {
 };
 struct meter_api {
     struct meter_histogram histograms[METER_KINDS];
-    _Atomic uint64_t errors[METER_ERRORS]; /* by code + 1 */
+    _Atomic uint64_t errors[METER_ERRORS]; /* index: error code + 1 */
 };
 struct meter_api_figures {
     struct meter_figures histograms[METER_KINDS];
@@ -86,7 +85,7 @@ static inline void meter_note(struct meter_api *api, enum meter_kind kind, int64
     assert(kind < METER_KINDS);
     meter_record(&api->histograms[kind], meter_first(kind), value > 0 ? (uint64_t)value : 0);
 }
-/* From any thread: workers count the errors of wide fetches. */
+/* Any thread: workers count the errors of wide fetches. */
 static inline void meter_error(struct meter_api *api, int code) {
     unsigned i = (unsigned)(code + 1);
     meter_add_shared(&api->errors[i < METER_ERRORS ? i : 0], 1);

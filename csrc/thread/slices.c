@@ -1,4 +1,4 @@
-/* The slices of the calling thread, by sched_setattr. */
+/* Sets the calling thread's time slice with sched_setattr. */
 #include "thread/slices.h"
 
 #include <sched.h>
@@ -18,7 +18,7 @@ void slices_ask(uint32_t *now, uint32_t wanted_ns) {
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
     attributes.runtime_ns = wanted_ns;
     long asked = syscall(SYS_sched_setattr, 0, &attributes, 0);
-    (void)asked; /* forbidden: it is a wish */
+    (void)asked; /* may be forbidden: slices are only an optimization */
 }
 
 void slices_give_way(void) { sched_yield(); }

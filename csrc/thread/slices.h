@@ -1,25 +1,27 @@
-/* How long a turn on a processor the calling thread asks the scheduler for.
+/* Requests a scheduler time slice for the calling thread.
  *
- * A thread that asks for short turns goes first when it wakes up, and gets them often; one that
- * asks for long turns gives way to whoever wakes up, and gets them seldom. Both get as much time in
- * all: nobody starves, whatever locks are held. So the threads that answer ask for short ones, and
- * ask for long ones, as the workers do, for as long as they move what is read in bulk.
+ * A thread with a short slice is scheduled sooner after waking, and more often. A thread with a
+ * long slice yields to waking threads, and is scheduled less often. Both get the same CPU time
+ * in total, so no thread starves, even one that holds a lock. Threads that answer requests
+ * therefore use short slices. They use long slices, as the workers do, while they transfer data
+ * for bulk reads.
  *
- * Measured beside a reader of 1 GB/s from the disk on two processors, Linux 6.18, a machine with
- * other work: how long threads of the tail (the reactors' and a client's) waited, when awake, for
- * threads of ours, p99: 187 to 266 us without long turns, 92 to 192 with, 35 to 80 alone.
- * SCHED_IDLE for the workers instead did not do better (73 to 150), and there one that is preempted
- * with a lock may not run again for a second while the processors are busy. To be nicer (19) did
- * nothing: weights say who gets more, not who goes first.
+ * Measured beside a reader of 1 GB/s from disk, with two processors, Linux 6.18, on a machine
+ * with other load: time that runnable threads of the latency path (reactors and a client) waited
+ * for other threads of the broker, p99: 187 to 266 us without long slices, 92 to 192 us with
+ * them, 35 to 80 us without the reader. SCHED_IDLE for the workers was not better (73 to 150
+ * us), and a thread preempted while holding a lock may then not run again for a second on busy
+ * processors. A nice value of 19 had no effect: weights decide the share of CPU time, not the
+ * order.
  *
- * A slice that is over is noticed at the kernel's next tick, up to 4 ms later (250 Hz), or when
- * somebody wakes up: whoever was awake before waits so long for a thread that finds new work each
- * time. So a thread that works on without a sleep gives way by itself. Measured with two reactors
- * on one processor, the client on another, 64 connections of one-record Produces: p99 4.3 ms
- * without, 1.0 ms with it, p99.9 4.9 and 1.5, CPU a request 7.8 us both; 8 connections 0.97 and
- * 0.32 ms.
+ * The kernel notices the end of a slice at its next tick, up to 4 ms later (250 Hz), or when a
+ * thread wakes. Until then, runnable threads wait for a thread that always finds more work. A
+ * thread that continues without sleeping must therefore yield. Measured with two reactors on one
+ * processor, the client on another, and 64 connections that produce single records: p99 4.3 ms
+ * without yielding, 1.0 ms with it; p99.9 4.9 and 1.5 ms; CPU per request 7.8 us in both cases.
+ * With 8 connections: 0.97 and 0.32 ms.
  *
- * Since Linux 6.12; before that, and where it is forbidden, all stays as it is.
+ * Needs Linux 6.12; has no effect on earlier kernels or without permission.
  * Threads: any, each for itself. */
 #ifndef PYLOG_SLICES_H
 #define PYLOG_SLICES_H
@@ -32,10 +34,10 @@ enum {
     SLICES_LONG_NS = 20 * 1000 * 1000
 };
 
-/* *now: what the thread asked for before, 0 at first. Niceness and policy stay what they are. */
+/* *now: the slice requested before, initially 0. Does not change niceness or policy. */
 void slices_ask(uint32_t *now, uint32_t wanted_ns);
 
-/* The calling thread goes on when the others that may run now have had a turn. */
+/* Yields to the other runnable threads, then continues. */
 void slices_give_way(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* Samples in a ring, each of one window; those that are older than the ring is long are forgotten.
- * The rate is over the time since the oldest sample began, at least one window. */
+/* A ring of samples, one window each; samples older than the ring's length do not count. The
+ * rate covers the time since the oldest sample began, but at least one window. */
 #include "thread/throttle.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,5 @@
-/* A binary heap, root at 1; every timer knows its place, so that a cancel needs no search. */
+/* A binary heap with the root at 1. Each timer stores its position, so cancelling needs no
+ * search. */
 #include "thread/timers.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Deadlines of one thread: a binary heap of timers that live in their owners' structures, in
- * milliseconds. */
+/* Deadlines of one thread, in milliseconds: a binary heap of timers embedded in their owners'
+ * structures. */
 #ifndef PYLOG_TIMERS_H
 #define PYLOG_TIMERS_H
 
@@ -8,8 +8,8 @@
 
 struct timer {
     int64_t at_ms;
-    uint32_t place; /* in the heap, from 1; 0: not set */
-    uint32_t kind;  /* the owner's own */
+    uint32_t place; /* position in the heap, from 1; 0: not set */
+    uint32_t kind;  /* for the owner's use */
 };
 
 struct timers {
@@ -19,14 +19,14 @@ struct timers {
 
 void timers_init(struct timers *t);
 void timers_clear(struct timers *t);
-/* Makes room for `count` more timers than were reserved before, so that setting one cannot fail. */
+/* Reserves memory for `count` additional timers, so that setting one cannot fail. */
 bool timers_reserve(struct timers *t, uint32_t count);
-/* Sets or moves. */
+/* Sets the timer or changes its deadline. */
 void timers_set(struct timers *t, struct timer *timer, int64_t at_ms);
 void timers_cancel(struct timers *t, struct timer *timer);
-/* Takes out one timer that is due, or NULL. */
+/* Removes and returns one timer that is due, or NULL. */
 struct timer *timers_take(struct timers *t, int64_t now_ms);
-/* When the first one is due; INT64_MAX: none is set. */
+/* Returns the earliest deadline; INT64_MAX if no timer is set. */
 static inline int64_t timers_first_ms(const struct timers *t) {
     return t->count == 0 ? INT64_MAX : t->heap[1]->at_ms;
 }
