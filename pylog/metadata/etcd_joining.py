@@ -265,13 +265,14 @@ class Joining:
         if found is not None and url in found["peerURLs"] and not found.get("clientURLs"):
             # It was added and never ran, by an earlier try if it has no name.
             return NEW if found.get("name") else EXISTING
-        healthy = healthy_count(members, found, self._connect)
         if found is not None:
             self._check_absent(client, members, found, is_own, now_s)
-            check_majority(len(members), healthy)
-            check_majority(len(members) - 1, healthy)
-        check_majority(len(members) + (found is None), healthy)
         with member_lock(client, self._policy.prefix, members, name):
+            healthy = healthy_count(members, found, self._connect)
+            if found is not None:
+                check_majority(len(members), healthy)
+                check_majority(len(members) - 1, healthy)
+            check_majority(len(members) + (found is None), healthy)
             if found is not None:
                 log.warning("the etcd member of this node has lost its data and is replaced",
                             extra={"member": hexadecimal(found["ID"]),
@@ -369,7 +370,11 @@ def _majority(count: int) -> int:
 
 @contextlib.contextmanager
 def member_lock(client: Etcd, prefix: str, members: list, name: str):
-    """Lets one node at a time change the member list. Raises NotYet."""
+    """Lets one node at a time change the member list. Raises NotYet.
+
+    members: the list that the caller's decision is based on. Another node may have changed it
+    before the lock was taken.
+    """
     if any(not row.get("name") for row in members):
         raise NotYet("another member is being replaced")
     lease = client.grant(LOCK_S)
@@ -377,9 +382,15 @@ def member_lock(client: Etcd, prefix: str, members: list, name: str):
     if not client.transact([Absent(key)], [Put(key, name.encode(), lease)]).succeeded:
         raise NotYet("another member is being replaced")
     try:
+        if _seats(client.read("cluster/member/list", {}).get("members", [])) != _seats(members):
+            raise NotYet("another node has changed the member list")
         yield
     finally:
         client.change("lease/revoke", {"ID": lease})
+
+
+def _seats(members: list) -> set:
+    return {(int(row["ID"]), row.get("name"), *row.get("peerURLs", ())) for row in members}
 
 
 def healthy_count(members: list, without, connect) -> int:

@@ -56,9 +56,9 @@ class Seats:
             raise Refusal(ErrorCode.VOTER_NOT_FOUND,
                           f"controller {node_id} has no etcd member that has run: start brokerd "
                           "on its machine, with empty directories, to add one")
-        healthy = healthy_count(members, found, self._connect)
-        check_majority(len(members), healthy)
-        check_majority(len(members) - 1, healthy)
         with member_lock(client, self._prefix, members, member_name(node_id)):
+            healthy = healthy_count(members, found, self._connect)
+            check_majority(len(members), healthy)
+            check_majority(len(members) - 1, healthy)
             client.change("cluster/member/remove", {"ID": found["ID"]})
         return hexadecimal(found["ID"])

@@ -268,11 +268,33 @@ def test_a_member_waits_while_another_is_being_replaced(etcds):
     lose(etcds, 2)
     etcds.await_leader()
     client = Etcd([etcds.addresses[0], etcds.addresses[2]], timeout_s=10)
-    with etcd_joining.member_lock(client, "/pylog/", [], "node-9"):
+    members = client.read("cluster/member/list", {})["members"]
+    with etcd_joining.member_lock(client, "/pylog/", members, "node-9"):
         with pytest.raises(StartError, match="another member is being replaced"):
             asyncio.run(joining(etcds, 2, wait_s=12).state())
     client.close()
     assert ids(etcds) == before
+
+
+def test_a_member_list_that_changed_before_the_lock_is_decided_on_again(etcds):
+    etcds.start()
+    client = Etcd(etcds.addresses, timeout_s=10)
+
+    def locked_with(members) -> bool:
+        try:
+            with etcd_joining.member_lock(client, "/pylog/", members, "node-2"):
+                return True
+        except etcd_joining.NotYet as error:
+            assert "changed the member list" in str(error)
+            return False
+
+    before = client.read("cluster/member/list", {})["members"]
+    assert locked_with(before)
+    client.change("cluster/member/update", {"ID": before[0]["ID"], "peerURLs": ["http://a:1"]})
+    assert not locked_with(before)
+    # The lock of the refused change is free again.
+    assert locked_with(client.read("cluster/member/list", {})["members"])
+    client.close()
 
 
 def test_a_port_that_another_process_uses_ends_the_start(etcds, monkeypatch):
