@@ -211,48 +211,50 @@ CURVES = {
         {"cpu_us": "CPU µs a request", "requests_s": "requests/s",
          "rate_cpu_us": "CPU µs a request at 5,000/s",
          "open_cpu_us": "CPU µs a connection", "p99_ms": "p99 at 5,000/s, ms"},
-        "Requests of one 100-byte record to one partition (acks=all): one at a time on each "
-        "connection, as fast as answers come; then 5,000 a second over all of them, a request's "
-        "time counted from when it was due. What connecting costs is apart.",
+        "Requests of one 100-byte record to one partition (acks=all). First, each connection "
+        "sends one request at a time, as fast as responses arrive. Then all connections together "
+        "send 5,000 requests per second, and a request's time starts when it was due. The cost of"
+        " connecting is measured separately.",
         (("socket.listen.backlog.size", "1024"),)),
     "partitions": Curve(
         "Partitions, all of them written", "partitions", (1, 100, 1000, 10_000, 50_000),
         (1, 100, 1000, 10_000), partitions, "cpu_us",
         {"cpu_us": "CPU µs a request", "requests_s": "requests/s",
          "first_cpu_us": "create one and write its first record, CPU µs", "p99_ms": "p99, ms"},
-        "Requests of one 100-byte record, one at a time on 64 connections, that go round all "
-        "partitions of the broker (topics of 1,000)."),
+        "Requests of one 100-byte record, one at a time on 64 connections, which go to all "
+        "partitions of the broker in turn (topics of 1,000 partitions)."),
     "consumers": Curve(
         "Consumers of one topic's tail", "consumers", (1, 4, 16, 64, 250, 500), (1, 16, 64, 250),
         consumers, "cpu_s_per_gb",
         {"cpu_s_per_gb": "CPU s/GB read", "cpu_s": "CPU s", "answer_kb": "KB an answer",
          "p99_ms": "p99 end to end, ms"},
-        "`bench.fanout`: 20 MB/s of 1 KiB records in batches of ten to six partitions, each "
-        "consumer a long poll of all six."),
+        "`bench.fanout`: 20 MB/s of 1 KiB records in batches of ten to six partitions. Each "
+        "consumer long-polls all six."),
     "members": Curve(
         "Members of a group", "members", (2, 10, 100, 1000, 5000), (2, 10, 100, 1000), members,
         "cpu_ms",
         {"cpu_ms": "CPU ms a member", "joined_s": "all have a partition, s",
          "left_s": "again after one left, s", "p99_ms": "p99 of a heartbeat, ms"},
-        "`bench.control`'s `joining`: members of the new protocol, each over its own connection, "
-        "come at once to a topic of as many partitions; 6 s later one leaves."),
+        "`bench.control`'s `joining`: members of the new protocol, each over a separate "
+        "connection, join at the same time, on a topic with as many partitions; 6 s later one "
+        "member leaves."),
     "sizes": Curve(
         "Bytes of a record", "bytes", (10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000),
         (10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000), sizes, "cpu_s_per_gb",
         {"cpu_s_per_gb": "produce, CPU s/GB", "fetch_cpu_s_per_gb": "fetch, CPU s/GB",
          "mb_s": "produce, MB/s", "p99_ms": "p99 of a Produce, ms"},
-        "Batches of 64 KiB, or one record where that is longer, from four connections with two "
-        "requests under way each, to six partitions; a GB is of record values, whose framing is "
-        "most of a 10-byte record. Read back in ranges of 1 MiB.",
+        "Batches of 64 KiB, or of one record if it is larger, from four connections with two "
+        "requests in flight each, to six partitions. A GB is of record values; the framing is "
+        "most of a 10-byte record. The records are read back in ranges of 1 MiB.",
         (("message.max.bytes", "12000000"),)),
     "cold": Curve(
         "Bytes read that are not in the page cache", "percent", (NOBODY, 0, 10, 50, 100),
         (NOBODY, 0, 10, 100), cold, "p99_ms",
         {"p99_ms": "tail, p99 end to end, ms", "p50_ms": "tail, p50, ms",
          "cpu_s_per_gb": "CPU s/GB read", "mb_s": "old records read, MB/s"},
-        "500 records/s end to end beside a client that reads ten partitions from their start, over "
-        "and over. Before each pass the pages of so many percent of them are dropped "
-        "(`posix_fadvise`): 100 is what a backlog of many times the memory looks like, 0 one that "
-        "fits. No cgroup limits memory, since a session may not make one, so that what the kernel "
-        "spends on evicting is not in it. At -1 nobody reads."),
+        "500 records/s end to end, next to a client that repeatedly reads ten partitions from "
+        "their start. Before each pass, this percentage of their pages is dropped from the page "
+        "cache (`posix_fadvise`): 100 represents a backlog of many times the memory, 0 a backlog "
+        "that fits. No cgroup limits the memory, because the environment did not allow one, so "
+        "the kernel's cost of eviction is not included. At -1, there is no reader."),
 }

@@ -134,22 +134,24 @@ def text_of(found: dict[str, dict[int, list[Found]]], head: list[str]) -> str:
     """The section of the page."""
     middle = sorted(found["one"][2], key=lambda one: one.cpu_us)[len(found["one"][2]) // 2]
     parts = [
-        "How long the locks of a broker are had and waited for while 64 connections send one-record"
-        " requests, counted by a library that is loaded before libc's (bench/csrc/preload/waits.c; "
-        "it costs two readings of the clock a lock). Broker and client share the processors.",
+        "How long a broker's threads hold its locks and wait for them while 64 connections send "
+        "one-record requests. A library that is loaded before libc counts this "
+        "(bench/csrc/preload/waits.c; it costs two clock readings per lock). Broker and client "
+        "share the processors.",
         "\n".join(head), _summary(found)]
     for name, by_count in found.items():
         parts.append(f"The locks of {CASES[name].text}, two reactors, the last round:\n\n"
                      f"{locks(by_count[2][-1])}")
     parts.append(
-        "A model of more processors: each reactor has one, works without the log's lock and then "
-        "with it, and waits for it in a queue (mean value analysis; exponential times, which "
-        "overstate the wait). Taken from two reactors on one partition: "
-        f"{_work_text(work_of(middle))}. Beside it the same where getting a lock that another had "
-        f"costs {HANDOVER_US:g} µs more, a wake-up by the kernel. It assumes that requests come on "
-        "connections spread evenly, that as many of them share a turn at the lock as on two "
-        "reactors (more gather where one waits), and that neither memory nor the network is short; "
-        "it has only the lock of the log in it, whose place in the tables above is the longest.")
+        "A model of more processors. Each reactor has one processor, works first without the log's "
+        "lock and then with it, and waits for the lock in a queue (mean value analysis with "
+        "exponential times, which overstate the wait). The inputs come from two reactors on one "
+        f"partition: {_work_text(work_of(middle))}. The second value in each cell assumes that "
+        f"taking a lock from another thread costs {HANDOVER_US:g} µs more, for a wake-up by the "
+        "kernel. The model assumes that connections send requests evenly, that as many requests "
+        "share a turn at the lock as with two reactors (in reality, more collect while a reactor "
+        "waits), and that neither memory nor the network is a limit. It contains only the log's "
+        "lock, which is held longest in the tables above.")
     parts.append(modelled(work_of(middle)))
     return "\n\n".join(parts) + "\n"
 
