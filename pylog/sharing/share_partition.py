@@ -355,11 +355,15 @@ class SharePartition:
         count = batches[-1][1] - batches[0][0] + 1
         self._record_bytes = max(1.0, len(data) / count)
         rows = in_flight.acquire(wanted, offset, batches, self._now_ms())
+        had_rows = bool(rows)
         for first, last in _aborted(data, aborted) if rows and aborted else ():
             # Nobody is to see them.
             in_flight.archive(first, last)
             rows = [part for row in rows for part in _less(row, first, last)]
         if not rows:
+            if had_rows:
+                # Later, so that a long range of aborted records does not block the event loop.
+                asyncio.get_running_loop().call_soon(self._stir, self)
             return NOTHING
         found = Acquired(
             _slice(data, batches, positions, rows[0].first, rows[-1].last), rows)

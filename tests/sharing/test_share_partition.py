@@ -116,6 +116,18 @@ def test_aborted_records_are_nobodys_where_committed_ones_are_wanted():
     assert acquired(loaded(Log(data), is_committed=True), 500)[0] == [(0, 9)]
 
 
+def test_waiting_members_look_again_after_a_read_of_aborted_records_only():
+    aborted = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
+                        attributes=batch.TRANSACTIONAL)}
+    partition = loaded(Log(aborted, [(PRODUCER, 0)]), is_committed=True)
+    stirred = []
+    partition._stir = stirred.append
+    assert acquired(partition, 500) == ([], b"")
+    assert stirred == [partition] and partition.in_flight.start == 5
+    assert acquired(partition, 500) == ([], b"")
+    assert stirred == [partition]
+
+
 def test_records_that_go_while_they_are_read_are_nobodys():
     # What the log knew of aborted ones went with them.
     data = {0: plain(0, 5, producer_id=PRODUCER, producer_epoch=0, base_sequence=0,
