@@ -104,7 +104,7 @@ class _Reporting(Coroutine):
 
 
 def reporting(work: str, awaitable: Awaitable[Any], **details: Any) -> Coroutine[Any, Any, None]:
-    """Return a coroutine that awaits work that is done once, and reports an unexpected exception."""
+    """Return a coroutine that awaits work once and reports an unexpected exception."""
     return _Reporting(work, awaitable, details)
 
 
