@@ -137,7 +137,7 @@ def document(tour: str) -> str:
     parts, at = [_INTRODUCTION], 0
     for title, end, text in _SECTIONS:
         shown = "\n\n".join(blocks[at:end])
-        parts.append(f"### {title}\n\n{text}\n\n```\n{shown}\n```\n")
+        parts.append(f"### {title}\n\n```\n{shown}\n```\n\n{text}\n")
         at = end
     parts.append("## Every command\n\nEvery command accepts `-b`, `-c`, `-P`, `-X`, `--timeout`, "
                  "`--json` and `--help`. The `log` commands accept only the last two.\n")
