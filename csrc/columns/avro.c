@@ -1,5 +1,5 @@
-/* Avro 1.11's binary encoding: numbers as varints or little-endian, bytes behind their length, a
- * union behind the number of its branch. A row costs one look at each of its fields. */
+/* Decodes Avro 1.11's binary encoding: numbers as varints or little-endian, length-prefixed
+ * bytes, unions prefixed with the branch index. Visits each field of a row once. */
 #include "columns/avro.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static size_t avro_value_bytes(const struct avro_column *c) {
 int avro_column_begin(struct avro_column *c, size_t rows) {
     size_t bitmap_bytes = rows / 8 + 1;
     assert(c->kind >= AVRO_NULL && c->kind <= AVRO_ENUM && c->size >= 0);
-    assert(rows <= INT32_MAX); /* of offsets of 32 bits */
+    assert(rows <= INT32_MAX); /* 32-bit offsets */
     c->len = c->room = 0;
     c->null_count = 0;
     c->offsets = NULL;
@@ -35,7 +35,7 @@ int avro_column_begin(struct avro_column *c, size_t rows) {
     if (c->kind == AVRO_BYTES || c->kind == AVRO_ENUM) {
         c->offsets = calloc(rows + 1, sizeof *c->offsets);
     } else {
-        /* Zero, for that is what stands where a value is null. */
+        /* Null values are zero bytes. */
         c->values = calloc(1, bitmap_bytes + rows * avro_value_bytes(c));
     }
     if (c->validity == NULL || (c->offsets == NULL && c->values == NULL)) {
@@ -91,13 +91,13 @@ static inline int avro_put_bytes(struct avro_column *c, size_t row, const uint8_
         memcpy(c->values + c->len, p, len);
         c->len += len;
     }
-    /* What a row leaves out, the next would take. */
+    /* The next row's value starts where this one ends. */
     assert_slow(c->offsets[row] <= (int32_t)c->len);
     c->offsets[row + 1] = (int32_t)c->len;
     return 0;
 }
 
-/* An int or long; *p behind it. */
+/* Decodes an int or long and moves *p past it. */
 static inline int avro_number(const struct avro_field *f, struct avro_column *c, size_t row,
                               const uint8_t **p, const uint8_t *end) {
     int64_t v;

@@ -1,5 +1,5 @@
-/* One open batch (KIP-98): its records are encoded where they will be sent from, behind room for
- * the header, which is written when the batch closes. */
+/* One open batch (KIP-98): records are encoded directly into the buffer that is sent, after
+ * space for the header, which is written when the batch closes. */
 #include "columns/builder.h"
 
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 
 enum {
     BUILDER_ROOM_MIN = 2048,
-    BUILDER_POOLED_BYTES_MIN = 16 * 1024, /* below, malloc's own lists are as good */
-    BUILDER_VARINTS_BYTES_MAX = 64 /* all that a record has beside key, value and headers */
+    BUILDER_POOLED_BYTES_MIN = 16 * 1024, /* below this, malloc's free lists are as fast */
+    BUILDER_VARINTS_BYTES_MAX = 64 /* upper limit for a record without key, value and headers */
 };
 
 uint32_t builder_murmur2(const uint8_t *key, size_t len) {
@@ -97,7 +97,7 @@ uint8_t *builder_pool_take(struct builder_pool *pool, size_t *room) {
         lock_acquire(&pool->lock);
         assert(pool->count >= 0 && pool->count <= BUILDER_POOL_MAX);
         assert(pool->bytes <= pool->bytes_max);
-        /* The last one given is the likeliest to be in the processor's cache. */
+        /* Prefer the buffer returned last: it is most likely in the CPU cache. */
         for (int i = pool->count - 1; i >= 0; i--) {
             if (pool->free[i].room >= *room) {
                 found = pool->free[i];
@@ -214,7 +214,7 @@ static void builder_put_header(const struct builder *b, uint8_t *p, size_t len, 
     put_i32(p + BATCH_RECORD_COUNT_AT, b->count);
 }
 
-/* The records in another codec, behind a header's room. */
+/* Compresses the records into a new buffer, after space for a header. */
 static int builder_deflate(const struct builder *b, int codec, int level,
                            struct builder_batch *out) {
     uint8_t *payload;
@@ -256,7 +256,7 @@ int builder_close(struct builder *b, int codec, int level, struct builder_batch 
         b->bytes = NULL;
         b->room = 0;
     } else if (b->room > b->bytes_max + BUILDER_VARINTS_BYTES_MAX) {
-        builder_free(b); /* grown for one odd record */
+        builder_free(b); /* enlarged by one large record */
     }
     b->len = 0;
     b->count = 0;

@@ -1,7 +1,7 @@
-/* Rows of Arrow columns scattered over a topic's partitions, in their order within each.
+/* Distributes rows of Arrow columns over a topic's partitions, keeping their order within each.
  *
- * A row costs one hash of its key and one copy of its bytes; batches close as they fill. Nothing
- * about the columns is believed that would lead out of their buffers. */
+ * Each row costs one hash of its key and one copy of its bytes. Batches close when they are
+ * full. All offsets are checked against the buffers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ static int writer_close(struct builder_writer *w, int32_t partition) {
     assert(w->open[partition].count == 0);
     w->closed_count++;
     w->closed_bytes += batch->len;
-    /* KIP-480: null keys stay until a batch is full, then move on. */
+    /* KIP-480: null keys use one partition until its batch is full, then the next. */
     if (w->sticky[w->sticky_at] == partition) {
         w->sticky_at = (w->sticky_at + 1) % w->sticky_count;
     }
@@ -122,7 +122,7 @@ static int headers_put(struct builder_writer *w, size_t *used, const uint8_t *da
     return 0;
 }
 
-/* A row's headers as a record holds them. */
+/* Encodes a row's headers as in a record. */
 static int writer_headers(struct builder_writer *w, const struct builder_rows *rows, int64_t row,
                           struct builder_record *r) {
     int64_t from = rows->header_offsets[row], to = rows->header_offsets[row + 1];
@@ -139,7 +139,7 @@ static int writer_headers(struct builder_writer *w, const struct builder_rows *r
     for (int64_t i = from; i < to; i++) {
         const uint8_t *at;
         int64_t len;
-        /* A header's key is never null in Kafka. */
+        /* Kafka does not allow null keys in headers. */
         if (!builder_column_at(&rows->header_key, i, &at, &len) || len < 0) {
             return BUILDER_E_COLUMN;
         }
@@ -208,7 +208,7 @@ static int writer_row(struct builder_writer *w, const struct builder_rows *rows,
         if (LIKELY(rc != BUILDER_FULL)) {
             return rc;
         }
-        /* The closed one is empty now; a null key's next one in turn may be full as well. */
+        /* This builder is empty now, but the next sticky partition may be full as well. */
         rc = writer_close(w, partition);
         if (rc < 0) {
             return rc;

@@ -1,7 +1,7 @@
-/* Columns as Arrow lays them out (columnar format 1.4), little-endian: int64 offsets and
- * timestamps, binary as 32-bit offsets, bytes and validity bits, headers as a list of such pairs.
+/* Arrow columns (columnar format 1.4), little-endian: int64 offsets and timestamps, binary
+ * arrays with 32-bit offsets, bytes and validity bits, headers as a list of such pairs.
  *
- * Rows grow by doubling, so that a record costs a few stores and one copy of its bytes. */
+ * Buffers grow by doubling, so a record costs a few stores and one copy of its bytes. */
 #include "columns/columns.h"
 
 #include <stdlib.h>
@@ -16,10 +16,10 @@ enum {
     COLUMNS_ROWS_MIN = 1024,
     COLUMNS_DATA_BYTES_MIN = 16 * 1024,
     COLUMNS_HINT_MAX = 64 * 1024 * 1024, /* bytes, or rows */
-    COLUMNS_REPLACEMENT_BYTES = 3 /* U+FFFD, which stands for a byte that is no UTF-8 */
+    COLUMNS_REPLACEMENT_BYTES = 3 /* U+FFFD replaces each invalid byte */
 };
 
-/* ---- growing */
+/* ---- allocation */
 
 static bool columns_resize(void *at, size_t bytes) {
     void *old, *grown;
@@ -99,7 +99,7 @@ static inline bool bytes_reserve(struct columns_bytes *b, size_t more) {
     return LIKELY(b->room - b->len >= more) || bytes_grow_data(b, more);
 }
 
-/* Sets row `row`, for which there is room, as for its bytes. `len` -1: null. */
+/* Sets the bytes of row `row`, which must have room. `len` -1: null. */
 static inline void bytes_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     if (len > 0) {
         assert_slow(b->room - b->len >= (size_t)len);
@@ -116,7 +116,7 @@ static inline void bytes_put(struct columns_bytes *b, size_t row, const uint8_t 
 
 /* ---- headers */
 
-/* The bytes of the UTF-8 character at p, 0 when there is none (RFC 3629). */
+/* Returns the length of the UTF-8 character at p in bytes, 0 if it is invalid (RFC 3629). */
 static size_t utf8_character(const uint8_t *p, const uint8_t *end) {
     uint8_t first = *p;
     size_t left = (size_t)(end - p);
@@ -150,7 +150,7 @@ static bool utf8_is_valid(const uint8_t *p, const uint8_t *end) {
     return true;
 }
 
-/* A header's key: Arrow believes that a string is UTF-8, a producer need not have. */
+/* Appends a header's key. Arrow strings must be valid UTF-8, which producers do not guarantee. */
 static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     const uint8_t *end = p + len;
     assert_slow(len >= 0);
@@ -169,8 +169,8 @@ static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p
     b->validity[row >> 3] = (uint8_t)(b->validity[row >> 3] | 1u << (row & 7));
 }
 
-/* One key or value of a header. The source has checked them; were the caller's bytes changed since,
- * it must still not lead out of the record. */
+/* Reads one key or value of a header. The source has checked it, but the caller's bytes may have
+ * changed since: limit the read to the record. */
 static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **at,
                                    int32_t *len) {
     uint64_t bits = 0;
@@ -183,7 +183,7 @@ static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const u
     return n < 0 ? p : p + n;
 }
 
-/* The headers of one record. */
+/* Appends the headers of one record. */
 static void headers_put(struct columns *c, const struct columns_view *v) {
     const uint8_t *p = v->headers, *end = v->headers + v->headers_len, *at;
     int32_t len;
@@ -224,7 +224,7 @@ static inline bool columns_fit(const struct columns *c, const struct columns_vie
 static bool columns_put(struct columns *c, const struct columns_view *v) {
     size_t row = c->rows;
     bool headers = c->with_headers && v->header_count > 0;
-    /* All room first: a row is in whole or not at all. */
+    /* Reserve all room first, so that a row is appended completely or not at all. */
     if (UNLIKELY((row == c->rows_room && !columns_grow_rows(c)) ||
                  (v->key_len > 0 && !bytes_reserve(&c->key, (size_t)v->key_len)) ||
                  (v->value_len > 0 && !bytes_reserve(&c->value, (size_t)v->value_len)) ||
@@ -259,7 +259,7 @@ static void bits_set(uint8_t *bits, size_t row, size_t n) {
     }
 }
 
-/* Sets `n` rows from `row` on, for which there is room, as for their bytes. */
+/* Sets the bytes of `n` rows from `row` on, which must have room. */
 static inline __attribute__((always_inline)) void
 bytes_put_run(struct columns_bytes *b, size_t row, const struct columns_view *v, size_t n,
               bool is_key) {
@@ -288,8 +288,9 @@ bytes_put_run(struct columns_bytes *b, size_t row, const struct columns_view *v,
     }
 }
 
-/* Takes `n` records at once, column by column: false, and nothing is taken, when one has headers
- * or not all of them fit. One by one room is asked for, and every field read again, for each. */
+/* Appends `n` records, column by column. Returns false and appends nothing if a record has
+ * headers, or if there is not enough room for all. Appending records one at a time is slower: it
+ * checks room and reads every field again for each. */
 static bool columns_put_run(struct columns *c, const struct columns_view *v, size_t n) {
     size_t row = c->rows, key = 0, value = 0;
     bool headers = false;
@@ -316,7 +317,7 @@ static bool columns_put_run(struct columns *c, const struct columns_view *v, siz
     return true;
 }
 
-/* The run that counts records of `source` from now on; NULL without memory. */
+/* Returns the run that counts the next records of `source`, or NULL if out of memory. */
 static struct columns_run *columns_run_of(struct columns *c, int32_t source) {
     if (c->run_count > 0 && c->runs[c->run_count - 1].source == source) {
         return &c->runs[c->run_count - 1];
@@ -338,7 +339,7 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
     int64_t done = 0;
     int rc = 1;
     assert(source >= 0 && rows_max >= 0);
-    assert(c->bytes_max > 0 && c->bytes_max <= INT32_MAX); /* of offsets of 32 bits */
+    assert(c->bytes_max > 0 && c->bytes_max <= INT32_MAX); /* 32-bit offsets */
     size_t rows_before = c->rows;
     struct columns_run *run = columns_run_of(c, source);
     if (run == NULL) {
@@ -420,7 +421,7 @@ bool columns_spread(const struct columns_run *runs, size_t run_count, const int3
             return false;
         }
         int32_t value = values[runs[i].source];
-        assert(runs[i].count > 0); /* columns_append takes an empty one back */
+        assert(runs[i].count > 0); /* columns_append removes empty runs */
         for (int64_t j = 0; j < runs[i].count; j++) {
             *out++ = value;
         }
@@ -428,7 +429,7 @@ bool columns_spread(const struct columns_run *runs, size_t run_count, const int3
     return true;
 }
 
-/* ---- values of a fixed width */
+/* ---- fixed-width values */
 
 static inline void fixed_copy(uint8_t *out, const uint8_t *p, size_t width, bool swap) {
     uint64_t v8;

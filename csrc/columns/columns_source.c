@@ -1,7 +1,7 @@
-/* Batches of one fetched partition, one after the other, as views of their records.
+/* Iterates over the batches of one fetched partition and returns views of their records.
  *
- * A compressed batch is inflated piece by piece. A record that ends beyond its piece is copied
- * together in the carry, all others are seen where they lie. */
+ * A compressed batch is decompressed piece by piece. A record that ends beyond its piece is
+ * assembled in the carry. All other views point into the piece. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@
 enum {
     SOURCE_CARRY_BYTES_MIN = 4096,
     SOURCE_CARRY_KEEP_BYTES_MAX = 1024 * 1024,
-    SOURCE_END = 2 /* source_next_batch: no more whole batches */
+    SOURCE_END = 2 /* source_next_batch: no more complete batches */
 };
 
 struct columns_open {
@@ -73,7 +73,7 @@ void columns_source_end(struct columns_source *s) {
     s->view_at = s->view_count = 0;
 }
 
-/* The first of the entries that a producer has, which alone has its state. */
+/* Returns the first entry of a producer, the only one that holds its state. */
 static struct columns_open *source_open_of(struct columns_source *s, int64_t producer_id) {
     size_t low = 0, high = s->open_count;
     while (low < high) {
@@ -88,11 +88,11 @@ static struct columns_open *source_open_of(struct columns_source *s, int64_t pro
     return found ? &s->open[low] : NULL;
 }
 
-/* A control batch's type: 0 abort, 1 commit, other kinds; -1 when it cannot be read. */
+/* Returns the type of a control batch: 0 abort, 1 commit, or another type; -1 if it is invalid. */
 static int source_control_type(const uint8_t *p, size_t len) {
     const uint8_t *end = p + len;
     uint64_t bits;
-    /* Past length, attributes, timestamp and offset delta, key length. */
+    /* Skip length, attributes, timestamp and offset delta, key length. */
     for (int field = 0; field < 4; field++) {
         size_t n = get_uvarint(p, end, VARLONG_BYTES_MAX, &bits);
         if (n == 0) {
@@ -109,14 +109,14 @@ static int source_control_type(const uint8_t *p, size_t len) {
     return zigzag_decode(bits) < 4 || end - p < 4 ? -1 : get_i16(p + 2);
 }
 
-/* Follows the transactions up to this batch. True when its data were aborted. */
+/* Updates the open transactions up to this batch. Returns true if its transaction was aborted. */
 static bool source_is_aborted(struct columns_source *s) {
     const struct batch_header *h = &s->header;
     while (s->aborted_next < s->aborted_count &&
            s->aborted[s->aborted_next].first_offset <= batch_last_offset(h)) {
         struct columns_open *begun =
             source_open_of(s, s->aborted[s->aborted_next++].producer_id);
-        assert(begun != NULL); /* both lists were made of the same entries */
+        assert(begun != NULL); /* both lists were built from the same entries */
         begun->open = true;
     }
     if (h->producer_id < 0 || s->open_count == 0) {
@@ -185,8 +185,8 @@ static int source_begin_batch(struct columns_source *s) {
     return 0;
 }
 
-/* Steps to the next batch that has something to read, past those that have not. 0, SOURCE_END,
- * COLUMNS_NEEDS_INFLATER or a batch_error. */
+/* Moves to the next batch with records to return. Returns 0, SOURCE_END, COLUMNS_NEEDS_INFLATER
+ * or a batch_error. */
 static int source_next_batch(struct columns_source *s) {
     for (;;) {
         assert(s->p <= s->end);
@@ -213,9 +213,10 @@ static int source_next_batch(struct columns_source *s) {
     }
 }
 
-/* The next piece of the batch's plain bytes: 1, 0 when there is none, or a batch_error. */
+/* Gets the next piece of decompressed bytes. Returns 1, 0 at the end of the batch, or a
+ * batch_error. */
 static int source_next_piece(struct columns_source *s) {
-    assert(s->in_batch && s->piece == s->piece_end); /* its bytes are overwritten */
+    assert(s->in_batch && s->piece == s->piece_end); /* inflater_next overwrites the piece */
     if (!s->inflating) {
         return 0;
     }
@@ -230,7 +231,7 @@ static int source_next_piece(struct columns_source *s) {
     return 1;
 }
 
-/* All records of the batch were seen: nothing may follow them. */
+/* Ends a batch after its last record: no bytes may follow. */
 static int source_end_batch(struct columns_source *s) {
     int64_t last_offset = batch_last_offset(&s->header);
     assert(s->records_left == 0);
@@ -283,7 +284,7 @@ static bool source_headers_fit(const uint8_t *p, const uint8_t *end, int64_t cou
     return p == end;
 }
 
-/* The body [p, end) of one record. 0 or BATCH_E_RECORD, BATCH_E_COUNT. */
+/* Parses the body [p, end) of one record. Returns 0, BATCH_E_RECORD or BATCH_E_COUNT. */
 static inline int source_record(struct columns_source *s, const uint8_t *p, const uint8_t *end,
                                 struct columns_view *v) {
     int64_t timestamp_delta, offset_delta, headers = 0;
@@ -309,7 +310,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
             return BATCH_E_RECORD;
         }
     }
-    /* Positions must only rise, or a consumer could be led in circles. */
+    /* Offsets must increase: otherwise a consumer could read the same records forever. */
     if (UNLIKELY(offset_delta < s->offset_delta_min ||
                  offset_delta > s->header.last_offset_delta)) {
         return BATCH_E_COUNT;
@@ -345,7 +346,7 @@ static int carry_append(struct columns_source *s, size_t n) {
     return 0;
 }
 
-/* Brings the carry to `bytes`, out of as many pieces as it takes. */
+/* Fills the carry up to `bytes`, from as many pieces as needed. */
 static int carry_fill(struct columns_source *s, size_t bytes) {
     while (s->carry_len < bytes) {
         if (s->piece == s->piece_end) {
@@ -363,7 +364,7 @@ static int carry_fill(struct columns_source *s, size_t bytes) {
     return 0;
 }
 
-/* The record that begins in this piece and ends beyond it. */
+/* Reads a record that starts in this piece and ends beyond it. */
 static int source_straddling(struct columns_source *s, struct columns_view *v) {
     s->carry_len = 0;
     for (size_t n = 1; n <= VARINT_BYTES_MAX; n++) {
@@ -385,8 +386,8 @@ static int source_straddling(struct columns_source *s, struct columns_view *v) {
     return BATCH_E_RECORD;
 }
 
-/* Views of records that lie whole in the piece: how many there are now, of which `n` were there
- * before, or an error. Stops at a record that straddles. */
+/* Adds views of records that are completely in the piece. Returns the number of views including
+ * the `n` that existed; errors are in s->error. Stops at a record that spans pieces. */
 static int source_run(struct columns_source *s, int n, bool *straddles) {
     const uint8_t *p = s->piece, *end = s->piece_end;
     const int64_t next_offset = s->next_offset;
@@ -416,8 +417,8 @@ static int source_run(struct columns_source *s, int n, bool *straddles) {
     return n;
 }
 
-/* Views of the batch at hand; 0 when it has no more. On an error what was seen before it counts
- * first. */
+/* Returns the number of views of the current batch, 0 at its end. After an error, the views
+ * before it are returned first. */
 static int source_views(struct columns_source *s) {
     int n = 0;
     while (n < COLUMNS_VIEWS_MAX && s->records_left > 0 && s->error == 0) {
@@ -426,8 +427,8 @@ static int source_views(struct columns_source *s) {
         if (s->error < 0 || s->records_left == 0 || n == COLUMNS_VIEWS_MAX) {
             break;
         }
-        /* The next piece takes the place of this one, the carry that of the last: only once no
-         * view looks at them. */
+        /* The next piece overwrites this one, and the next straddling record overwrites the
+         * carry. Return the existing views first. */
         if (n > 0) {
             break;
         }
@@ -445,8 +446,8 @@ static int source_views(struct columns_source *s) {
     return n;
 }
 
-/* Steps over what has no records to take: the end of a batch, batches without data. 0, or
- * COLUMNS_NEEDS_INFLATER; errors stay in s->error. */
+/* Skips the end of a batch, and batches without records. Returns 0 or COLUMNS_NEEDS_INFLATER;
+ * errors are in s->error. */
 static int source_skip_empty(struct columns_source *s) {
     while (s->error == 0 && !s->exhausted) {
         int rc;
@@ -489,11 +490,11 @@ void columns_source_took(struct columns_source *s, int32_t n) {
         return;
     }
     s->view_at += n;
-    /* A position only rises, or a consumer would go in circles. */
+    /* Offsets must increase: otherwise a consumer could read the same records forever. */
     assert(s->views[s->view_at - 1].offset >= s->next_offset);
     s->next_offset = s->views[s->view_at - 1].offset + 1;
     if (s->view_at == s->view_count) {
-        /* So that a consumer's position is past markers and gaps at once. */
+        /* Moves the consumer's offset past markers and gaps immediately. */
         (void)source_skip_empty(s);
     }
 }

@@ -1,5 +1,5 @@
-/* See lines.h. JSON as RFC 8259 has it, with nothing escaped that need not be; UTF-8 is checked by
- * its definition (no overlong forms, no surrogates, nothing above U+10FFFF). */
+/* See lines.h. JSON as in RFC 8259, escaping only what it requires. Valid UTF-8 has no overlong
+ * forms, no surrogates and no characters above U+10FFFF. */
 #include "columns/lines.h"
 
 #include <stdlib.h>
@@ -8,15 +8,15 @@
 #include "format/assertion.h"
 
 enum {
-    LINES_NUMBER_BYTES_MAX = 20,  /* of an int64 */
-    LINES_ESCAPE_BYTES_MAX = 6,   /* backslash, u and four digits */
-    LINES_FIXED_BYTES = 160,      /* of one document: names, numbers, brackets, quotes */
-    LINES_HEADER_FIXED_BYTES = 32 /* likewise of one header */
+    LINES_NUMBER_BYTES_MAX = 20,  /* an int64 */
+    LINES_ESCAPE_BYTES_MAX = 6,   /* backslash, u, four digits */
+    LINES_FIXED_BYTES = 160,      /* per document: names, numbers, brackets, quotes */
+    LINES_HEADER_FIXED_BYTES = 32 /* per header: the same */
 };
 
 static const char hex_digits[] = "0123456789abcdef";
 
-/* ---- lines in */
+/* ---- reading lines */
 
 int64_t lines_count(const uint8_t *data, size_t len, bool last, int64_t rows_max, size_t *bytes) {
     const uint8_t *p = data, *end = data + len;
@@ -73,7 +73,7 @@ int64_t lines_split(const uint8_t *data, size_t len, int64_t rows, const uint8_t
     return rows;
 }
 
-/* ---- lines out */
+/* ---- writing lines */
 
 static bool reserve(struct lines_text *out, size_t more) {
     if (out->room - out->len >= more)
@@ -137,7 +137,7 @@ static void put_number(struct lines_text *out, int64_t number) {
     put(out, digits + at, sizeof digits - at);
 }
 
-/* How long the UTF-8 character at `p` is, 0 when there is none. */
+/* Returns the length of the UTF-8 character at `p` in bytes, 0 if it is invalid. */
 static size_t character_bytes(const uint8_t *p, size_t left) {
     uint8_t lead = p[0];
     size_t len = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3
@@ -153,7 +153,7 @@ static size_t character_bytes(const uint8_t *p, size_t left) {
     return len;
 }
 
-/* Whether one of eight bytes is below a space, a quote, a backslash or beyond ASCII. */
+/* Returns true if one of eight bytes is a control character, quote, backslash or non-ASCII. */
 static bool any_special(uint64_t eight) {
     const uint64_t ones = 0x0101010101010101ULL, tops = 0x8080808080808080ULL;
     uint64_t quote = eight ^ ones * '"', backslash = eight ^ ones * '\\';
@@ -163,7 +163,7 @@ static bool any_special(uint64_t eight) {
 }
 
 static void put_escaped(struct lines_text *out, uint8_t byte) {
-    static const char short_names[] = "btn\0fr"; /* 0x08 to 0x0D; 0x0B has none */
+    static const char short_names[] = "btn\0fr"; /* 0x08 to 0x0D; 0x0B has no short name */
     out->bytes[out->len++] = '\\';
     if (byte == '"' || byte == '\\') {
         out->bytes[out->len++] = byte;
@@ -176,7 +176,8 @@ static void put_escaped(struct lines_text *out, uint8_t byte) {
     }
 }
 
-/* The bytes as the inside of a JSON string. False, and nothing put, when they are no UTF-8. */
+/* Writes the bytes as the content of a JSON string. Returns false and writes nothing if they are
+ * not valid UTF-8. */
 static bool put_string(struct lines_text *out, const uint8_t *p, size_t len) {
     size_t begin = out->len, i = 0;
     while (i < len) {
@@ -228,7 +229,7 @@ static void put_value(struct lines_text *out, const struct lines_values *values,
     out->bytes[out->len++] = '"';
 }
 
-/* The most that a value takes: escaped, or digits with their 0x. */
+/* Returns the maximum size of the written values: escaped, or as hexadecimal digits after 0x. */
 static size_t bytes_most(const struct lines_values *values, int64_t start, int64_t stop) {
     return (size_t)(values->offsets[stop] - values->offsets[start]) * LINES_ESCAPE_BYTES_MAX;
 }
@@ -239,7 +240,7 @@ static void put_headers(struct lines_text *out, const struct lines_rows *rows, i
         put_text(out, header == start ? "{\"key\": \"" : ", {\"key\": \"");
         size_t len;
         const uint8_t *name = value_at(&rows->header_key, header, &len);
-        if (!put_string(out, name, len)) /* columns.c has checked it: as good as any answer */
+        if (!put_string(out, name, len)) /* columns.c has made it valid UTF-8; only a fallback */
             put_hex(out, name, len);
         put_text(out, "\", \"value\": ");
         put_value(out, &rows->header_value, header);

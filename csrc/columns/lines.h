@@ -1,4 +1,4 @@
-/* Columns as lines of text, and lines as columns: what a command line tool reads and prints.
+/* Converts text lines to columns and columns to text lines, for the command line tools.
  *
  * Callers do not hold the GIL. */
 #ifndef PYLOG_LINES_H
@@ -8,27 +8,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- lines in */
+/* ---- reading lines */
 
-/* How many lines of `data` end in it, up to `rows_max`; *bytes: what they take, ends included. With
- * `last`, bytes behind the last end are a line too. */
+/* Returns the number of complete lines in `data`, up to `rows_max`; *bytes: their size,
+ * including line ends. With `last`, bytes after the last line end count as a line. */
 int64_t lines_count(const uint8_t *data, size_t len, bool last, int64_t rows_max, size_t *bytes);
 
-/* Where lines go: columns as Arrow lays them out, with room for all bytes and rows + 1 offsets.
- * Validity may be NULL: then nothing is null; else it has a bit for each row and is zero. */
+/* Output for lines: an Arrow column with room for all bytes and rows + 1 offsets. Validity is
+ * NULL (no nulls), or has one bit per row, initially zero. */
 struct lines_column {
     int32_t *offsets;
     uint8_t *data, *validity;
 };
 
-/* `len` bytes of exactly `rows` lines, whose last may lack its end, each cut at the first
- * `separator` into key and value; without one (separator_len 0) they are values, and `key` may be
- * NULL. Empty values are null where the value has a validity. The rows done: fewer than `rows` when
- * that row has no separator. `len` is at most INT32_MAX. */
+/* Splits `len` bytes of exactly `rows` lines; the last one may lack its line end. Each line is
+ * split into key and value at the first `separator`; without one (separator_len 0) the line is
+ * the value, and `key` may be NULL. Empty keys and values are null if the column has a validity
+ * bitmap. Returns the number of rows written, fewer than `rows` if the next row has no
+ * separator. `len` is at most INT32_MAX. */
 int64_t lines_split(const uint8_t *data, size_t len, int64_t rows, const uint8_t *separator,
                     size_t separator_len, struct lines_column *key, struct lines_column *value);
 
-/* ---- lines out */
+/* ---- writing lines */
 
 struct lines_values {
     const int32_t *offsets;
@@ -41,19 +42,20 @@ struct lines_rows {
     const int32_t *header_offsets; /* NULL: no record has headers */
 };
 
-/* Grows as needed; zero it first, free() its bytes. */
+/* Grows as needed. Zero it before use; free() its bytes afterwards. */
 struct lines_text {
     uint8_t *bytes;
     size_t len, room;
 };
 
-/* Rows [start, stop): each value's bytes and a line's end, with `with_keys` the key and a tab
- * before it. False without memory. */
+/* Writes the rows [start, stop): each value and a line end, with `with_keys` preceded by the key
+ * and a tab. Returns false if out of memory. */
 bool lines_raw(const struct lines_rows *rows, int64_t start, int64_t stop, bool with_keys,
                struct lines_text *out);
 
-/* The same as a JSON document each: `head` is its beginning, up to the offset. Bytes that are no
- * UTF-8, and texts that begin with 0x, are 0x and hexadecimal digits. */
+/* Writes one JSON document per row. `head` is the start of the document, up to the offset.
+ * Values that are not valid UTF-8, or that start with 0x, are written as 0x and hexadecimal
+ * digits. */
 bool lines_json(const struct lines_rows *rows, int64_t start, int64_t stop, const uint8_t *head,
                 size_t head_len, struct lines_text *out);
 
