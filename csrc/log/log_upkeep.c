@@ -51,12 +51,15 @@ static int64_t log_segment_end(const struct log *log, uint32_t i)
 
 /* The largest timestamp of a segment. Without one, a segment is no newer than its file, nor than
  * the next segment that has a timestamp: compaction can leave a file that is much newer than its
- * records. -1: not known. */
-static int64_t log_segment_time(const struct log *log, uint32_t i)
+ * records. -1: not known. `timed`: the caller's position of that next segment, which only moves
+ * forward, so that a pass over all segments takes linear time. */
+static int64_t log_segment_time(const struct log *log, uint32_t i, uint32_t *timed)
     REQUIRES_SHARED(log->view.access) {
     int64_t time = segment_written_ms(log->view.segments[i]), next = -1;
-    for (; i < log->view.segment_count && next < 0; i++)
-        next = atomic_load(&log->view.segments[i]->largest_timestamp);
+    if (*timed < i) *timed = i;
+    while (*timed < log->view.segment_count &&
+           (next = atomic_load(&log->view.segments[*timed]->largest_timestamp)) < 0)
+        ++*timed;
     return next >= 0 && (time < 0 || next < time) ? next : time;
 }
 
@@ -68,11 +71,11 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
     bool deletes = by_settings && c->cleanup_delete;
     int64_t excess = atomic_load(&log->view.size_bytes) - c->retention_bytes,
             high = atomic_load(&log->ends.high_watermark);
-    uint32_t count = 0;
+    uint32_t count = 0, timed = 0;
     for (; count < log->view.segment_count; count++) {
         struct segment *s = log->view.segments[count];
         int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count),
-                time = log_segment_time(log, count);
+                time = log_segment_time(log, count, &timed);
         if (bytes == 0 || end > high || end <= s->base_offset) break;
         bool before_start = end <= atomic_load(&log->ends.start_offset);
         bool old = deletes && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
