@@ -2,12 +2,13 @@
 
 Owns: nothing.
 Invariants: (1) a module imports only what has a lower rank, or its own package; (2) so do the
-  folders at the top of the tree.
+  folders at the top of the tree; (3) and the folders inside a package.
 Source: docs/ARCHITECTURE.md, The file map.
 """
 
 import ast
 import re
+from collections import Counter
 from pathlib import PurePath
 
 ORDER = (
@@ -34,6 +35,24 @@ ORDER = (
 RANKS = {name: rank for rank, names in enumerate(ORDER) for name in names}
 # Folders at the top of the tree, lowest first.
 TREE = ("pylog", "bench", "spark", "release", "tests")
+# Folders inside a package, and modules of the package itself, lowest first. "." is every module of
+# the package itself that the list does not name.
+INSIDE: dict[str, tuple[str, ...]] = {
+}
+# (file, module) of imports that break (3). The list only gets shorter.
+MISPLACED: set[tuple[str, str]] = set()
+# More modules make a folder hard to read.
+FOLDER_MODULES = 20
+# Folders with more. The list only gets shorter.
+CROWDED = {
+    "pylog/_native",
+    "pylog/api",
+    "pylog/client",
+    "pylog/coordinator",
+    "pylog/metadata",
+    "pylog/security",
+    "pylog/tools",
+}
 # Folders of csrc/; `columns` is what only a client needs.
 C_ORDER = (("format",), ("thread",), ("log", "columns"), ("serve",), ("net",), ("replica",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
@@ -83,6 +102,44 @@ def upward(path: PurePath, text: str):
             yield line, f"{missing} has no rank in tests/layers.py"
         elif RANKS[parts[1]] >= RANKS[own]:
             yield line, f"{own} imports {name}, which is not below it"
+
+
+def inside(path: PurePath, text: str):
+    """Yield (line, file, module) of each import that breaks (3), exceptions included."""
+    package = part_of(path)
+    ranks = {place: rank for rank, place in enumerate(INSIDE.get(package, ()))}
+    own = path.parts[path.parts.index("pylog") + 2:]
+    if not ranks or own == ("__init__.py",):
+        return
+    here = _place(ranks, PurePath(*own).with_suffix("").parts)
+    for line, source, names in sources(path, text):
+        if source != f"pylog.{package}" and not source.startswith(f"pylog.{package}."):
+            continue
+        for name in names:
+            parts = [*source.split("."), *filter(None, [name])]
+            there = _place(ranks, parts[2:])
+            if there != here and ranks.get(there, -1) >= ranks.get(here, len(ranks)):
+                module = name and source == f"pylog.{package}" and not name[:1].isupper()
+                yield line, str(path), f"{source}.{name}" if module else source
+
+
+def _place(ranks: dict[str, int], parts) -> str:
+    """Return the longest path that has a rank."""
+    for count in range(len(parts), 0, -1):
+        if "/".join(parts[:count]) in ranks:
+            return "/".join(parts[:count])
+    return "."
+
+
+def crowded(paths):
+    """Yield (folder, count of modules) of each folder of pylog/ with too many, exceptions included.
+    """
+    modules = {(str(path.parent), path.stem) for path in paths
+               if path.parts[0] == "pylog" and path.suffix in {".py", ".pyx"}
+               and path.name != "__init__.py"}
+    for folder, count in sorted(Counter(folder for folder, _ in modules).items()):
+        if count > FOLDER_MODULES:
+            yield folder, count
 
 
 def out_of_tree_order(path: PurePath, text: str):

@@ -2,7 +2,7 @@ from pathlib import PurePath
 
 import pytest
 
-from tests import layers
+from tests import layers, tidy
 
 
 def said(path: str, text: str) -> list[str]:
@@ -67,3 +67,52 @@ def test_an_include_that_points_up_or_nowhere_is_found(path, text, message):
 def test_an_include_that_points_down_passes():
     text = '#include "log/log.h"\n#include "format/bytes.h"\n#include <stdio.h>\n'
     assert list(layers.c_upward(PurePath("csrc/log/x.c"), text)) == []
+
+
+@pytest.fixture
+def ranked(monkeypatch):
+    monkeypatch.setattr(layers, "INSIDE", {"log": ("errors", "files", "files/maps", ".", "facade")})
+
+
+def found_inside(path: str, text: str) -> list[str]:
+    return [module for _, _, module in layers.inside(PurePath(path), text)]
+
+
+@pytest.mark.parametrize(("path", "text", "module"), [
+    ("pylog/log/files/x.py", "from pylog.log.facade import y\n", "pylog.log.facade"),
+    ("pylog/log/files/x.py", "from pylog.log import facade\n", "pylog.log.facade"),
+    ("pylog/log/files/x.py", "from .maps import page\n", "pylog.log.files.maps"),
+    ("pylog/log/errors.py", "from pylog.log.files import x\n", "pylog.log.files"),
+    ("pylog/log/x.py", "from pylog.log import facade\n", "pylog.log.facade"),
+])
+def test_an_import_of_a_higher_folder_of_the_package_is_found(ranked, path, text, module):
+    assert found_inside(path, text) == [module]
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/files/x.py", "from pylog.log.errors import LogError\nfrom .y import z\n"),
+    ("pylog/log/files/maps/x.py", "from pylog.log.files.y import z\n"),
+    ("pylog/log/facade.py", "from pylog.log.x import y\nfrom pylog.api import topics\n"),
+    ("pylog/log/__init__.py", "from pylog.log import facade\n"),
+    ("pylog/api/x.py", "from pylog.log.facade import y\n"),
+])
+def test_an_import_of_a_lower_folder_of_the_package_passes(ranked, path, text):
+    assert found_inside(path, text) == []
+
+
+def test_each_exception_to_the_order_inside_packages_is_needed():
+    found = {(file, module) for name in tidy.tracked(tidy.ROOT)
+             if name.startswith("pylog/") and PurePath(name).suffix in {".py", ".pyx"}
+             for _, file, module in layers.inside(PurePath(name), (tidy.ROOT / name).read_text())}
+    assert found == layers.MISPLACED
+
+
+def test_each_exception_to_the_size_of_folders_is_needed():
+    paths = [PurePath(name) for name in tidy.tracked(tidy.ROOT)]
+    assert {folder for folder, _ in layers.crowded(paths)} == layers.CROWDED
+
+
+def test_a_folder_with_too_many_modules_is_found():
+    paths = [PurePath(f"pylog/log/m{n}.py") for n in range(20)]
+    assert list(layers.crowded([*paths, PurePath("pylog/log/__init__.py")])) == []
+    assert list(layers.crowded([*paths, PurePath("pylog/log/x.pyx")])) == [("pylog/log", 21)]

@@ -69,6 +69,8 @@ def check(root: Path = ROOT):
             texts[path] = text = (root / name).read_text()
             for line, message in sorted(check_text(path, text)):
                 yield name, line, message
+    yield from ((folder, 1, f"{count} modules, at most {layers.FOLDER_MODULES}")
+                for folder, count in layers.crowded(texts) if folder not in layers.CROWDED)
     yield from asserts.too_few(texts)
     yield from constants.repeated(texts)
 
@@ -101,6 +103,9 @@ def check_text(path: PurePath, text: str):
         yield from layers.out_of_tree_order(path, text)
     if path.parts[0] == "pylog":
         yield from layers.upward(path, text)
+        yield from ((line, f"{file} imports {module}, which is not below it")
+                    for line, file, module in layers.inside(path, text)
+                    if (file, module) not in layers.MISPLACED)
         if path.suffix != ".pxd":
             yield from _head(path, text)
 
