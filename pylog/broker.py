@@ -26,13 +26,13 @@ from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
-from pylog.coordinator.turn import Turn
 from pylog.coordinator.verification import Verification
+from pylog.eventloop.end_of_tick import Turn
+from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import metadata_of
-from pylog.metadata.threads import in_thread
 from pylog.server.dispatch import Dispatcher
 from pylog.server.network import Network
 from pylog.server.publisher import Publisher

@@ -18,6 +18,7 @@ ORDER = (
     ("port_owner", "supervisor"),
     ("config",),
     ("protocol",),
+    ("eventloop",),
     ("log", "security"),
     ("peer",),
     ("metadata",),

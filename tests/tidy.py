@@ -41,7 +41,7 @@ OWN_SUPERVISION = {
     "pylog/metadata/controller_member.py:_stand": "awaited below",
     "pylog/metadata/controller_member.py:stand": "Broker._task_ended() stops the broker",
     "pylog/metadata/etcd_member.py:start": "_keep() catches, logs and restarts",
-    "pylog/metadata/threads.py:whole": "awaited below",
+    "pylog/eventloop/threads.py:whole": "awaited below",
     "pylog/metadata/voters.py:asked": "awaited below",
     "pylog/replication/channel.py:_rest": "awaited below",
     "pylog/replication/channel.py:_sleep": "awaited below",

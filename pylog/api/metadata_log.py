@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import namedtuple
 
 from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.local import TOPIC
 from pylog.metadata.log import NotController
 from pylog.metadata.store import METADATA_LOG_ID
-from pylog.metadata.threads import in_thread
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

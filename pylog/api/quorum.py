@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.local import TOPIC
 from pylog.metadata.refusal import Refusal
-from pylog.metadata.threads import in_thread
 from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode

@@ -11,6 +11,8 @@ Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 import logging
 
 from pylog._native.log import LogError
+from pylog.eventloop.slices import in_slices
+from pylog.eventloop.threads import in_thread
 from pylog.metadata import (
     branching, brokers, configs, controller, elections, features, partitions, quotas, reassignments,
 )
@@ -19,9 +21,7 @@ from pylog.metadata.image import RESOURCE_BROKER
 from pylog.metadata.members import Members
 from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
-from pylog.metadata.slices import in_slices
 from pylog.metadata.store import StoreError
-from pylog.metadata.threads import in_thread
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 

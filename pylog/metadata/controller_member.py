@@ -17,6 +17,7 @@ import os
 
 from pylog._native.log import LogError
 from pylog.config import ConfigError, clusters
+from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.metadata import etcd_security, identity, snapshots
 from pylog.metadata.active_controller import ActiveController
@@ -35,7 +36,6 @@ from pylog.metadata.presence import Presence
 from pylog.metadata.quorum import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum_log import DIVERGED, PREFIX, QuorumLog
 from pylog.metadata.tail import Tail
-from pylog.metadata.threads import in_thread
 from pylog.metadata.voters import Voters
 
 ASK_AGAIN_S = 0.2

@@ -12,12 +12,12 @@ import asyncio
 import logging
 
 from pylog._native.log import LogError
+from pylog.eventloop.slices import in_slices
+from pylog.eventloop.threads import in_thread, whole
 from pylog.metadata import snapshots
 from pylog.metadata.image import Delta, Image, apply
 from pylog.metadata.log import MetadataBatch, NotController
 from pylog.metadata.partition_change import RECOVERING
-from pylog.metadata.slices import in_slices
-from pylog.metadata.threads import in_thread, whole
 from pylog.protocol import messages
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.

@@ -22,6 +22,7 @@ import contextlib
 import logging
 from collections import namedtuple
 
+from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.metadata import etcd_health, etcd_probe, etcd_wal
 from pylog.metadata.etcd import Etcd
@@ -29,7 +30,6 @@ from pylog.metadata.etcd_probe import (
     ABSENT, MEMBERS, OTHER, RETURNING, WAITING, Listener, PortInUse, bind_address,
 )
 from pylog.metadata.keys import Absent, KeysError, Put, Unknown, Unreachable
-from pylog.metadata.threads import in_thread
 
 CALL_S = 2.0
 POLL_S = 0.2

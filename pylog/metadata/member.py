@@ -13,6 +13,7 @@ import logging
 
 from pylog import supervisor
 from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.metadata import identity
 from pylog.metadata.image import MetadataError
@@ -21,7 +22,6 @@ from pylog.metadata.observed import ObservedLog
 from pylog.metadata.observer import Observer
 from pylog.metadata.service import MetadataService, local_roles
 from pylog.metadata.tail import Tail
-from pylog.metadata.threads import in_thread
 from pylog.peer import securing
 from pylog.peer.connection import Peer
 from pylog.peer.controllers import Controllers, voters_of

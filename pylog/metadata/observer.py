@@ -16,9 +16,9 @@ import logging
 
 from pylog import supervisor
 from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.image import MetadataError
 from pylog.metadata.store import METADATA_LOG_ID
-from pylog.metadata.threads import in_thread
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages

@@ -19,10 +19,10 @@ from functools import partial
 
 from pylog import supervisor
 from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.log import Conflict
 from pylog.metadata.quorum import Holder, KeysLost, QuorumLost, Term, Trimmed, View
 from pylog.metadata.quorum_log import QuorumLog
-from pylog.metadata.threads import in_thread
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 

@@ -15,9 +15,9 @@ import json
 import os
 import secrets
 
+from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.metadata.quorum import Quorum, QuorumLost
-from pylog.metadata.threads import in_thread
 
 TTL_S = 5
 RENEWALS_PER_TTL = 3

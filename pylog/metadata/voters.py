@@ -10,8 +10,8 @@ import asyncio
 from collections import namedtuple
 
 from pylog import supervisor
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.keys import KeysError, Unreachable
-from pylog.metadata.threads import in_thread
 
 Voter = namedtuple("Voter", ("id", "end_offset", "heard_ms", "caught_up_ms"), defaults=(-1, -1, -1))
 Voter.__doc__ = "A controller as it was heard last; wall clock, -1 where it never was."

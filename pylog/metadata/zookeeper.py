@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.keys import (
     SORTED_DIGITS,
     Absent,
@@ -37,7 +38,6 @@ from pylog.metadata.keys import (
     Unknown,
     Unreachable,
 )
-from pylog.metadata.threads import in_thread
 
 CALL_S = 2.0
 # Between a watch that could not be set and the next try.

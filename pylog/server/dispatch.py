@@ -28,14 +28,15 @@ from pylog._native.reactor import (
     Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe, Verify,
 )
 from pylog.coordinator.pending import Pending
+from pylog.eventloop import cpu_time
+from pylog.eventloop.fair_slots import Turns
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache, request_log, timed
+from pylog.server import answer_cache, request_log
 from pylog.server.answer_cache import AnswerCache, Making
-from pylog.server.turns import Turns
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.turn import Turn
     from pylog.coordinator.verification import Verification
+    from pylog.eventloop.end_of_tick import Turn
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
@@ -242,7 +243,7 @@ class Dispatcher:
             if counts:
                 context.busy_ns = self._quotas.clock_ns() - began_ns
                 if type(result) is types.CoroutineType:
-                    result = timed.timed(result, context, self._quotas.clock_ns)
+                    result = cpu_time.timed(result, context, self._quotas.clock_ns)
             if key is not None and context.cacheable:
                 self._reply_and_cache(context, result, key)
             else:

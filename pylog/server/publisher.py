@@ -15,8 +15,8 @@ import logging
 
 from pylog import supervisor
 from pylog.api.quotas import resolve_later
+from pylog.eventloop.threads import in_thread
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
-from pylog.metadata.threads import in_thread
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:

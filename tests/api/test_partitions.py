@@ -3,11 +3,11 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.config import Settings
+from pylog.eventloop.slices import in_slices
 from pylog.metadata import elections, reassignments
 from pylog.metadata.image import apply
 from pylog.metadata.partition_change import PREFERRED, UNCLEAN, Rules
 from pylog.metadata.partitions import Outcome
-from pylog.metadata.slices import in_slices
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker

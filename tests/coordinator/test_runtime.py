@@ -14,7 +14,7 @@ from pylog.coordinator.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.journal import Journal
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
-from pylog.coordinator.turn import Turn
+from pylog.eventloop.end_of_tick import Turn
 from tests.coordinator.counter import Counter, Memory
 
 PARTITIONS = 2

@@ -16,7 +16,7 @@ from pylog.coordinator.journal import replay
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.service import TOPIC, GroupCoordinator
-from pylog.coordinator.turn import Turn
+from pylog.eventloop.end_of_tick import Turn
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 

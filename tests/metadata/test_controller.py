@@ -4,9 +4,9 @@ import random
 import pytest
 
 from pylog.config import Settings
+from pylog.eventloop.slices import in_slices
 from pylog.metadata import controller
 from pylog.metadata.image import Image, apply
-from pylog.metadata.slices import in_slices
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 

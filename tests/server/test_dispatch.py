@@ -7,7 +7,7 @@ import pytest
 
 from pylog.config import Settings
 from pylog.coordinator.pending import Pending
-from pylog.coordinator.turn import Turn
+from pylog.eventloop.end_of_tick import Turn
 from pylog._native.grants import READ
 from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats

@@ -18,7 +18,7 @@ from pylog.coordinator.groups import Groups
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
-from pylog.coordinator.turn import Turn
+from pylog.eventloop.end_of_tick import Turn
 from pylog.coordinator.verification import Verification
 from pylog.protocol import api
 from tests.sim.logs import NOT_LEADER_CODE, STORAGE_CODE

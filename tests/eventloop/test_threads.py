@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pylog.metadata.threads import in_thread
+from pylog.eventloop.threads import in_thread
 
 
 @pytest.mark.parametrize("cancellations", [1, 2])

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from pylog.eventloop.slices import STEPS_PER_SLICE, in_slices
 from pylog.metadata import controller as decisions
 from pylog.metadata import elections
 from pylog.metadata.partition_change import PREFERRED
 from pylog.metadata.refusal import Refusal
-from pylog.metadata.slices import STEPS_PER_SLICE, in_slices
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.memory import MemoryLog

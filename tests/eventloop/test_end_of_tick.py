@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pylog.coordinator.turn import Turn
+from pylog.eventloop.end_of_tick import Turn
 
 
 def test_what_is_left_in_a_turn_is_called_at_its_end_in_its_order():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pylog.server.turns import Busy, Turns
+from pylog.eventloop.fair_slots import Busy, Turns
 
 
 class Clock:
