@@ -31,7 +31,7 @@ from pylog.eventloop.end_of_tick import Turn
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
-from pylog.metadata.image import is_internal
+from pylog.metadata.image.image import is_internal
 from pylog.metadata.service import metadata_of
 from pylog.server.dispatch import Dispatcher
 from pylog.server.network import Network
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pylog.api.authentication import AuthenticationApi
     from pylog.api.tokens import Asker
     from pylog.config import Settings
-    from pylog.metadata.image import Image, Topic
+    from pylog.metadata.image.image import Image, Topic
     from pylog.peer.credentials import Credentials
     from pylog.replication.membership import Membership
     from pylog.replication.throttles import Throttles
@@ -489,11 +489,11 @@ class Broker:
         if self.settings["delegation.token.secret.key"] is not None and controller is not None \
                 and now_ms >= self._tokens_due_ms:
             # Imported here: few brokers have tokens.
-            from pylog.metadata import tokens
+            from pylog.metadata.controller import delegation_tokens
 
             self._tokens_due_ms = \
                 now_ms + self.settings["delegation.token.expiry.check.interval.ms"]
-            await controller.change_tokens(tokens.expired, now_ms)
+            await controller.change_tokens(delegation_tokens.expired, now_ms)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())

@@ -114,11 +114,12 @@ def _serve(command: str, argv: list[str]) -> int:
 def _first_credentials(texts: list[str]) -> list:
     if not texts:
         return []
+    from pylog.metadata.controller import scram_credentials
+
     from .config import ConfigError
-    from .metadata import credentials
 
     try:
-        return credentials.first(texts)
+        return scram_credentials.first(texts)
     except ValueError as error:
         raise ConfigError(f"--add-scram: {error}") from None
 
@@ -294,10 +295,10 @@ def _detach(command: str, argv: list[str]) -> int:
         "alone. They get a new cluster id and can never rejoin their cluster.", argv)
     import random
 
-    from .metadata import identity
+    from pylog.metadata import meta_properties
 
     with _locked(settings.log_dirs):
-        new = identity.detach(settings.log_dirs, random.SystemRandom())
+        new = meta_properties.detach(settings.log_dirs, random.SystemRandom())
     print(f"the directories belong to the new cluster {new}", flush=True)
     return 0
 
@@ -308,10 +309,10 @@ def _restore_quorum(command: str, argv: list[str]) -> int:
         f"{command} restore-quorum", "Lets a stopped controller begin an empty etcd or ZooKeeper "
         "with its own metadata, after the cluster's keys were lost. Run it on the controller with "
         "the longest metadata log only.", argv)
-    from .metadata import identity
+    from pylog.metadata import meta_properties
 
     with _locked(settings.log_dirs):
-        cluster_id = identity.permit_founding(settings.log_dirs)
+        cluster_id = meta_properties.permit_founding(settings.log_dirs)
     print(f"the next start restores the quorum of cluster {cluster_id}", flush=True)
     return 0
 

@@ -11,8 +11,8 @@ import subprocess
 import time
 import urllib.request
 
-from pylog.metadata.etcd import Etcd
-from pylog.metadata.etcd_member import Host, arguments
+from pylog.metadata.quorum.etcd import Etcd
+from pylog.metadata.quorum.etcd_process import Host, arguments
 from pylog.testing.ports import free_port
 from tests.brokers import _die_with_parent
 

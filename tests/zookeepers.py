@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from pylog.metadata.zookeeper import ZooKeeper
+from pylog.metadata.quorum.zookeeper import ZooKeeper
 from pylog.testing.ports import free_port
 from tests.brokers import _die_with_parent
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.transaction_service import TransactionCoordinator
     from pylog.coordinator.verification import Verification
     from pylog.log.manager import LogManager
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
     from pylog.sharing.service import Sharing

@@ -15,9 +15,9 @@ from __future__ import annotations
 import heapq
 import itertools
 
-from pylog.metadata.controller import topic_name_fault
-from pylog.metadata.image import NO_LEADER, is_internal
-from pylog.metadata.partition_change import is_online
+from pylog.metadata.controller.partitions.partition_change import is_online
+from pylog.metadata.controller.partitions.topics import topic_name_fault
+from pylog.metadata.image.image import NO_LEADER, is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.config import Settings
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 ENDPOINT_BROKERS = 1

@@ -14,12 +14,12 @@ import itertools
 
 from pylog.api import loggers
 from pylog.config import entries
-from pylog.metadata import configs
-from pylog.metadata.controller import topic_name_fault
-from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller import configs
+from pylog.metadata.controller.partitions.topics import topic_name_fault
+from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.config import Settings
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, configs.RESOURCE_LOGGER,

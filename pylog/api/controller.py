@@ -12,7 +12,7 @@ from __future__ import annotations
 import types
 
 from pylog._native.log import LogError
-from pylog.metadata.log import NOT_CONTROLLER, NotController
+from pylog.metadata.log.metadata_log import NOT_CONTROLLER, NotController
 from pylog.protocol import api, messages
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.

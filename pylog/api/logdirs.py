@@ -12,7 +12,7 @@ import itertools
 import os
 
 from pylog._native.log import LogError
-from pylog.metadata.image import is_internal
+from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

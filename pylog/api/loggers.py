@@ -9,8 +9,16 @@ Source: KIP-412, KIP-1075.
 import logging
 
 from pylog.config.entries import LOGGER, UNKNOWN, Entry
-from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT, WORDS, Altered, node_number
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller.configs import (
+    APPEND,
+    DELETE,
+    SET,
+    SUBTRACT,
+    WORDS,
+    Altered,
+    node_number,
+)
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 ROOT = "root"

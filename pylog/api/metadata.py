@@ -12,8 +12,8 @@ from __future__ import annotations
 import types
 
 from pylog.api import cluster
-from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
-from pylog.metadata.image import NO_LEADER, is_internal
+from pylog.metadata.controller.partitions.topics import COORDINATOR_TOPICS, topic_name_fault
+from pylog.metadata.image.image import NO_LEADER, is_internal
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.api.cluster import Addresses
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
 

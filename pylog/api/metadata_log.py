@@ -14,9 +14,9 @@ from collections import namedtuple
 
 from pylog._native.log import LogError
 from pylog.eventloop.threads import in_thread
-from pylog.metadata.local import TOPIC
-from pylog.metadata.log import NotController
-from pylog.metadata.store import METADATA_LOG_ID
+from pylog.metadata.image.state_store import METADATA_LOG_ID
+from pylog.metadata.log.local_log import TOPIC
+from pylog.metadata.log.metadata_log import NotController
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

@@ -9,9 +9,9 @@ Source: KIP-195, KIP-460, KIP-455, KIP-860; answers as Kafka 4.3's.
 
 from __future__ import annotations
 
-from pylog.metadata import reassignments
-from pylog.metadata.partition_change import PREFERRED, UNCLEAN
-from pylog.metadata.partitions import Outcome
+from pylog.metadata.controller.partitions import reassignments
+from pylog.metadata.controller.partitions.partition_change import PREFERRED, UNCLEAN
+from pylog.metadata.controller.partitions.partitions import Outcome
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 STRICT_QUOTA_VERSION = 3   # KIP-599

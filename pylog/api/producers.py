@@ -14,9 +14,9 @@ import struct
 from pylog._native import producers
 from pylog._native.log import LogError
 from pylog.coordinator.pending import Pending
-from pylog.metadata.controller import NO_TOPIC, topic_name_fault
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.api.transactions import TransactionsApi
     from pylog.log.manager import LogManager
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 NONE = -1   # No producer id, no epoch.

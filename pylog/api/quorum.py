@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 
 from pylog.eventloop.threads import in_thread
-from pylog.metadata.local import TOPIC
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.log.local_log import TOPIC
 from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.api.metadata_log import Observers
     from pylog.config import Settings
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
+    from pylog.metadata.quorum.voter_status import Voter
     from pylog.metadata.service import MetadataService
-    from pylog.metadata.voters import Voter
 
 log = logging.getLogger("pylog.metadata")
 

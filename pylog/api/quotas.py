@@ -19,8 +19,8 @@ from queue import SimpleQueue
 
 from pylog import supervisor
 from pylog.config import client_quotas as quotas
-from pylog.metadata.refusal import Refusal
 from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 EXACT, DEFAULT, SPECIFIED = range(3)

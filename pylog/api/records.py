@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from pylog._native.log import LogError
-from pylog.metadata.image import is_internal
+from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

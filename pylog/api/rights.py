@@ -16,7 +16,7 @@ from pylog.api import refusals
 from pylog.api.edits import edited, with_rows
 from pylog.api.share_rights import ShareRights
 from pylog.api.streams_rights import StreamsRights
-from pylog.metadata import branching
+from pylog.metadata.controller.partitions import topic_branches
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import (
@@ -324,7 +324,7 @@ class Rights:
         A branch shows the records and the settings of its source. The answer is the same whether
         the source exists or not, so it does not reveal which topics exist.
         """
-        source = branching.source_name(topic)
+        source = topic_branches.source_name(topic)
         return source is None or (self._may(context, READ, TOPIC, source)
                                   and self._may(context, DESCRIBE_CONFIGS, TOPIC, source))
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from pylog.metadata.image import SCRAM_CREDENTIAL
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.image.image import SCRAM_CREDENTIAL
 from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message, Result
     from pylog.api.authentication import AuthenticationApi
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
 PART_RULES = 500
@@ -80,7 +80,7 @@ class SecurityApi:
 
         SECURITY_DISABLED without an authorizer; INVALID_REQUEST: a filter of another version.
         """
-        from pylog.metadata import acls
+        from pylog.metadata.controller import acls
 
         new = messages.DescribeAclsResponse
         try:
@@ -123,7 +123,7 @@ class SecurityApi:
 
     async def delete_acls(self, context: RequestContext, request: Message) -> Message:
         """Removes the rules that filters mean, and names them. Errors as describe_acls."""
-        from pylog.metadata import acls
+        from pylog.metadata.controller import acls
 
         new = messages.DeleteAclsResponse
         if not self._enforced:

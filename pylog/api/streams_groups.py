@@ -13,8 +13,8 @@ from pylog.api.group_rows import PART_ROWS, in_parts
 from pylog.coordinator import streams_answers, streams_groups, streams_topology
 from pylog.coordinator.group import STREAMS
 from pylog.coordinator.pending import Pending
-from pylog.metadata.controller import topic_name_fault
-from pylog.metadata.image import is_internal
+from pylog.metadata.controller.partitions.topics import topic_name_fault
+from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import CLUSTER, CLUSTER_NAME, CREATE, TOPIC

@@ -12,7 +12,7 @@ import functools
 import random
 from collections import namedtuple
 
-from pylog.metadata.controller import id_text, random_id
+from pylog.metadata.controller.partitions.topics import id_text, random_id
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.config import Settings
-    from pylog.metadata import tokens
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller import delegation_tokens as tokens
+    from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
     from pylog.security.identities import Principal
@@ -62,7 +62,7 @@ class DelegationTokensApi:
                 api.DESCRIBE_DELEGATION_TOKEN: self.describe}
 
     def _limits(self) -> tokens.Limits:
-        from pylog.metadata import tokens
+        from pylog.metadata.controller import delegation_tokens as tokens
 
         return tokens.Limits(self._settings["delegation.token.secret.key"],
                              self._settings["delegation.token.max.lifetime.ms"],
@@ -75,7 +75,7 @@ class DelegationTokensApi:
         DELEGATION_TOKEN_AUTH_DISABLED, INVALID_PRINCIPAL_TYPE.
         """
         # Imported here, as below: few brokers have tokens.
-        from pylog.metadata import tokens
+        from pylog.metadata.controller import delegation_tokens as tokens
         from pylog.security.authorizer import CREATE_TOKENS, USER_RESOURCE
         from pylog.security.identities import Principal
 
@@ -103,14 +103,14 @@ class DelegationTokensApi:
     async def renew(self, context: RequestContext, request: Message) -> Message:
         """A token counts for longer. As create, DELEGATION_TOKEN_NOT_FOUND,
         DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH."""
-        from pylog.metadata import tokens
+        from pylog.metadata.controller import delegation_tokens as tokens
 
         return await self._changed(messages.RenewDelegationTokenResponse, tokens.renew, context,
                                    request, request.renew_period_ms)
 
     async def expire(self, context: RequestContext, request: Message) -> Message:
         """A token counts for less long, or no more. Errors as renew."""
-        from pylog.metadata import tokens
+        from pylog.metadata.controller import delegation_tokens as tokens
 
         return await self._changed(messages.ExpireDelegationTokenResponse, tokens.expire, context,
                                    request, request.expiry_time_period_ms)
@@ -143,7 +143,7 @@ class DelegationTokensApi:
 
     def describe(self, context: RequestContext, request: Message) -> Message:
         """The tokens of some owners or renewers, of all by default. Keeps (2)."""
-        from pylog.metadata import tokens
+        from pylog.metadata.controller import delegation_tokens as tokens
 
         response = messages.DescribeDelegationTokenResponse
         asker, limits = self._asker(context), self._limits()

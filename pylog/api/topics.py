@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.controller.active_controller import ActiveController
 
 NO_ID = bytes(16)
 # Since when a used up quota refuses instead of only delaying what follows (KIP-599).

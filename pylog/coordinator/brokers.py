@@ -16,7 +16,7 @@ from typing import Any
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.markers import Markers, Partition
-from pylog.metadata.image import NO_LEADER, Topic
+from pylog.metadata.image.image import NO_LEADER, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode

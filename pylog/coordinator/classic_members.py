@@ -21,8 +21,8 @@ from pylog.coordinator.consumer_group import (
     ConsumerMember,
 )
 from pylog.coordinator.group import CONSUMER
-from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import Error, ErrorCode, ProtocolError
 
 MEMBER_ID_SINCE = 4     # The JoinGroup version whose clients know MEMBER_ID_REQUIRED (KIP-394).

@@ -33,7 +33,7 @@ from pylog.coordinator.group import EMPTY, Group
 from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.coordinator.reconciliation import Owned
 from pylog.coordinator.repeats import Offer
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 

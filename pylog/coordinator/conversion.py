@@ -14,7 +14,7 @@ from typing import Any
 from pylog.coordinator import consumer_records, embedded, subscriptions
 from pylog.coordinator.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from pylog.coordinator.group import CONSUMER, STABLE, Group, Member
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
 

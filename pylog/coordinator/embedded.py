@@ -10,7 +10,7 @@ Source: KIP-429, KIP-792, KIP-881 (versions 1 to 3).
 from typing import Any
 
 from pylog.coordinator.assignors import Assignment
-from pylog.metadata.image import Image
+from pylog.metadata.image.image import Image
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ProtocolError
 

@@ -22,7 +22,7 @@ from pylog.coordinator.classic_groups import ClassicGroups
 from pylog.coordinator.assigned_group import NO_RECORD
 from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 

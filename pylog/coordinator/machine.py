@@ -18,7 +18,7 @@ from pylog.coordinator.rebalances import Rebalances
 from pylog.coordinator.repeats import GroupRepeats
 from pylog.coordinator.share_group import ShareGroup
 from pylog.coordinator.timers import Timers
-from pylog.metadata.image import Image
+from pylog.metadata.image.image import Image
 
 EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "rebalance_ms",
           "member_stopped_ms", "generation", "offset_committed", "offset_expired", "record_written")

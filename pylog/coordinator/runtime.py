@@ -27,7 +27,7 @@ from pylog.coordinator.pending import Pending
 from pylog.coordinator.saver import Saver
 from pylog.coordinator.shard import M, Shard, Snapshot
 from pylog.coordinator.timers import Clock
-from pylog.metadata.image import NO_LEADER, Topic
+from pylog.metadata.image.image import NO_LEADER, Topic
 from pylog.protocol.errors import Error, ErrorCode
 
 SAVE_SECONDS = 30      # How often what changed goes to snapshots,

@@ -17,7 +17,7 @@ from pylog import supervisor
 from pylog._native.log import LogError
 from pylog.coordinator.journal import Journal
 from pylog.coordinator.shard import Machine, Shard, Snapshot
-from pylog.metadata.store import StoreError
+from pylog.metadata.image.state_store import StoreError
 
 THREADS = 4
 SAVE_ROWS = 2000       # In one transaction.

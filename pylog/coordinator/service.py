@@ -24,8 +24,8 @@ from pylog.coordinator.limits import limits_from
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.timers import Clock
-from pylog.metadata.image import Topic
-from pylog.metadata.store import Store
+from pylog.metadata.image.image import Topic
+from pylog.metadata.image.state_store import Store
 from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = "__consumer_offsets"

@@ -20,7 +20,7 @@ from pylog.coordinator.shard import Shard
 from pylog.coordinator.share_state import ShareKey, is_key
 from pylog.coordinator.share_states import ShareStates
 from pylog.coordinator.timers import Clock
-from pylog.metadata.image import Topic
+from pylog.metadata.image.image import Topic
 from pylog.protocol.errors import Error
 
 TOPIC = "__share_group_state"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.coordinator.groups import Groups
-    from pylog.metadata.image import Topic
+    from pylog.metadata.image.image import Topic
 
 TIMER = "share"
 JOIN, LEAVE = 0, -1

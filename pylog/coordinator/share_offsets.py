@@ -20,7 +20,7 @@ from pylog.protocol.errors import Error, ErrorCode
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog.coordinator.groups import Groups
-    from pylog.metadata.image import Topic
+    from pylog.metadata.image.image import Topic
 
 NOTHING_TEXT = "There is no offset information to delete."
 

@@ -25,7 +25,7 @@ from pylog.coordinator.groups import Groups
 from pylog.coordinator.share_group import records_of
 from pylog.coordinator.journal import Record
 from pylog.coordinator.machine import Changes, Name
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 
 DIGEST_BYTES = 16
 NO_ID = bytes(16)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pylog.coordinator.streams_group import Assignment, StreamsGroup, StreamsMember
 from pylog.coordinator.streams_topology import DELAYED, SHUTDOWN, STALE_TOPOLOGY, Internal
-from pylog.metadata.image import Topic
+from pylog.metadata.image.image import Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 

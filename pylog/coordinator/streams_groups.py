@@ -37,7 +37,7 @@ from pylog.coordinator.streams_group import (
     StreamsMember,
 )
 from pylog.coordinator.streams_topology import Configured, Missing, Topology
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 # Codes of a heartbeat's status, as Kafka has them.

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from pylog.coordinator.assignors import TopicShape
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 
 
 def topic_ids(image: Image, names: Iterable[str]) -> frozenset[bytes]:

@@ -27,7 +27,7 @@ from pylog.coordinator.consumer_group import (
 )
 from pylog.coordinator.group import CONSUMER, STREAMS
 from pylog.coordinator.limits import GROUP_RESOURCE
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 RESOLVE = "expressions"     # The timer that resolves them.

@@ -32,8 +32,8 @@ from pylog.coordinator.transactions import (
     Transactions,
     init_fault,
 )
-from pylog.metadata.image import Topic
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.image.image import Topic
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = "__transaction_state"

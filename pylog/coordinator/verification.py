@@ -20,7 +20,7 @@ from pylog.coordinator.markers import Partition
 from pylog.coordinator.transaction_service import TransactionCoordinator
 from pylog.coordinator.transaction import EPOCH_BUMP_SINCE
 from pylog.coordinator.transactions import Transactions
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol.errors import Error, ErrorCode
 
 # How a client's version lets it be answered: it knows 48; 120 too; and it adds nothing itself.

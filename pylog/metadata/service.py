@@ -16,19 +16,20 @@ from pylog.config import clusters
 from pylog.log import checkpoints as files
 from pylog.log.errors import StartError
 from pylog.log.partitions import Role
-from pylog.metadata import brokers, identity
-from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
-from pylog.metadata.local import LocalLog, limits_of
-from pylog.metadata.store import Store, StoreError
-from pylog.metadata.tail import Tail
+from pylog.metadata import meta_properties as identity
+from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller.active_controller import ActiveController
+from pylog.metadata.image.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.image.state_store import Store, StoreError
+from pylog.metadata.log.local_log import LocalLog, limits_of
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
-    from pylog.metadata.etcd_seats import Seats
-    from pylog.metadata.voters import Voters
+    from pylog.metadata.quorum.etcd_removal import Seats
+    from pylog.metadata.quorum.voter_status import Voters
 
 # How much log a start after a crash reads at most.
 RECORDS_BETWEEN_IMAGES = 10_000
@@ -309,10 +310,10 @@ def metadata_of(settings, logs, node_id: int, now_ms, seconds, first) -> "Any":
         return MetadataService(settings, logs, node_id, now_ms)
     # Imported here: a broker that is its own controller does without.
     if clusters.has_quorum(settings):
-        from pylog.metadata.controller_member import ControllerMember
+        from pylog.metadata.controller_service import ControllerMember
 
         return ControllerMember(settings, logs, node_id, now_ms, seconds=seconds, first=first)
-    from pylog.metadata.member import MemberMetadata
+    from pylog.metadata.broker_service import MemberMetadata
 
     return MemberMetadata(settings, logs, node_id, now_ms)
 

@@ -9,8 +9,8 @@ Source: Kafka's ReplicaManager, KafkaController and BrokerTopic metrics of the s
 
 from __future__ import annotations
 
-from pylog.metadata.image import NO_LEADER
-from pylog.metadata.partition_change import Rules
+from pylog.metadata.controller.partitions.partition_change import Rules
+from pylog.metadata.image.image import NO_LEADER
 from pylog.monitor import overview
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog.metadata.image import Image
+    from pylog.metadata.image.image import Image
     from pylog.metadata.service import MetadataService
 
 OF_QUORUM = ("pylog_quorum_answering", "pylog_quorum_full", "pylog_quorum_failures",

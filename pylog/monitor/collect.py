@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pylog._native.iopool import IoPool
     from pylog._native.reactor import Reactors
     from pylog.log.manager import LogManager
-    from pylog.metadata.store import Store
+    from pylog.metadata.image.state_store import Store
     from pylog.monitor.lag import GroupLags
 
 TOPIC_COLUMNS = (

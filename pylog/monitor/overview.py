@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from html import escape
 
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol.counts import counted
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from pylog.metadata.image import Image, Partition
-    from pylog.metadata.keys import MemberState
-    from pylog.metadata.partition_change import Rules
+    from pylog.metadata.controller.partitions.partition_change import Rules
+    from pylog.metadata.image.image import Image, Partition
+    from pylog.metadata.quorum.key_value import MemberState
 
 NAMES_MAX = 50
 KINDS = {"offline": "have no leader", "under_min_isr": "refuse acks=all",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.service import GroupCoordinator
     from pylog.log.manager import LogManager
-    from pylog.metadata.store import Store
+    from pylog.metadata.image.state_store import Store
     from pylog.monitor.cluster import ClusterFigures
 
 CONNECTIONS_MAX = 8

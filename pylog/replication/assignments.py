@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.log.manager import LogManager
-    from pylog.metadata.image import Topic
+    from pylog.metadata.image.image import Topic
     from pylog.replication.channel import ControllerChannel
 
 REPLICAS_MAX = 2000          # Of one request, as Kafka's.

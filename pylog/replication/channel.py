@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog.metadata.tail import Tail
+    from pylog.metadata.image.loader import Tail
     from pylog.peer.controllers import Controller, Controllers
     from pylog.peer.credentials import Credentials
 

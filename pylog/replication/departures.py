@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog.metadata.image import Image
+    from pylog.metadata.image.image import Image
 
 HOLD_S = 1.0
 LISTED_S = 3.0

@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pylog.metadata.image import Partition
+    from pylog.metadata.image.image import Partition
 
 RECOVERING = 1
 REFUSED_NS = 1_000_000_000       # Keeps (5).

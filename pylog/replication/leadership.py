@@ -17,7 +17,7 @@ from collections import namedtuple
 
 from pylog import supervisor
 from pylog._native.log import LogError
-from pylog.metadata.partition_change import is_online
+from pylog.metadata.controller.partitions.partition_change import is_online
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog.metadata.image import Image
+    from pylog.metadata.image.image import Image
     from pylog.replication.channel import ControllerChannel
 
 AGAIN_S, AGAIN_MAX_S = 0.1, 1.0

@@ -16,7 +16,7 @@ from functools import partial
 from pylog import supervisor
 from pylog.log import moves
 from pylog.log.errors import StartError
-from pylog.metadata.controller import random_id
+from pylog.metadata.controller.partitions.topics import random_id
 from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.assignments import Assignments
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.log.manager import LogManager
-    from pylog.metadata.member import MemberMetadata
+    from pylog.metadata.broker_service import MemberMetadata
     from pylog.peer.credentials import Credentials
     from pylog.replication.throttles import Throttles
     from pylog.security.identities import Principal

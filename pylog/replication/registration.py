@@ -5,7 +5,7 @@ Invariants: (1) a feature is named with the levels that are served here.
 Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
 """
 
-from pylog.metadata.controller import CLUSTER_FEATURES
+from pylog.metadata.controller.partitions.topics import CLUSTER_FEATURES
 from pylog.protocol import messages
 
 SERVED = {**CLUSTER_FEATURES, "kraft.version": (0, 1)}

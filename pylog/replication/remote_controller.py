@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog.metadata.controller import ProducerIds, TopicResult
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller.partitions.topics import ProducerIds, TopicResult
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.log.manager import LogManager
-    from pylog.metadata.image import Delta, Image, Topic
+    from pylog.metadata.image.image import Delta, Image, Topic
     from pylog.replication.assignments import Assignments
     from pylog.replication.departures import Departures
     from pylog.replication.leadership import Leadership

@@ -13,7 +13,7 @@ from collections import namedtuple
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from pylog.metadata.image import Topic
+    from pylog.metadata.image.image import Topic
 
 Commands = namedtuple("Commands", ("stop", "drop", "open", "lead", "follow"))
 Commands.__doc__ = """Partition indexes, each list in rising order.

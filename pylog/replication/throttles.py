@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.log.manager import LogManager
-    from pylog.metadata.image import Image, Topic
+    from pylog.metadata.image.image import Image, Topic
 
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", \
     "follower.replication.throttled.rate"

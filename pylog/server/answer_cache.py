@@ -13,7 +13,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
-    from pylog.metadata.image import Image
+    from pylog.metadata.image.image import Image
 
 BODY_BYTES_MAX = 4096
 BYTES_MAX = 8 << 20

@@ -19,7 +19,7 @@ from pylog import supervisor
 from pylog._native import batch
 from pylog.config import ConfigError
 from pylog.coordinator.internal_topic import InternalTopic, TopicSpec
-from pylog.metadata.controller import topic_name_fault
+from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import LINES_MAX, Outlet
 

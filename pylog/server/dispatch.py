@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.verification import Verification
     from pylog.eventloop.end_of_tick import Turn
-    from pylog.metadata.image import Topic
+    from pylog.metadata.image.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access

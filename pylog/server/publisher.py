@@ -16,14 +16,14 @@ import logging
 from pylog import supervisor
 from pylog.api.quotas import resolve_later
 from pylog.eventloop.threads import in_thread
-from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
+from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog._native.repeats import Repeats
-    from pylog.metadata.image import Image
+    from pylog.metadata.image.image import Image
     from pylog.replication.membership import Membership
     from pylog.replication.replicas import Replicas
 

@@ -17,7 +17,7 @@ from pylog._native.log import Log, LogError
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import CREATE_TIMEOUT_MS, Node
 from pylog.coordinator.share_state import ShareKey
-from pylog.metadata.image import Topic
+from pylog.metadata.image.image import Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import Node
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode

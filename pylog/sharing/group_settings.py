@@ -11,7 +11,7 @@ from typing import Any
 
 from pylog.config import groups, values
 from pylog.coordinator.share_groups import Obeyed
-from pylog.metadata.image import Image
+from pylog.metadata.image.image import Image
 from pylog.sharing.in_flight import Limits
 
 RESOURCE_GROUP = 32

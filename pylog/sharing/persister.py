@@ -16,7 +16,7 @@ from pylog.coordinator.pending import Pending
 from pylog.coordinator.share_coordinator import ShareCoordinator
 from pylog.coordinator.share_state import Batch, ShareKey, ShareState
 from pylog.coordinator.share_states import FINE, Fault, ShareStates
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode

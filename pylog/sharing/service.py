@@ -9,7 +9,7 @@ from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.share_coordinator import ShareCoordinator
-from pylog.metadata.image import Topic
+from pylog.metadata.image.image import Topic
 from pylog.sharing.ends import Ends
 from pylog.sharing.figures import Figures, Sample
 from pylog.sharing.group_settings import GroupSettings

@@ -20,7 +20,7 @@ from pylog._native.log import LogError
 from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.share_state import ShareKey
-from pylog.metadata.image import Topic
+from pylog.metadata.image.image import Topic
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.sharing.archiving import Archiving
 from pylog.sharing.dead_letters import DeadLetters

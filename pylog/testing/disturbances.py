@@ -12,7 +12,7 @@ import socket
 
 from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
 from pylog.eventloop.threads import in_thread
-from pylog.metadata.image import RESOURCE_BROKER
+from pylog.metadata.image.image import RESOURCE_BROKER
 from pylog.protocol import api, messages
 from pylog.testing import refusals
 from pylog.testing.errors import BrokerFailed

@@ -16,7 +16,7 @@ from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
 from pylog.log.checkpoints import remove_clean_mark
 from pylog.log.errors import StartError
-from pylog.metadata.image import RESOURCE_TOPIC, is_internal
+from pylog.metadata.image.image import RESOURCE_TOPIC, is_internal
 from pylog.protocol import messages
 from pylog.replication.lifecycle import Stage
 from pylog.testing import links

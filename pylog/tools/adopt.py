@@ -23,11 +23,12 @@ from pylog.log.checkpoints import CLEAN_SHUTDOWN, sync_directory
 from pylog.log.directories import LOCK, locked
 from pylog.log.errors import StartError
 from pylog.log.partitions import topic_id_in
-from pylog.metadata import identity, snapshots
-from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
-from pylog.metadata.image import ACCESS_RULE, Image, MetadataError, is_known
-from pylog.metadata.log import MetadataBatch
-from pylog.metadata.tail import Tail
+from pylog.metadata import meta_properties
+from pylog.metadata.image import snapshot
+from pylog.metadata.controller.partitions.topics import METADATA_VERSION, METADATA_VERSION_MIN
+from pylog.metadata.image.image import ACCESS_RULE, Image, MetadataError, is_known
+from pylog.metadata.log.metadata_log import MetadataBatch
+from pylog.metadata.image.loader import Tail
 from pylog.protocol.counts import counted
 from pylog.protocol import records
 from pylog.security.access import authorizer_of
@@ -148,15 +149,15 @@ def _logins_of(settings: Settings, listener: str) -> Iterator[Finding]:
 def _directories(settings: Settings) -> Iterator[Finding]:
     clusters = set()
     for path in settings.log_dirs:
-        if not os.path.exists(os.path.join(path, identity.FILE)):
-            yield Finding("directory", path, FAIL, f"it holds no {identity.FILE}",
+        if not os.path.exists(os.path.join(path, meta_properties.FILE)):
+            yield Finding("directory", path, FAIL, f"it holds no {meta_properties.FILE}",
                           "log.dirs must name Kafka's directories, all of them")
             continue
         try:
             # Without the file nobody has it, and none may be made (1).
             if os.path.exists(os.path.join(path, LOCK)):
                 os.close(locked(os.path.join(path, LOCK)))
-            entry = identity.properties_of(path)
+            entry = meta_properties.properties_of(path)
         except StartError as error:
             yield Finding("directory", path, FAIL, str(error), "stop Kafka first")
             continue
@@ -209,10 +210,10 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
 
 def _batches(folder: str) -> Iterator[MetadataBatch]:
     """As metadata.local reads, from files. Raises ValueError for what is damaged."""
-    newest, end = snapshots.newest(folder), 0
+    newest, end = snapshot.newest(folder), 0
     if newest is not None:
         path, end, epoch = newest
-        yield MetadataBatch(end - 1, epoch, snapshots.read(path))
+        yield MetadataBatch(end - 1, epoch, snapshot.read(path))
     for name in sorted(os.listdir(folder)):
         if not re.fullmatch(r"\d{20}\.log", name):
             continue

@@ -15,7 +15,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.descriptions import NewTopic
 from pylog.client.errors import KafkaError
-from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
+from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
 from pylog.tools.command import TOPIC, Tool, pairs

@@ -10,9 +10,9 @@ from pylog._native.reactor import RequestContext
 from pylog.config import Settings
 from pylog.api.tokens import Asker
 from pylog.coordinator.pending import Pending
-from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import Image
-from pylog.metadata.tail import Tail
+from pylog.metadata.controller.active_controller import ActiveController
+from pylog.metadata.image.image import Image
+from pylog.metadata.image.loader import Tail
 from pylog.protocol import codec
 from pylog.protocol.answers import Answer
 from pylog.security import identities

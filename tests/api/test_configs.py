@@ -6,7 +6,7 @@ import pytest
 
 from pylog.api.configs import ConfigsApi
 from pylog.config import Settings, entries
-from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT
+from pylog.metadata.controller.configs import APPEND, DELETE, SET, SUBTRACT
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from pylog.api.metadata_log import MetadataLogApi, Observers
-from pylog.metadata.store import METADATA_LOG_ID
+from pylog.metadata.image.state_store import METADATA_LOG_ID
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 

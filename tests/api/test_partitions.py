@@ -4,10 +4,10 @@ import pytest
 
 from pylog.config import Settings
 from pylog.eventloop.slices import in_slices
-from pylog.metadata import elections, reassignments
-from pylog.metadata.image import apply
-from pylog.metadata.partition_change import PREFERRED, UNCLEAN, Rules
-from pylog.metadata.partitions import Outcome
+from pylog.metadata.controller.partitions import elections, reassignments
+from pylog.metadata.controller.partitions.partition_change import PREFERRED, UNCLEAN, Rules
+from pylog.metadata.controller.partitions.partitions import Outcome
+from pylog.metadata.image.image import apply
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.metadata.voters import Voter
+from pylog.metadata.quorum.voter_status import Voter
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pylog._native import batch
-from pylog.metadata.branching import SOURCE
+from pylog.metadata.controller.partitions.topic_branches import SOURCE
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer

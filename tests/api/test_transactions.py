@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from pylog.api.transactions import OFFSETS_TOPIC, TransactionsApi
 from pylog.coordinator.pending import Pending
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pylog._native import batch
-from pylog.metadata import image as images
-from pylog.metadata.snapshots import decoded
+from pylog.metadata.image import image as images
+from pylog.metadata.image.snapshot import decoded
 from tests.chaos.history import Place
 
 METADATA = Place("__cluster_metadata", 0)

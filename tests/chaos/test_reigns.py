@@ -1,7 +1,7 @@
 """Who led when, and what each batch says, read from files of a controller and of a broker."""
 
 from pylog._native import batch
-from pylog.metadata.snapshots import encoded
+from pylog.metadata.image.snapshot import encoded
 from pylog.protocol import messages
 from tests.chaos.history import Place
 from tests.chaos.reigns import METADATA, SEQUENCES, Append, Reign, appends_of, batches_of, reigns_of

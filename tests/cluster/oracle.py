@@ -12,8 +12,8 @@ import contextlib
 import socket
 
 from pylog._native import batch
-from pylog.metadata import snapshots
-from pylog.metadata.image import Image, apply
+from pylog.metadata.image import snapshot
+from pylog.metadata.image.image import Image, apply
 from pylog.peer.connection import Peer
 from pylog.protocol import messages
 from pylog.testing.ports import free_port
@@ -92,7 +92,7 @@ class Side:
         found = []
         while stretch := await self._stretch():
             for position, header in batch.walk(stretch):
-                decoded = snapshots.decoded(stretch[position:], header)
+                decoded = snapshot.decoded(stretch[position:], header)
                 self._next = header.base_offset + header.last_offset_delta + 1
                 self._last_epoch = header.leader_epoch
                 found += decoded

@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.client import Admin, NewTopic
-from pylog.metadata import identity
+from pylog.metadata import meta_properties
 from tests.brokers import BrokerDied, Brokerd
 from tests.clusters import Cluster, until
 from tests.tools.support import run
@@ -60,7 +60,7 @@ def test_a_node_whose_metadata_log_diverged_reads_the_clusters_again(cluster):
     create(first, "before", 3)
     first.kill()
     # As if it had left this cluster when directories did not know of theirs.
-    mark = first.data_dir / identity.MEMBERSHIP
+    mark = first.data_dir / meta_properties.MEMBERSHIP
     kept = mark.read_bytes()
     mark.unlink()
     with alone(first) as single:

@@ -17,7 +17,7 @@ from pylog.coordinator.assigned_group import STABLE
 from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import ConsumerLimits, Limits
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import codec, messages
 from tests.coordinator.world import Clock
 

@@ -15,7 +15,7 @@ from pylog.coordinator import streams_groups, targets
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import ConsumerLimits, Limits
 from pylog.coordinator.streams_group import StreamsGroup
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from tests.coordinator.world import Clock
 

@@ -10,8 +10,8 @@ from pylog.coordinator.groups import Groups
 from pylog.coordinator.limits import ConsumerLimits
 from pylog.coordinator.machine import Name
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.metadata.image import Image, Topic
-from pylog.metadata.store import Store
+from pylog.metadata.image.image import Image, Topic
+from pylog.metadata.image.state_store import Store
 from pylog.protocol import messages
 from tests.coordinator.world import LIMITS, Clock
 

@@ -11,7 +11,7 @@ from pylog.coordinator.batches import Marker
 from pylog.coordinator.group import NO_TIME, Group, Offset
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.service import TOPIC, GroupCoordinator
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from pylog.protocol.errors import ErrorCode
 from tests.coordinator import played_runtime
 

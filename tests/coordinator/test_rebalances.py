@@ -9,7 +9,7 @@ import pytest
 from pylog.coordinator import history, rebalances, targets
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.history import History
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from tests.coordinator.test_consumer_groups import IMAGE, SESSION_MS, T
 from tests.coordinator.test_consumer_groups import Machine as Consumers

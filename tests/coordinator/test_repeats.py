@@ -11,7 +11,7 @@ from pylog.coordinator.batches import TransactionalRecords
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.repeats import GroupRepeats
 from pylog.coordinator.timers import Timers
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from tests.coordinator.consumer_world import Repeat
 from tests.coordinator.world import LIMITS, Clock

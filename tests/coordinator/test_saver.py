@@ -10,7 +10,7 @@ import pytest
 from pylog._native.log import LogError
 from pylog.coordinator import saver
 from pylog.coordinator.saver import Saver
-from pylog.metadata.store import StoreError
+from pylog.metadata.image.state_store import StoreError
 from pylog.protocol.errors import ErrorCode
 
 

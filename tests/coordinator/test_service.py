@@ -17,7 +17,7 @@ from pylog.coordinator.pending import Pending
 from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.service import TOPIC, GroupCoordinator
 from pylog.eventloop.end_of_tick import Turn
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from pylog.protocol import messages
 
 PARTITIONS = 4

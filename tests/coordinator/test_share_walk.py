@@ -8,7 +8,7 @@ import pytest
 from pylog.coordinator import share_group, share_groups
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from tests.coordinator.test_share_groups import LIMITS, OBEYED, World, topic
 
 STEPS = 80

@@ -4,7 +4,7 @@ import pytest
 
 from pylog.coordinator import offsets
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from tests.coordinator.test_groups import Machine
 
 TOPIC_ID = bytes(15) + b"\x05"

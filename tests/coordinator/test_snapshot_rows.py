@@ -8,7 +8,7 @@ from pylog.coordinator import inventory, snapshot
 from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, Offset
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from tests.coordinator.test_consumer_groups import Machine as Consumers
 from tests.coordinator.test_groups import LIMITS, Machine
 from tests.coordinator.test_share_group_records import full, told

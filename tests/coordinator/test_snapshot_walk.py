@@ -9,7 +9,7 @@ from pylog.coordinator import consumer_records, records, streams_records, target
 from pylog.coordinator.group import CLASSIC, EMPTY, STABLE, STREAMS
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from tests.coordinator import consumer_world, streams_world, world
 
 STEPS = 250

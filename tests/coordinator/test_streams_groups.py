@@ -11,7 +11,7 @@ from pylog.coordinator.group import STREAMS
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.streams_records import group_state, member_state
-from pylog.metadata.store import Store
+from pylog.metadata.image.state_store import Store
 from pylog.protocol import messages
 from tests.coordinator.streams_world import (
     CHANGELOG,

@@ -12,7 +12,7 @@ from pylog.coordinator.streams_topology import (
     topics_of,
     topology_from,
 )
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from tests.coordinator.streams_world import subtopology, topology
 
 

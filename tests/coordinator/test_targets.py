@@ -6,7 +6,7 @@ import pytest
 
 from pylog.coordinator import targets
 from pylog.coordinator.limits import ConsumerLimits
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from tests.coordinator import test_consumer_groups
 from tests.coordinator.test_consumer_groups import CLIENT, IMAGE, Machine, T, U
 from tests.coordinator.world import LIMITS

@@ -14,7 +14,7 @@ from pylog.coordinator.batches import Marker
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.transaction_service import TOPIC, TransactionCoordinator
 from pylog.coordinator.transactions import Ending, NeedProducerId, Overdue, Transactions
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 from tests.client.virtual_time import VirtualTime
 from tests.coordinator import played_runtime

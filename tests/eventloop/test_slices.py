@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from pylog.eventloop.slices import STEPS_PER_SLICE, in_slices
-from pylog.metadata import controller as decisions
-from pylog.metadata import elections
-from pylog.metadata.partition_change import PREFERRED
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller.partitions import elections
+from pylog.metadata.controller.partitions import topics as decisions
+from pylog.metadata.controller.partitions.partition_change import PREFERRED
 from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.memory import MemoryLog
 from tests.metadata.test_service import NEW, folded, request, started

@@ -8,7 +8,7 @@ import pytest
 from pylog._native import batch
 from pylog.log import branches
 from pylog.log.errors import StartError
-from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
+from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.metadata.node import Node, refuse_renames

@@ -3,7 +3,7 @@
 import asyncio
 
 from pylog._native import batch
-from pylog.metadata import snapshots
+from pylog.metadata.image import snapshot
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -39,7 +39,7 @@ class ModelController:
 
     def write(self, *records, epoch: int | None = None, committed: bool = True) -> None:
         """One batch of metadata records at the end."""
-        data = batch.build([(None, snapshots.encoded(record), NOW_MS, ()) for record in records],
+        data = batch.build([(None, snapshot.encoded(record), NOW_MS, ()) for record in records],
                            base_offset=self.end,
                            leader_epoch=self.leader[1] if epoch is None else epoch)
         self.batches.append((self.end, self.leader[1] if epoch is None else epoch, data))
@@ -55,8 +55,8 @@ class ModelController:
     def become_snapshot(self, image, folder: str, epoch: int) -> None:
         """The log begins where a snapshot of `image` ends."""
         end = image.offset + 1
-        snapshots.write(folder, snapshots.records_of(image), end, epoch, NOW_MS)
-        path, _, _ = snapshots.newest(folder)
+        snapshot.write(folder, snapshot.records_of(image), end, epoch, NOW_MS)
+        path, _, _ = snapshot.newest(folder)
         with open(path, "rb") as file:
             self.snapshot = end, epoch, file.read()
         self.start = end

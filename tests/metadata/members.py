@@ -1,7 +1,7 @@
 """The members of the etcd that a test cluster's brokerds run."""
 
-from pylog.metadata.etcd import Etcd
-from pylog.metadata.keys import KeysError, Unknown, Unreachable
+from pylog.metadata.quorum.etcd import Etcd
+from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
 from tests.clusters import until
 
 

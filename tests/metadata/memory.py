@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
+from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
 from pylog.metadata.service import local_roles
 from pylog.server.publisher import Publisher
 

@@ -5,7 +5,7 @@ import itertools
 import time
 from types import SimpleNamespace
 
-from pylog.metadata.keys import Keys, MemberState
+from pylog.metadata.quorum.key_value import Keys, MemberState
 from tests.sim.keys import Store
 
 LEASES = itertools.count(1)

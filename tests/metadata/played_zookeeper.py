@@ -1,4 +1,5 @@
-"""A ZooKeeper in memory, and kazoo's client of it as far as pylog.metadata.zookeeper knows that.
+"""A ZooKeeper in memory, and kazoo's client of it as far as pylog.metadata.quorum.zookeeper knows
+that.
 
 Owns: nothing.
 Source: ZooKeeper's multi: the first operation that fails ends it, those before are rolled back.
@@ -18,8 +19,8 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KeeperState
 
-from pylog.metadata import zookeeper
-from pylog.metadata.zookeeper import ZooKeeper
+from pylog.metadata.quorum import zookeeper
+from pylog.metadata.quorum.zookeeper import ZooKeeper
 
 
 def pending(result):

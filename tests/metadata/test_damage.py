@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from pylog._native import batch
 from pylog.log.errors import StartError
-from pylog.metadata import snapshots
-from pylog.metadata.image import RESOURCE_TOPIC, MetadataError, apply
+from pylog.metadata.image import snapshot
+from pylog.metadata.image.image import RESOURCE_TOPIC, MetadataError, apply
 from pylog.protocol import messages, records
 from pylog.protocol.records import ProtocolError
+from tests.metadata.log.test_local_log import topic
 from tests.metadata.node import Node
-from tests.metadata.test_local import topic
 
 ID = bytes(15) + b"\x02"
 
@@ -30,7 +30,7 @@ def values():
         messages.PartitionChangeRecord(partition_id=1, topic_id=ID, isr=[1]),
         messages.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=1000),
     ]
-    return [snapshots.encoded(record) for record in made]
+    return [snapshot.encoded(record) for record in made]
 
 
 def damaged(dice, found):
@@ -137,7 +137,7 @@ def test_settings_that_nobody_knows_are_ignored(tmp_path):
     unknown = [messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name="t1",
                                      name=name, value=value)
                for name, value in (("of.a.later.version", "1"), ("retention.ms", "long"))]
-    node = start_on(tmp_path, values()[2:6] + [snapshots.encoded(record) for record in unknown])
+    node = start_on(tmp_path, values()[2:6] + [snapshot.encoded(record) for record in unknown])
     assert node.logs.get("t1", 2) is not None
     node.stop()
 

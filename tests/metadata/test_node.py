@@ -13,11 +13,11 @@ from pylog._native.log import DISK_NO_SYNC, CorruptLog, StorageError
 from pylog.log import partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
-from pylog.metadata.image import Image, apply
-from pylog.metadata.log import MetadataBatch
-from pylog.metadata.refusal import Refusal
-from pylog.metadata.store import Store, StoreError
+from pylog.metadata.image.image import Image, apply
+from pylog.metadata.image.state_store import Store, StoreError
+from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
 from tests.metadata.node import Node
 
 

@@ -7,10 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.metadata import quorum as quorum_module
-from pylog.metadata.keys import Get, Is, KeysError, Put, Unknown, Unreachable
-from pylog.metadata.log import Conflict
-from pylog.metadata.quorum import Batch, Holder, Quorum, QuorumLost, TooLong, Trimmed, View
+from pylog.metadata.log.metadata_log import Conflict
+from pylog.metadata.quorum import quorum_state as quorum_module
+from pylog.metadata.quorum.key_value import Get, Is, KeysError, Put, Unknown, Unreachable
+from pylog.metadata.quorum.quorum_state import (
+    Batch,
+    Holder,
+    Quorum,
+    QuorumLost,
+    TooLong,
+    Trimmed,
+    View,
+)
 from tests.metadata.memory_keys import MemoryKeys, memory_store
 
 TIMEOUT_S, TTL_S = 5.0, 30

@@ -7,10 +7,10 @@ import pytest
 from pylog._native.log import StorageError
 from pylog.config import Settings
 from pylog.log.partitions import Role
-from pylog.metadata import active_controller, decider
-from pylog.metadata.image import Image, apply
-from pylog.metadata.log import MetadataLog
-from pylog.metadata.tail import Tail
+from pylog.metadata.controller import active_controller, decision_queue
+from pylog.metadata.image.image import Image, apply
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.metadata_log import MetadataLog
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.memory import MemoryLog, NoLogs, metadata_of, publisher_of
@@ -202,7 +202,7 @@ class FullLog(MemoryLog):
 
 
 def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monkeypatch):
-    monkeypatch.setattr(decider, "RECORDS_PER_APPEND_MAX", 4)
+    monkeypatch.setattr(decision_queue, "RECORDS_PER_APPEND_MAX", 4)
 
     async def run():
         log = FullLog()
@@ -211,7 +211,7 @@ def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monk
         results = await controller.create_topics(request(*"abc", partitions=3))
         assert [int(result.error) for result in results] == [0, 0, 56]
         assert set(controller.image.topics) == set(controller.logs.topics) == {"a", "b"}
-        monkeypatch.setattr(decider, "RECORDS_PER_APPEND_MAX", 1)
+        monkeypatch.setattr(decision_queue, "RECORDS_PER_APPEND_MAX", 1)
         log.left = 1
         results = await controller.delete_topics([("a", bytes(16)), ("b", bytes(16))])
         assert [int(result.error) for result in results] == [0, 56]

@@ -10,11 +10,11 @@ from pylog.config import Settings
 from pylog.config.sealing import Sealer
 from pylog.log.errors import StartError
 from pylog.log.partitions import Role
-from pylog.metadata import brokers
-from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, Partition
-from pylog.metadata.local import LocalLog
+from pylog.metadata.controller import broker_registration
+from pylog.metadata.image.image import ACCESS_RULE, RESOURCE_BROKER, Image, Partition
+from pylog.metadata.image.state_store import StoreError
+from pylog.metadata.log.local_log import LocalLog
 from pylog.metadata.service import RECORDS_BETWEEN_IMAGES, MetadataService, local_roles
-from pylog.metadata.store import StoreError
 from pylog.protocol.errors import ErrorCode
 
 US = 1
@@ -278,7 +278,7 @@ def test_a_setting_that_another_secret_sealed_is_told_of_with_that(world, caplog
     (["x", "y"], True, True, False), (None, False, True, True), (None, True, False, True)])
 def test_cordons_are_told_once_the_image_has_them_or_cannot(
         world, monkeypatch, told, known, cordons, expected):
-    monkeypatch.setattr(brokers, "has_cordons", lambda image: cordons)
+    monkeypatch.setattr(broker_registration, "has_cordons", lambda image: cordons)
     world.service._identity = SimpleNamespace(directories={"/a": "x", "/b": "y"})
     world.service._settings = SimpleNamespace(cordoned_log_dirs=frozenset(("/a",)))
     assert world.service.cordoned == ["x"] and world.service.directories == ["x", "y"]

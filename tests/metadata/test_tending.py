@@ -9,15 +9,16 @@ import pytest
 
 from pylog._native.log import StorageError
 from pylog.config import Settings
-from pylog.metadata import controller, elections, verdicts
-from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import Image
-from pylog.metadata.log import NotController
-from pylog.metadata.tail import Tail
+from pylog.metadata.controller import liveness_probe
+from pylog.metadata.controller.active_controller import ActiveController
+from pylog.metadata.controller.partitions import elections, topics
+from pylog.metadata.image.image import Image
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.metadata_log import NotController
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
+from tests.metadata.controller.test_broker_control import heartbeat, registered
 from tests.metadata.memory import MemoryLog, NoLogs
-from tests.metadata.test_members import heartbeat, registered
 from tests.metadata.virtual import run
 
 SESSION_MS = 9000
@@ -30,7 +31,7 @@ class World(MemoryLog):
     def __init__(self, monkeypatch, gone=(), **settings):
         super().__init__()
         self.gone, self.judged, self.failure, self.tries = set(gone), [], None, 0
-        super().append([*controller.bootstrap(Image()), registered(2, 2), registered(3, 3)],
+        super().append([*topics.bootstrap(Image()), registered(2, 2), registered(3, 3)],
                        self.elect(3), 0)
         self.tail = Tail(Image())
         self.tail.replay(self.read(0))
@@ -38,7 +39,7 @@ class World(MemoryLog):
             self, self.tail, NoLogs(), Settings({"broker.session.timeout.ms": str(SESSION_MS), **{
                 name.replace("_", "."): value for name, value in settings.items()}}),
             random.Random(7), 1, "c")
-        monkeypatch.setattr(verdicts, "is_gone", self.is_gone)
+        monkeypatch.setattr(liveness_probe, "is_gone", self.is_gone)
 
     async def is_gone(self, endpoints, listener):
         assert listener == "PLAINTEXT"

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from pylog.config import Settings
-from pylog.metadata.image import Image, apply
-from pylog.metadata.keys import MemberState
+from pylog.metadata.image.image import Image, apply
+from pylog.metadata.quorum.key_value import MemberState
 from pylog.monitor import metrics, overview
 from pylog.monitor.cluster import ClusterFigures
 from pylog.protocol import messages

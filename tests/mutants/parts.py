@@ -58,8 +58,8 @@ PARTS = {
         ("tests/clients/test_groups*.py", "tests/api/test_*.py",
          "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
     "metadata": Part(
-        ("pylog/metadata/*.py",),
-        ("tests/metadata/test_*.py", "tests/api/test_*.py", "tests/server/test_publisher.py",
+        ("pylog/metadata/**/*.py",),
+        ("tests/metadata/**/test_*.py", "tests/api/test_*.py", "tests/server/test_publisher.py",
          "tests/log/test_directories.py"),
         ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
          "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",
@@ -68,7 +68,7 @@ PARTS = {
         ("pylog/log/*.py",),
         ("tests/log/test_*.py", "tests/durability/test_*.py", "tests/api/test_logdirs.py",
          "tests/api/test_effects.py", "tests/metadata/test_node.py"),
-        ("tests/metadata/test_*.py", "tests/wire/test_*.py")),
+        ("tests/metadata/**/test_*.py", "tests/wire/test_*.py")),
     "client": Part(
         ("pylog/client/*.py", "pylog/client/serialization/*.py"),
         ("tests/client/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),

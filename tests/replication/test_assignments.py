@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pylog.metadata.image import Partition, Topic
+from pylog.metadata.image.image import Partition, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.replication import assignments

@@ -1,6 +1,6 @@
 import asyncio
 
-from pylog.metadata.image import Broker, Image
+from pylog.metadata.image.image import Broker, Image
 from pylog.replication.departures import HOLD_S, LISTED_S, Departures
 
 

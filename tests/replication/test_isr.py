@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from pylog.metadata.image import Partition
+from pylog.metadata.image.image import Partition
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.isr import REFUSED_NS, Follower, Isr, Log, Proposal
 

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from pylog._native.log import LogDeleted
-from pylog.metadata.image import Broker, Image, Partition, Topic
+from pylog.metadata.image.image import Broker, Image, Partition, Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

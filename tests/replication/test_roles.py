@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.metadata.image import Partition, Topic
+from pylog.metadata.image.image import Partition, Topic
 from pylog.replication.roles import commands
 
 NODE, ID = 1, bytes(15) + b"\7"

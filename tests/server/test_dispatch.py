@@ -13,7 +13,7 @@ from pylog._native.reactor import Connected, Miss, RequestContext, Slow, Unknown
 from pylog._native.repeats import Repeat, Repeats
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
-from pylog.metadata.image import Image, Topic
+from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.config.client_quotas import CLIENT_ID, REQUEST_PERCENTAGE, ClientQuotas

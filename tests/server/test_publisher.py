@@ -10,10 +10,10 @@ import pytest
 from pylog.config import Settings
 from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.log.partitions import Role
-from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
-from pylog.metadata.log import MetadataBatch
-from pylog.metadata.tail import Tail
+from pylog.metadata.controller.active_controller import ActiveController
+from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.protocol import messages
 from tests.metadata.memory import (
     Followers,

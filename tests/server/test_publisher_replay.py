@@ -12,10 +12,10 @@ from pylog._native.iopool import IoPool
 from pylog.config import Settings
 from pylog.config.client_quotas import ClientQuotas
 from pylog.log.manager import LogManager
-from pylog.metadata.image import RESOURCE_BROKER, is_internal
-from pylog.metadata.log import MetadataBatch
+from pylog.metadata.image.image import RESOURCE_BROKER, is_internal
+from pylog.metadata.image.state_store import Store
+from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.metadata.service import MetadataService
-from pylog.metadata.store import Store
 from pylog.protocol import messages
 from pylog.server.publisher import Publisher
 from tests.metadata.memory import Followers, published

@@ -9,7 +9,7 @@ Source: Kafka's clients.
 import asyncio
 
 from pylog._native.log import LogError
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

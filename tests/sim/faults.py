@@ -5,7 +5,7 @@ Invariants: (1) a fault ends by itself, and at the latest with over().
 Source: none.
 """
 
-from pylog.metadata.refusal import Refusal
+from pylog.protocol.api_error import Refusal
 from tests.sim.loop import OWNER, Wrong
 from tests.sim.network import LATENCY_S
 

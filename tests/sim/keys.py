@@ -11,7 +11,7 @@ Source: etcd 3.
 import asyncio
 from collections import namedtuple
 
-from pylog.metadata.keys import (
+from pylog.metadata.quorum.key_value import (
     Absent, Answered, Delete, Get, Keys, MemberState, Put, Row, Unknown, Unreachable,
 )
 from tests.sim.loop import OWNER

@@ -3,7 +3,7 @@ network.
 
 Owns: a machine's clock, and the process that runs there.
 Invariants: (1) what is not native is pylog's own: the composition is that of pylog.broker.
-Source: pylog.broker, pylog.metadata.controller_member, pylog.metadata.member.
+Source: pylog.broker, pylog.metadata.controller_service, pylog.metadata.broker_service.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from pylog._native.log import Shortage
 from pylog.api.controller import ControllerApi, HereOrNowhere, guarded
 from pylog.api.metadata_log import MetadataLogApi, Observers
 from pylog.api.topics import TopicsApi
-from pylog.metadata.controller_member import ControllerMember
-from pylog.metadata.image import Image
-from pylog.metadata.member import MemberMetadata
-from pylog.metadata.quorum import Quorum, QuorumLost
+from pylog.metadata.broker_service import MemberMetadata
+from pylog.metadata.controller_service import ControllerMember
+from pylog.metadata.image.image import Image
+from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
 from pylog.peer.controllers import Controllers, voters_of
 from pylog.peer.dial import Dialled
 from pylog.replication.membership import Membership

@@ -8,13 +8,15 @@ must be in the log of each leader that is elected after it.
 import random
 from types import SimpleNamespace
 
-from pylog.metadata import brokers, elections, isr, reassignments
-from pylog.metadata.image import NO_LEADER
-from pylog.metadata.refusal import Refusal
+from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller.partitions import alter_partition as isr
+from pylog.metadata.controller.partitions import elections, reassignments
+from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode as E
-from tests.metadata.test_brokers import SESSION_NS, Cluster
-from tests.metadata.test_controller import decided
+from tests.metadata.controller.partitions.test_topics import decided
+from tests.metadata.controller.test_broker_registration import SESSION_NS, Cluster
 
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = 2

@@ -7,12 +7,14 @@ Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966
 
 from pylog.coordinator import transaction_service
 from pylog.coordinator.journal import Journal
-from pylog.metadata import decider, image, isr, members, snapshots
-from pylog.metadata.heartbeats import Heartbeats
-from pylog.metadata.keys import Unknown, Unreachable
-from pylog.metadata.partition_change import PartitionChange
-from pylog.metadata.quorum import Quorum, QuorumLost
-from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.controller import broker_control as members, decision_queue
+from pylog.metadata.controller.broker_heartbeats import Heartbeats
+from pylog.metadata.controller.partitions import alter_partition
+from pylog.metadata.controller.partitions.partition_change import PartitionChange
+from pylog.metadata.image import image, snapshot
+from pylog.metadata.quorum.key_value import Unknown, Unreachable
+from pylog.metadata.quorum.quorum_log import QuorumLog
+from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
 from pylog.protocol import messages
 from pylog.replication import leadership, membership, truncation
 from pylog.replication import isr as leader_isr
@@ -38,7 +40,7 @@ def high_watermark_below_the_minimum(patch):
 
 
 def fenced_brokers_join(patch):
-    patch.setattr(isr, "_may_join", lambda image, broker_id, epoch: True)
+    patch.setattr(alter_partition, "_may_join", lambda image, broker_id, epoch: True)
     patch.setattr(image.Image, "broker_is_active", lambda self, broker_id: (
         broker_id in self.brokers))
 
@@ -91,12 +93,12 @@ def elections_without_a_new_epoch(patch):
 
 
 def stale_proposals_are_accepted(patch):
-    fault = isr._fault
+    fault = alter_partition._fault
 
     def lenient(image, topic, wanted, members, broker_id):
         found = fault(image, topic, wanted, members, broker_id)
         return 0 if found == 95 else found
-    patch.setattr(isr, "_fault", lenient)
+    patch.setattr(alter_partition, "_fault", lenient)
 
 
 def an_unknown_append_is_taken_for_none(patch):
@@ -144,9 +146,9 @@ def the_copy_comes_before_the_quorum(patch):
 def decisions_overlap(patch):
     async def enter(self):
         return None
-    patch.setattr(decider._Turn, "__aenter__", enter)
-    patch.setattr(decider._Turn, "__aexit__", lambda self, *_: enter(self))
-    patch.setattr(decider._Turn, "locked", lambda self: True)
+    patch.setattr(decision_queue._Turn, "__aenter__", enter)
+    patch.setattr(decision_queue._Turn, "__aexit__", lambda self, *_: enter(self))
+    patch.setattr(decision_queue._Turn, "locked", lambda self: True)
 
 
 def torn_batches_are_kept(patch):
@@ -170,8 +172,8 @@ def a_replica_without_room_is_given_up(patch):
 
 
 def snapshots_forget_producer_ids(patch):
-    records_of = snapshots.records_of
-    patch.setattr(snapshots, "records_of", lambda image: [
+    records_of = snapshot.records_of
+    patch.setattr(snapshot, "records_of", lambda image: [
         record for record in records_of(image)
         if type(record) is not messages.ProducerIdsRecord])
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pylog.metadata import brokers, isr
-from pylog.metadata.partition_change import PartitionChange
+from pylog.metadata.controller import broker_registration as brokers
+from pylog.metadata.controller.partitions import alter_partition
+from pylog.metadata.controller.partitions.partition_change import PartitionChange
 from tests.sim.partitions import Wrong, run
 
 SEEDS = 30
@@ -25,16 +26,16 @@ def _any_replica(patch):
 
 
 def _fenced_too(patch):
-    patch.setattr(isr, "_may_join", lambda image, broker_id, epoch: True)
+    patch.setattr(alter_partition, "_may_join", lambda image, broker_id, epoch: True)
 
 
 def _stale_proposals(patch):
-    fault = isr._fault
+    fault = alter_partition._fault
 
     def lenient(image, topic, wanted, members, broker_id):
         found = fault(image, topic, wanted, members, broker_id)
         return 0 if found == 95 else found
-    patch.setattr(isr, "_fault", lenient)
+    patch.setattr(alter_partition, "_fault", lenient)
 
 
 def _moves_end_early(patch):

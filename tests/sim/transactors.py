@@ -11,7 +11,7 @@ import asyncio
 
 from pylog._native import batch
 from pylog.coordinator.internal_topic import partition_of
-from pylog.metadata.image import NO_LEADER
+from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

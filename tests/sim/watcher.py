@@ -12,10 +12,10 @@ Source: KIP-101, KIP-497, KIP-841, KIP-966, KIP-455.
 from collections import defaultdict
 
 from pylog._native import batch
-from pylog.metadata import snapshots
-from pylog.metadata.image import NO_LEADER, Image
-from pylog.metadata.log import MetadataBatch
-from pylog.metadata.tail import Tail
+from pylog.metadata.image import snapshot
+from pylog.metadata.image.image import NO_LEADER, Image
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.metadata_log import MetadataBatch
 from tests.sim.loop import Wrong
 from tests.sim.producers import Part
 
@@ -147,7 +147,7 @@ class Watcher:
                 raise Wrong(f"the metadata at {base} comes before that at {self._end}")
             return
         _, header = next(batch.walk(data))
-        records = snapshots.decoded(data, header)
+        records = snapshot.decoded(data, header)
         before = self.image
         self._end = base + len(records)
         self._tail.push(self._tail.fold(MetadataBatch(

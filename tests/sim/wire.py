@@ -13,7 +13,7 @@ from unittest import mock
 
 from pylog.coordinator import journal, markers, runtime, verification
 from pylog.log import partitions
-from pylog.metadata import image, snapshots
+from pylog.metadata.image import image, snapshot
 from pylog.peer.connection import Peer
 from pylog.replication import fetching
 from tests.sim import coordinators, fetchers
@@ -56,7 +56,7 @@ def _open_log(directory, topic, index, topic_id, config, known, *_):
 
 
 _decoded: dict = {}
-_real_decoded, _real_write = snapshots.decoded, snapshots.write
+_real_decoded, _real_write = snapshot.decoded, snapshot.write
 
 
 def _decoded_once(data, header):
@@ -86,8 +86,8 @@ def replaced(is_full):
     with mock.patch.multiple(Peer, call=_call, newest=_newest,
                              data_received=lambda self, answer: self._answered(answer)), \
             mock.patch.object(partitions, "open_log", _open_log), \
-            mock.patch.object(snapshots, "decoded", _decoded_once), \
-            mock.patch.object(snapshots, "write", write), \
+            mock.patch.object(snapshot, "decoded", _decoded_once), \
+            mock.patch.object(snapshot, "write", write), \
             mock.patch.object(fetching, "fetcher", fetchers), \
             mock.patch.object(runtime, "FlushWaits", coordinators.FlushWaits), \
             mock.patch.object(markers, "FlushWaits", coordinators.FlushWaits), \

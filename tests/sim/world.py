@@ -14,13 +14,15 @@ from types import SimpleNamespace
 from unittest import mock
 
 from pylog.config import Settings
-from pylog.metadata import controller, decider, quorum
-from pylog.metadata.controller_member import ControllerMember
-from pylog.metadata.eligible import ELR_FEATURE
-from pylog.metadata.image import NO_LEADER
-from pylog.metadata.observed import ObservedLog
-from pylog.metadata.quorum import Quorum
-from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.controller import decision_queue
+from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.quorum import quorum_state
+from pylog.metadata.controller_service import ControllerMember
+from pylog.metadata.controller.partitions.eligible_leader_replicas import ELR_FEATURE
+from pylog.metadata.image.image import NO_LEADER
+from pylog.metadata.log.replica_log import ObservedLog
+from pylog.metadata.quorum.quorum_state import Quorum
+from pylog.metadata.quorum.quorum_log import QuorumLog
 from pylog.protocol import messages
 from tests.sim import transactors, wire
 from tests.sim.faults import Faults
@@ -39,7 +41,7 @@ HEAL_SECONDS = 90.0
 FULL_SECONDS = 60.0
 QUIET_SECONDS = 4.0
 QUIET_MESSAGES_MAX = 120         # A second.
-BLOCKING = (Quorum, QuorumLog, ControllerMember, decider.Decider)
+BLOCKING = (Quorum, QuorumLog, ControllerMember, decision_queue.Decider)
 
 
 class World:
@@ -141,7 +143,7 @@ class World:
             for kind in (QuorumLog, ObservedLog):
                 stack.enter_context(mock.patch.object(
                     kind, "records_between_snapshots", self.records_between_snapshots))
-            stack.enter_context(mock.patch.object(quorum, "CHUNK_BYTES", 1024))
+            stack.enter_context(mock.patch.object(quorum_state, "CHUNK_BYTES", 1024))
             if not self.keeps_eligible:
                 stack.enter_context(mock.patch.object(
                     controller, "bootstrap_cluster", _without_eligible))

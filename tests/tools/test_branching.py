@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pylog.client.errors import NoBrokersError
-from pylog.metadata.branching import AT_OFFSET, SOURCE
+from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, SOURCE
 from tests.brokers import Brokerd
 from tests.tools.support import run
 from tests.wire import raw

@@ -1,0 +1,159 @@
+"""What a broker knows of a cluster whose controllers are other nodes.
+
+Owns: the copy of the metadata log, the task that follows the active controller.
+Invariants: (1) partitions are opened from an image that holds all that was committed when the start
+  asked; (2) the identity of the cluster is the controllers', never made up here; (3) nothing is led
+  before this run's registration is in force: until then the image's leader is the last run, whose
+  records a loss of power may have taken, and its epoch would have others at the same offsets.
+Source: KIP-631, KIP-595; Kafka's BrokerServer.
+"""
+
+import asyncio
+import logging
+
+from pylog import supervisor
+from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
+from pylog.log.errors import StartError
+from pylog.metadata import meta_properties as identity
+from pylog.metadata.image.image import MetadataError
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.fetcher import Observer
+from pylog.metadata.log.local_log import limits_of
+from pylog.metadata.log.replica_log import ObservedLog
+from pylog.metadata.service import MetadataService, local_roles
+from pylog.peer import securing
+from pylog.peer.connection import Peer
+from pylog.peer.controllers import Controllers, voters_of
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+
+ENDPOINT_CONTROLLERS = 2
+DESCRIBE_VERSION = 1
+ASK_AGAIN_S = 0.2
+
+log = logging.getLogger("pylog.metadata")
+
+
+class MemberMetadata(MetadataService):
+    """As MetadataService, with join() in the place of open(), and controllers that are elsewhere.
+    """
+
+    replicates = True
+    _log: ObservedLog
+
+    def __init__(self, settings, logs, node_id: int, now_ms):
+        super().__init__(settings, logs, node_id, now_ms)
+        self.credentials = securing.towards_controllers(settings, now_ms)
+        # Decisions are made elsewhere.
+        self.controller = None  # type: ignore[assignment]
+        self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
+        self._following: asyncio.Task | None = None
+
+    async def join(self) -> None:
+        """Formats or reads the log directories, follows the controllers until everything committed
+        is known, and opens the partitions. Raises StartError."""
+        wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                paths = [path for _, path in self._logs.disks.usable()]
+                new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
+                store, clean, known = self._open_directories(new_cluster_id)
+                observer = self._open_copy(store, clean, known)
+                self._following = asyncio.get_running_loop().create_task(
+                    supervisor.restarting("metadata observer", observer.run))
+                await observer.caught_up.wait()
+                await self._note_membership(self._log.last_epoch)
+        except TimeoutError:
+            raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
+                from None
+        # What follows is the publisher's. Keeps (1).
+        self.tail.begin()
+        try:
+            self._take_newest()
+            await in_thread(self._open_partitions, store, clean, known)
+        except (MetadataError, LogError) as error:
+            raise StartError(str(error)) from error
+
+    async def _note_membership(self, epoch: int) -> None:
+        """Stores in each directory that it belongs to this cluster. Raises StartError."""
+        found = identity.Membership(
+            self.cluster_id, self._node_id,
+            ",".join(self._settings["controller.quorum.voters"]), epoch)
+        for _, path in self._logs.disks.usable():
+            stored = identity.membership_of(path)
+            if stored == found:
+                continue
+            try:
+                await in_thread(identity.write_membership, path, found)
+            except OSError as error:
+                problem = f"{path}/{identity.MEMBERSHIP} cannot be written: {error}"
+                if stored is None or stored._replace(voters=found.voters, epoch=epoch) != found:
+                    raise StartError(problem) from error
+                # An older epoch is only less to show: a full disk must not prevent the start.
+                log.warning(problem)
+
+    def _take_newest(self) -> None:
+        super()._take_newest()
+        broker = self.tail.newest.brokers.get(self._node_id)
+        self._last_epoch = broker.epoch if broker is not None else None
+
+    def local_roles(self, topic) -> list:
+        # Keeps (3).
+        broker = self.tail.published.brokers.get(self._node_id)
+        may_lead = broker is not None and broker.epoch != self._last_epoch
+        return local_roles(topic, self._node_id, self.replicates, may_lead)
+
+    def _open_copy(self, store, clean: frozenset, known: dict) -> Observer:
+        try:
+            self._log = ObservedLog(
+                self._logs.directories[0],
+                known.pop(ObservedLog.KEY, None) if 0 in clean else None, self._now_ms,
+                **limits_of(self._settings))
+            self.tail = Tail(self._stored_image(store))
+            self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
+        except (MetadataError, LogError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        return Observer(
+            self._log, self.tail, self.controllers, node_id=self._node_id,
+            cluster_id=self.cluster_id, directory_id=self.directories[0],
+            settings=self._settings, credentials=self.credentials)
+
+    async def _ask_cluster(self) -> str:
+        """The cluster's id from any controller. Keeps (2)."""
+        while True:
+            asked = self.controllers.next()
+            try:
+                peer = await Peer.connect(
+                    asked.host, asked.port, f"broker-{self._node_id}",
+                    credentials=self.credentials)
+                try:
+                    answer = await peer.call(messages.DescribeClusterRequest(
+                        endpoint_type=ENDPOINT_CONTROLLERS), DESCRIBE_VERSION)
+                finally:
+                    peer.close()
+                if not answer.error_code and answer.cluster_id:
+                    return answer.cluster_id
+            except PeerError as error:
+                log.info("a controller does not answer", extra={"reason": str(error)})
+            self.controllers.failed(asked.id)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    @property
+    def _asked(self) -> str:
+        return ", ".join(f"{voter.host}:{voter.port}"
+                         for voter in self.controllers.voters.values())
+
+    def stand(self) -> asyncio.Task | None:
+        """What a controller does once its listeners answer, until leave(): a broker alone, nothing.
+        """
+        return None
+
+    def stir(self) -> None:
+        """Records were committed that this node waits for: an observer is told by itself."""
+
+    async def leave(self) -> None:
+        """Follows no more; before close()."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)

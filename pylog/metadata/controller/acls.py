@@ -1,0 +1,166 @@
+"""Decisions on access rules: CreateAcls, DeleteAcls to records; which rules a filter means.
+
+Owns: nothing; no clock, no disk.
+Invariants: (1) a rule is kept once, however often it is made; (2) each rule or filter of a request
+  is decided by itself; a rule that several filters mean goes once, and is an answer to each.
+Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.
+"""
+
+from collections import namedtuple
+
+from pylog.metadata.image.image import Image
+from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+from pylog.security import authorizer, identities
+from pylog.security.authorizer import Rule
+
+RULES_PER_FILTER_MAX = 10_000     # As Kafka's: more at once is refused.
+NAME_CHARACTERS_MAX = 32_767
+RULES_PER_STEP = 16
+
+Created = namedtuple("Created", ("error", "message"), defaults=(ErrorCode.NONE, None))
+Created.__doc__ = "What became of one rule of a request."
+Deleted = namedtuple("Deleted", ("rules", "error", "message"), defaults=(ErrorCode.NONE, None))
+Deleted.__doc__ = "What became of one filter: the rules that went."
+
+Filter = namedtuple("Filter", ("resource_type", "resource_name", "pattern_type", "principal",
+                               "host", "operation", "permission"))
+Filter.__doc__ = "What DescribeAcls and DeleteAcls look for; None and ANY: whatever it is."
+
+
+def create(image: Image, rules, random):
+    """rules: [Rule]. In steps (metadata.slices); returns (records, [Created])."""
+    added: set[Rule] = set()
+    records, results = [], []
+    for rule in rules:
+        yield
+        try:
+            _check(rule)
+        except Refusal as refusal:
+            results.append(Created(refusal.error, refusal.message))
+            continue
+        results.append(Created())
+        if rule not in image.rules and rule not in added:
+            # Keeps (1).
+            added.add(rule)
+            records.append(messages.AccessControlEntryRecord(
+                id=random.randbytes(16), resource_type=rule.resource_type,
+                resource_name=rule.resource_name, pattern_type=rule.pattern_type,
+                principal=rule.principal, host=rule.host, operation=rule.operation,
+                permission_type=rule.permission))
+    return records, results
+
+
+def delete(image: Image, filters):
+    """filters: [Filter]. In steps (metadata.slices); returns (records, [Deleted])."""
+    gone: dict[Rule, None] = {}
+    results = []
+    for wanted in filters:
+        try:
+            check_filter(wanted)
+            found = yield from _meant(image, wanted)
+            if len(found) > RULES_PER_FILTER_MAX:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Cannot remove more than "
+                              f"{RULES_PER_FILTER_MAX} acls in a single delete operation.")
+        except Refusal as refusal:
+            results.append(Deleted([], refusal.error, refusal.message))
+            continue
+        gone.update(dict.fromkeys(found))
+        results.append(Deleted(found))
+    # Keeps (2).
+    return [messages.RemoveAccessControlEntryRecord(id=id_)
+            for rule in gone for id_ in image.rules[rule]], results
+
+
+def found(image: Image, wanted: Filter):
+    """The rules that a filter means, those of a resource together, in steps (metadata.slices).
+    Raises Refusal."""
+    check_filter(wanted)
+    rules = yield from _meant(image, wanted)
+    return sorted(rules)
+
+
+def _meant(image: Image, wanted: Filter):
+    """[Rule], in steps. A filter that leaves nothing open is looked up."""
+    yield
+    exact = _exactly(wanted)
+    if exact is not None:
+        return [exact] if exact in image.rules else []
+    rules = []
+    for number, words in enumerate(image.rules):
+        if number % RULES_PER_STEP == RULES_PER_STEP - 1:
+            yield
+        rule = Rule._make(words)
+        if matches(wanted, rule):
+            rules.append(rule)
+    return rules
+
+
+def _exactly(wanted: Filter) -> Rule | None:
+    """The one rule that a filter can mean, None when there may be others."""
+    if wanted.pattern_type not in (authorizer.LITERAL, authorizer.PREFIXED) \
+            or None in (wanted.resource_name, wanted.principal, wanted.host) \
+            or authorizer.ANY in (wanted.resource_type, wanted.operation, wanted.permission):
+        return None
+    return Rule(wanted.resource_type, wanted.pattern_type, wanted.resource_name, wanted.principal,
+                wanted.host, wanted.operation, wanted.permission)
+
+
+def check_filter(wanted: Filter) -> None:
+    """Raises Refusal for words of a version that came later."""
+    unknown = authorizer.UNKNOWN
+    if unknown in (wanted.resource_type, wanted.pattern_type, wanted.operation,
+                   wanted.permission) or wanted.resource_type > authorizer.USER_RESOURCE \
+            or wanted.pattern_type > authorizer.PREFIXED \
+            or wanted.operation > authorizer.TWO_PHASE_COMMIT \
+            or wanted.permission > authorizer.ALLOW:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "The filter names what this version lacks")
+
+
+def matches(wanted: Filter, rule: Rule) -> bool:
+    return (wanted.resource_type in (authorizer.ANY, rule.resource_type)
+            and wanted.principal in (None, rule.principal)
+            and wanted.host in (None, rule.host)
+            and wanted.operation in (authorizer.ANY, rule.operation)
+            and wanted.permission in (authorizer.ANY, rule.permission)
+            and _matches_name(wanted, rule))
+
+
+def _matches_name(wanted: Filter, rule: Rule) -> bool:
+    name, pattern = wanted.resource_name, wanted.pattern_type
+    if pattern not in (authorizer.ANY, authorizer.MATCH, rule.pattern_type):
+        return False
+    if name is None:
+        return True
+    if pattern != authorizer.MATCH:
+        return name == rule.resource_name
+    if rule.pattern_type == authorizer.LITERAL:
+        return rule.resource_name in (name, authorizer.EVERYTHING)
+    return name.startswith(rule.resource_name)
+
+
+def _check(rule: Rule) -> None:
+    refused = None
+    if not authorizer.TOPIC <= rule.resource_type <= authorizer.USER_RESOURCE:
+        refused = "Invalid resourceType"
+    elif rule.pattern_type not in (authorizer.LITERAL, authorizer.PREFIXED):
+        refused = "Invalid patternType"
+    elif not authorizer.ALL <= rule.operation <= authorizer.TWO_PHASE_COMMIT:
+        refused = "Invalid operation"
+    elif rule.permission not in (authorizer.DENY, authorizer.ALLOW):
+        refused = "Invalid permissionType"
+    elif not rule.resource_name or len(rule.resource_name) > NAME_CHARACTERS_MAX:
+        refused = "Resource name should not be empty"
+    elif rule.resource_type == authorizer.CLUSTER \
+            and rule.resource_name not in (authorizer.CLUSTER_NAME, authorizer.EVERYTHING):
+        refused = "The only valid name for the CLUSTER resource is kafka-cluster"
+    elif identities.parse(rule.principal) is None:
+        refused = f"Could not parse principal from `{rule.principal}` (no colon is present " \
+                  "separating the principal type from the principal name)"
+    elif "/" in rule.host:
+        # The authorizer compares single addresses, so such a rule would never match.
+        refused = f"Host `{rule.host}` is a subnet. Only single addresses and `*` are supported; " \
+                  "create one ACL for each address"
+    if refused is not None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, refused)

@@ -1,0 +1,346 @@
+"""The active controller: decides on the newest image and appends; effects are the publisher's.
+
+Owns: this broker's block of producer ids.
+Invariants: (1) a request is answered after its records have had their effects on this broker;
+  nothing else hangs on the request; (2) a producer id is given out once; (3) what is decided from
+  the state of this broker too, its settings or its disks, is decided after that state is the
+  newest image's.
+Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
+"""
+
+import logging
+
+from pylog._native.log import LogError
+from pylog.eventloop.slices import in_slices
+from pylog.eventloop.threads import in_thread
+from pylog.metadata.controller import (
+    broker_registration as brokers, client_quotas as quotas, configs, features,
+)
+from pylog.metadata.controller.broker_control import Members
+from pylog.metadata.controller.decision_queue import after
+from pylog.metadata.controller.partitions import (
+    elections, partitions, reassignments, topic_branches as branching, topics as controller,
+)
+from pylog.metadata.controller.partitions.partition_change import Rules
+from pylog.metadata.image.image import RESOURCE_BROKER
+from pylog.metadata.image.state_store import StoreError
+from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+log = logging.getLogger("pylog.metadata")
+
+
+class ActiveController(Members):
+    """This node as the controller. metadata_log: where it appends; tail: what it decides on; logs:
+    this node's own partitions, of which branches are prepared and failed directories are known."""
+
+    def __init__(self, metadata_log, tail, logs, settings, random, node_id: int, cluster_id=None):
+        super().__init__(metadata_log, tail, settings, random, node_id, cluster_id)
+        self._logs = logs
+        self._producer_ids = controller.ProducerIds(0, 0)
+
+    # ---- before requests are served; these block ------------------------------------------------
+
+    def take_office(self, clean: bool, first=()) -> None:
+        """Becomes the controller of the log that the tail has followed to its end.
+
+        clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
+        """
+        self._take_office(self._log.elect(self._node_id))
+        records = self._first_records()
+        if "broker" in self._settings["process.roles"]:
+            if not self._settings.controller_listeners:
+                records += controller.left_alone(self._image, self._node_id)
+            records += controller.lead_again(
+                after(self._image, records), self._node_id, clean)
+        elif self._image.offset == -1:
+            records += [*controller.bootstrap_cluster(self._settings), *first]
+        records += configs.sealed_anew(self._image, self._settings)
+        self._commit_now(records)
+
+    def _first_records(self) -> list:
+        return [messages.AbortTransactionRecord(reason="a new controller")] \
+            if self._tail.in_transaction else []
+
+    async def begin(self, epoch: int, first=(), heard=None) -> None:
+        """Becomes the controller of `epoch`, of a cluster of several controllers. first: records
+        that a new cluster begins with. heard: as for tend(). Raises LogError's kinds."""
+        self._take_office(epoch)
+        async with self._deciding:
+            image = self._image
+            records = self._first_records()
+            if image.offset == -1:
+                records += [*controller.bootstrap_cluster(self._settings), *first]
+            records += configs.sealed_anew(image, self._settings)
+            await self._commit(records)
+        self.tend(heard)
+
+    def register(self, endpoints, directories, cordoned=(), first=()) -> None:
+        """Makes this broker one that leads partitions.
+
+        endpoints: [(listener, host, port, security protocol's number)]. directories, cordoned: the
+        log directories' ids, and of those that get no new partitions. first: records that a new
+        cluster begins with. Raises LogError's kinds.
+        """
+        self._heartbeats.local_id = self._node_id
+        if first and self._image.offset != -1:
+            log.warning("the cluster is there already: first credentials are not taken")
+        self._commit_now(self._registration(endpoints, directories, cordoned, first))
+
+    def leave_offline_now(self, offline) -> None:
+        """leave_offline() of a start. Raises LogError's kinds."""
+        self._commit_now(elections.leave_offline(self._image, self._node_id, offline))
+
+    def _registration(self, endpoints, directories, cordoned, first=()) -> list:
+        image = self._image
+        records = [*controller.bootstrap(image), *first] if image.offset == -1 else []
+        records += controller.register_broker(
+            after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
+            directories, self._random)
+        records += controller.unfence_broker(after(image, records), self._node_id)
+        # What never was cordoned need not be written.
+        return records + (brokers.cordoned(after(image, records), self._node_id, cordoned)
+                          if cordoned else [])
+
+    # ---- decisions ------------------------------------------------------------------------------
+
+    async def register_again(self, endpoints, directories, cordoned=()) -> None:
+        """Registers listeners that came or went; does not wait for effects."""
+        await self._changed_itself(
+            lambda: self._registration(endpoints, directories, cordoned))
+
+    async def cordon(self, directories) -> None:
+        """Writes which directories get no new partitions; does not wait for effects."""
+        await self._changed_itself(
+            lambda: brokers.cordoned(self._image, self._node_id, directories))
+
+    async def _changed_itself(self, decide) -> None:
+        """Commits what this broker has to say of itself, in its turn: decide() gives records. No
+        caller sees the result."""
+        try:
+            async with self._deciding:
+                await self._commit(decide())
+        except LogError as error:
+            log.error("this broker cannot be registered", extra={"reason": str(error)})
+        except Exception:
+            log.exception("this broker cannot be registered")
+
+    async def create_topics(self, request, mutations=None) -> list:
+        """Decides a CreateTopicsRequest. Returns TopicResults.
+
+        mutations: as for controller.create_topics.
+        """
+        async with self._deciding:
+            request, branches, refused = branching.taken(self._image, request)
+            records, results = await in_slices(controller.create_topics(
+                self._image, request, self._settings, self._random, mutations))
+            if branches and records:
+                branching.with_epochs(self._image, records, results, branches)
+                # A source that was created just now has its logs when that is in force.
+                await self._caught_up()
+                results = await in_thread(self._prepare_branches, results, branches)
+                records = branching.without(
+                    records, [result for result in results if result.error != ErrorCode.NONE])
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.topic_id in self._image.topics_by_id))
+                for result in results:
+                    if result.error != ErrorCode.NONE:
+                        await in_thread(self._logs.discard_branch, result.topic_id)
+            offset = self._image.offset
+        await self._tail.wait(offset)
+        return results + refused
+
+    async def _committed(self, records: list, results: list, refused=None) -> tuple:
+        """Commits. Returns (the results, refused when that failed; the offset to wait for, once the
+        lock is free)."""
+        failure = await self._tried(records)
+        if failure is not None:
+            results = (refused or _refused)(results, failure)
+        return results, self._image.offset
+
+    def _prepare_branches(self, results: list, branches: dict) -> list:
+        """The results, with an error where the links cannot be made. Blocks."""
+        prepared = []
+        for result in results:
+            if result.error == ErrorCode.NONE and result.name in branches:
+                try:
+                    self._logs.prepare_branch(
+                        result.name, result.topic_id, *branches[result.name], result.configs)
+                except (LogError, StoreError, OSError) as error:
+                    log.error("a branch could not be made", extra={
+                        "topic": result.name, "reason": str(error)})
+                    result = result._replace(
+                        error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"no branch: {error}")
+            prepared.append(result)
+        return prepared
+
+    async def delete_topics(self, topics, mutations=None) -> list:
+        """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
+        async with self._deciding:
+            records, results = await in_slices(controller.delete_topics(
+                self._image, topics, self._settings, mutations))
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.name not in self._image.topics))
+            offset = self._image.offset
+        await self._tail.wait(offset)
+        return results
+
+    async def alter_configs(self, request, incremental: bool) -> list:
+        """Decides an (Incremental)AlterConfigsRequest.
+
+        Returns configs.Altered by resource, None for a logger.
+        """
+        async with self._deciding:
+            if any(resource.resource_type == RESOURCE_BROKER for resource in request.resources):
+                await self._caught_up()
+            records, results = await in_slices(configs.alter(
+                self._image, request.resources, self._settings, self._node_id, incremental))
+            if request.validate_only or not records:
+                return results
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
+
+    async def create_partitions(self, request, mutations=None) -> list:
+        """Decides a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
+        async with self._deciding:
+            records, results = await in_slices(partitions.create_partitions(
+                self._image, request.topics, self._random, mutations))
+            if request.validate_only:
+                return results
+            results, offset = await self._committed(records, results, _refused_topics)
+        await self._tail.wait(offset)
+        return results
+
+    async def elect_leaders(self, election: int, topics) -> list:
+        """Elects leaders; arguments and results as elections.elect_leaders."""
+        async with self._deciding:
+            await self._caught_up()
+            lost = {(self._node_id, *partition) for partition in self._logs.offline}
+            records, results = await in_slices(elections.elect_leaders(
+                Rules(self._image, self._settings, lost), election, topics))
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
+
+    async def alter_reassignments(self, request) -> list:
+        """Decides an AlterPartitionReassignmentsRequest; results as reassignments.alter."""
+        async with self._deciding:
+            records, results = reassignments.alter(
+                self._rules(), request.topics, request.allow_replication_factor_change)
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
+
+    async def leave_offline(self, offline) -> bool:
+        """Gives up leadership where the log directory failed: [(topic name, partition index)].
+
+        False when the log could not be written: to be asked again.
+        """
+        async with self._deciding:
+            # A topic that was made again meanwhile has nothing there.
+            await self._caught_up()
+            records = elections.leave_offline(self._image, self._node_id, [
+                partition for partition in offline if self._logs.is_offline(*partition)])
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                log.error("partitions keep a leader without a disk", extra={"reason": str(error)})
+                return False
+        await self._tail.wait(offset)
+        return True
+
+    async def alter_client_quotas(self, request, hosts) -> list:
+        """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""
+        async with self._deciding:
+            records, results = quotas.alter(self._image, request.entries, hosts)
+            if request.validate_only:
+                return results
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
+
+    async def alter_scram_credentials(self, deletions, upsertions) -> list:
+        """Decides an AlterUserScramCredentialsRequest; results as credentials.alter."""
+        # Imported here, as acls below: few brokers decide these.
+        from pylog.metadata.controller import scram_credentials
+
+        return await self._secured(scram_credentials.alter, deletions, upsertions)
+
+    async def create_acls(self, rules) -> list:
+        """Adds access rules; arguments and results as acls.create."""
+        from pylog.metadata.controller import acls
+
+        return await self._sliced(acls.create, rules, self._random)
+
+    async def delete_acls(self, filters) -> list:
+        """Removes access rules; arguments and results as acls.delete."""
+        from pylog.metadata.controller import acls
+
+        return await self._sliced(acls.delete, filters)
+
+    async def change_tokens(self, decide, *args) -> list:
+        """A decision of metadata.tokens; its results."""
+        return await self._secured(decide, *args)
+
+    async def _sliced(self, decide, *args) -> list:
+        async with self._deciding:
+            records, results = await in_slices(decide(self._image, *args))
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
+
+    async def _secured(self, decide, *args) -> list:
+        async with self._deciding:
+            records, results = decide(self._image, *args)
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
+
+    async def update_features(self, updates, validate_only: bool) -> None:
+        """Raises refusal.Refusal when one of the features cannot have its level."""
+        async with self._deciding:
+            records = features.update(
+                self._image, updates, self._settings, self._node_id)
+            if validate_only:
+                return
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                raise Refusal(error.code, str(error)) from None
+        await self._tail.wait(offset)
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer had before (2). Raises LogError's kinds."""
+        while not self._producer_ids.count:
+            async with self._deciding:
+                if not self._producer_ids.count:
+                    records, block = controller.allocate_producer_ids(self._image, self._node_id)
+                    await self._tail.wait(await self._commit(records))
+                    self._producer_ids = block
+        first, count = self._producer_ids
+        self._producer_ids = controller.ProducerIds(first + 1, count - 1)
+        return first
+
+
+def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
+    """The results when their records could not be appended; None stays, and what is done."""
+    return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
+            else result._replace(error=ErrorCode.of(error.code),
+                                 message="the metadata log could not be written")
+            for result in results]
+
+
+def _refused_topics(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, Outcome)]."""
+    return [(name, *_refused([outcome], error)) for name, outcome in results]
+
+
+def _refused_partitions(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, [(index, Outcome)])]."""
+    return [(name, _refused_topics(outcomes, error)) for name, outcomes in results]

@@ -1,0 +1,274 @@
+"""Brokers come, live and go: registration, heartbeats, fencing, controlled shutdown.
+
+Owns: nothing; the time is passed in.
+Invariants: (1) a broker's epoch is the offset of its registration; requests under another are
+  refused; (2) a broker is unfenced once it has seen its registration; (3) while one process lives,
+  no other takes its broker id; (4) every finalized feature is one that a new broker can serve; (5)
+  what leaves the ISRs and the record that says why go together.
+Source: KIP-631, KIP-841, KIP-858, KIP-966; Kafka's ClusterControlManager and
+  ReplicationControlManager; error codes and the order of checks as Kafka 4.3's.
+"""
+
+from collections import namedtuple
+
+from pylog.metadata.controller.broker_heartbeats import Heartbeats
+from pylog.metadata.controller.partitions import elections
+from pylog.metadata.controller.partitions.partition_change import Rules
+from pylog.metadata.image.image import Image
+from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+METADATA_VERSION = "metadata.version"
+# Kafka keeps its level in the quorum's own log, and its brokers need not name it.
+QUORUM_FEATURE = "kraft.version"
+OLDEST_REGISTRATION = 2     # Before it a broker names no log directories.
+CORDONING = 30              # The metadata.version from which brokers say what is cordoned.
+FENCE, UNFENCE = 1, -1
+
+State = namedtuple("State", ("is_fenced", "is_stopping", "may_stop"))
+State.__doc__ = "What a heartbeat is answered: is the broker fenced, and may its process end?"
+
+
+def check_epoch(image: Image, broker_id: int, broker_epoch: int) -> None:
+    """Keeps (1). Raises Refusal."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise Refusal(ErrorCode.STALE_BROKER_EPOCH,
+                      f"No broker registration found for broker id {broker_id}")
+    if broker.epoch != broker_epoch:
+        raise Refusal(ErrorCode.STALE_BROKER_EPOCH,
+                      f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}")
+
+
+# ---- registration -------------------------------------------------------------------------------
+
+
+def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now_ns: int):
+    """Decides a BrokerRegistrationRequest, in steps. Returns (records, the broker's epoch).
+
+    Raises Refusal: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION,
+    UNSUPPORTED_VERSION.
+    """
+    image = rules.image
+    if request.cluster_id != cluster_id:
+        raise Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID,
+                      f"Expected cluster ID {cluster_id}, but got cluster ID {request.cluster_id}")
+    before = image.brokers.get(request.broker_id)
+    is_same = before is not None and before.incarnation_id == bytes(request.incarnation_id)
+    if before is not None and not is_same and heartbeats.is_alive(before.id, now_ns):
+        # Keeps (3).
+        raise Refusal(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently "
+            "restarted this should self-resolve once the heartbeat manager expires the broker's "
+            "session.")
+    if request.is_migrating_zk_broker:
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED,
+                      "Controller does not support registering ZK brokers.")
+    _check_directories(image, request)
+    _check_features(image, request)
+    records: list = []
+    if not is_same:
+        # Also of one that was unregistered: it is in no ISR any more, but may be eligible.
+        records = yield from _restarted(
+            rules, request.broker_id, before is not None
+            and request.previous_broker_epoch == before.epoch)
+    amended = before if is_same else None
+    epoch = image.offset + 1 if amended is None else amended.epoch
+    records.append(_registration(request, epoch, amended))
+    return records, epoch
+
+
+def _check_directories(image: Image, request) -> None:
+    found = [bytes(directory) for directory in request.log_dirs]
+    if not found:
+        raise Refusal(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
+    if len(set(found)) < len(found):
+        raise Refusal(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    for broker in image.brokers.values():
+        if broker.id != request.broker_id:
+            for directory in found:
+                if directory in broker.directories:
+                    raise Refusal(ErrorCode.INVALID_REGISTRATION,
+                                  f"Broker {broker.id} is already registered with directory "
+                                  f"{directory.hex()}")
+    for directory in found:
+        if directory < (100).to_bytes(16, "big"):
+            raise Refusal(ErrorCode.INVALID_REGISTRATION,
+                          f"Reserved directory ID in request: {directory.hex()}")
+
+
+def _check_features(image: Image, request) -> None:
+    """Keeps (4)."""
+    ranges = {feature.name: (feature.min_supported_version, feature.max_supported_version)
+              for feature in request.features}
+    if METADATA_VERSION not in ranges:
+        raise Refusal(ErrorCode.INVALID_REGISTRATION,
+                      "Request features do not contain 'metadata.version'")
+    for name, level in image.features.items():
+        low, high = ranges.get(name, (0, 0))
+        if not low <= level <= high and not (name == QUORUM_FEATURE and name not in ranges):
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version "
+                f"{level} of {name}. The broker wants a version between {low} and {high}, "
+                "inclusive.")
+
+
+def _restarted(rules: Rules, broker_id: int, is_clean: bool):
+    """What another process under a broker's id makes of its partitions."""
+    image = rules.image
+    if not rules.keeps_eligible or is_clean:
+        return (yield from elections.moved(
+            rules, elections.in_sync_on(image, broker_id), leaving=broker_id))
+    # It did not stop cleanly: records that it had acknowledged may be gone.
+    records = yield from elections.moved(
+        rules, elections.in_sync_on(image, broker_id), crashed=broker_id)
+    return records + (yield from elections.moved(
+        rules, elections.eligible_on(image, broker_id), crashed=broker_id))
+
+
+def _registration(request, epoch: int, amended):
+    new = messages.RegisterBrokerRecord
+    return new(
+        broker_id=request.broker_id, incarnation_id=request.incarnation_id, broker_epoch=epoch,
+        end_points=[new.BrokerEndpoint(
+            name=listener.name, host=listener.host, port=listener.port,
+            security_protocol=listener.security_protocol) for listener in request.listeners],
+        features=[new.BrokerFeature(
+            name=feature.name, min_supported_version=feature.min_supported_version,
+            max_supported_version=feature.max_supported_version) for feature in request.features],
+        rack=request.rack, log_dirs=sorted(request.log_dirs),
+        fenced=amended is None or amended.fenced,
+        in_controlled_shutdown=amended is not None and amended.in_controlled_shutdown)
+
+
+# ---- heartbeats ---------------------------------------------------------------------------------
+
+
+def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
+    """Whether a heartbeat changes what the cluster knows of its broker. Raises Refusal."""
+    check_epoch(image, request.broker_id, request.broker_epoch)
+    broker = image.brokers[request.broker_id]
+    if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request) \
+            or cordoned(image, broker.id, request.cordoned_log_dirs):
+        return True
+    if broker.fenced:
+        return not request.want_fence and heartbeats.is_caught_up(
+            broker.id, request.current_metadata_offset)
+    return request.want_fence
+
+
+def beat(rules: Rules, heartbeats: Heartbeats, request):
+    """Decides a BrokerHeartbeatRequest, in steps. Returns (records, State); raises Refusal."""
+    image, broker_id = rules.image, request.broker_id
+    check_epoch(image, broker_id, request.broker_epoch)
+    broker, records = image.brokers[broker_id], []
+    if broker.fenced:
+        if request.want_shut_down:
+            state = State(True, False, True)
+        elif not request.want_fence and heartbeats.is_caught_up(
+                broker_id, request.current_metadata_offset):
+            records, state = (yield from unfenced(rules, broker_id)), State(False, False, False)
+        else:
+            state = State(True, False, False)
+    elif request.want_fence or request.want_shut_down or heartbeats.is_stopping(broker_id):
+        records, state = yield from _leaving(rules, heartbeats, broker, request)
+    else:
+        state = State(False, False, False)
+    offline = _offline(broker, request)
+    if offline:
+        records = records + (yield from _without_directories(rules, broker, offline))
+    return records + cordoned(image, broker_id, request.cordoned_log_dirs), state
+
+
+def _leaving(rules, heartbeats, broker, request):
+    broker_id, image = broker.id, rules.image
+    leads = elections.leads_any(image, broker_id)
+    if heartbeats.is_stopping(broker_id):
+        # Whatever it wants now.
+        if leads or not heartbeats.may_stop(image, broker_id):
+            return [], State(False, True, False)
+        return (yield from fenced(rules, broker_id)), State(True, False, True)
+    if request.want_fence or not leads:
+        return (yield from fenced(rules, broker_id)), State(True, False, request.want_shut_down)
+    # Keeps (5).
+    records = [] if broker.in_controlled_shutdown else [_change(broker, in_controlled_shutdown=1)]
+    records += yield from elections.moved(
+        rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
+    return records, State(False, True, False)
+
+
+def unfenced(rules: Rules, broker_id: int):
+    """Records that let a broker lead, and have it lead what nobody leads; in steps."""
+    records = [_change(rules.image.brokers[broker_id], fenced=UNFENCE)]
+    return records + (yield from elections.moved(
+        rules, elections.without_leader(rules.image), coming=broker_id))
+
+
+def fenced(rules: Rules, broker_id: int):
+    """Records that take leadership and ISRs from a broker, in steps. Keeps (5)."""
+    records = yield from elections.moved(
+        rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)
+    records.append(_change(rules.image.brokers[broker_id], fenced=FENCE))
+    return records
+
+
+def _change(broker, **fields):
+    return messages.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, **fields)
+
+
+def unregistered(rules: Rules, broker_id: int):
+    """Records that remove a broker, in steps. Raises Refusal."""
+    broker = rules.image.brokers.get(broker_id)
+    if broker is None:
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED,
+                      f"Broker ID {broker_id} is not currently registered")
+    records = yield from elections.moved(
+        rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)
+    records += yield from elections.moved(
+        rules, elections.eligible_on(rules.image, broker_id), leaving=broker_id)
+    records.append(messages.UnregisterBrokerRecord(
+        broker_id=broker_id, broker_epoch=broker.epoch))
+    return records
+
+
+# ---- directories that failed, or are cordoned ---------------------------------------------------
+
+
+def _offline(broker, request) -> list:
+    offline = {bytes(directory) for directory in request.offline_log_dirs}
+    return [directory for directory in broker.directories if directory in offline]
+
+
+def has_cordons(image: Image) -> bool:
+    """Whether the cluster's features have cordoned directories."""
+    return image.features.get(METADATA_VERSION, 0) >= CORDONING
+
+
+def cordoned(image: Image, broker_id: int, directories) -> list:
+    """The record of which directories of a broker get no new replicas; none when that is known, or
+    the cluster's features have no cordons. directories: ids; None: the broker does not say."""
+    broker = image.brokers[broker_id]
+    if directories is None or not has_cordons(image):
+        return []
+    if broker.cordoned is not None and {*map(bytes, directories)} == {*broker.cordoned}:
+        return []
+    return [_change(broker, cordoned_log_dirs=list(directories))]
+
+
+def _without_directories(rules: Rules, broker, offline: list):
+    def on_them():
+        for topic in rules.image.topics.values():
+            yield None
+            for index, state in enumerate(topic.partitions):
+                if broker.id in state.isr and len(state.directories) == len(state.replicas) and (
+                        state.directories[state.replicas.index(broker.id)] in offline):
+                    yield topic, index
+
+    records = yield from elections.moved(rules, on_them(), leaving=broker.id)
+    records.append(_change(broker, log_dirs=[
+        directory for directory in broker.directories if directory not in offline]))
+    return records

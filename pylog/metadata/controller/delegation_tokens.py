@@ -1,0 +1,92 @@
+"""Decisions on delegation tokens: their making, renewal and end.
+
+Owns: nothing; the time is passed in.
+Invariants: (1) a token ends with its life at the latest, however often it is renewed; (2) only its
+  owner and its renewers change it, who prove that they have it.
+Source: KIP-48, KIP-900; error codes and their order as Kafka 4.3's DelegationTokenControlManager.
+"""
+
+import hmac
+from collections import namedtuple
+
+from pylog.metadata.image.image import DELEGATION_TOKEN, Image
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.security.delegation import proof
+from pylog.security.identities import USER
+
+REMOVED_MAX = 1000      # Of one decision; the others go with the next.
+
+Limits = namedtuple("Limits", ("secret", "life_ms", "renewal_ms"))
+Limits.__doc__ = "secret: None where tokens are off."
+Decided = namedtuple("Decided", ("record", "error", "message"), defaults=(ErrorCode.NONE, None))
+Decided.__doc__ = "record: the token as it is then, None when there is none."
+
+
+def of(image: Image) -> list:
+    """The DelegationTokenRecords of an image."""
+    return [record for key, record in image.security.items() if key[0] == DELEGATION_TOKEN]
+
+
+def create(image: Image, limits: Limits, token_id: str, owner: str, requester: str, renewers,
+           life_ms: int, now_ms: int):
+    """owner, requester: `kind:name`. renewers: [(kind, name)]. Returns (records, [Decided])."""
+    if limits.secret is None:
+        return [], [Decided(None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)]
+    if any(kind != USER for kind, _ in renewers):
+        return [], [Decided(None, ErrorCode.INVALID_PRINCIPAL_TYPE)]
+    longest_ms = now_ms + (min(limits.life_ms, life_ms) if life_ms > 0 else limits.life_ms)
+    record = messages.DelegationTokenRecord(
+        owner=owner, requester=requester, renewers=[f"{kind}:{name}" for kind, name in renewers],
+        issue_timestamp=now_ms, max_timestamp=longest_ms,
+        expiration_timestamp=min(longest_ms, now_ms + limits.renewal_ms), token_id=token_id)
+    return [record], [Decided(record)]
+
+
+def renew(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
+    """Returns (records, [Decided])."""
+    record, error = _found(image, limits, shown, who, now_ms)
+    if record is None:
+        return [], [Decided(None, error)]
+    wanted_ms = min(limits.renewal_ms, period_ms) if period_ms > 0 else limits.renewal_ms
+    return _until(record, now_ms + wanted_ms)
+
+
+def expire(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
+    """A negative period removes the token. Returns (records, [Decided])."""
+    record, error = _found(image, limits, shown, who, now_ms)
+    if record is None:
+        return [], [Decided(None, error)]
+    if period_ms < 0:
+        return [messages.RemoveDelegationTokenRecord(token_id=record.token_id)], [Decided(None)]
+    return _until(record, now_ms + period_ms)
+
+
+def expired(image: Image, now_ms: int):
+    """Takes out tokens whose time is over. Returns (records, [])."""
+    over = [record for record in of(image) if record.expiration_timestamp < now_ms]
+    return [messages.RemoveDelegationTokenRecord(token_id=record.token_id)
+            for record in over[:REMOVED_MAX]], []
+
+
+def _until(record, end_ms: int):
+    # Keeps (1).
+    new = messages.DelegationTokenRecord(
+        owner=record.owner, requester=record.requester, renewers=record.renewers,
+        issue_timestamp=record.issue_timestamp, max_timestamp=record.max_timestamp,
+        expiration_timestamp=min(record.max_timestamp, end_ms), token_id=record.token_id)
+    return [new], [Decided(new)]
+
+
+def _found(image: Image, limits: Limits, shown: bytes, who: str, now_ms: int) -> tuple:
+    """(the record that `shown` proves, an error). Keeps (2)."""
+    if limits.secret is None:
+        return None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    for record in of(image):
+        if hmac.compare_digest(proof(limits.secret, record.token_id), shown):
+            if record.expiration_timestamp < now_ms:
+                return None, ErrorCode.DELEGATION_TOKEN_EXPIRED
+            if who not in (record.owner, *record.renewers):
+                return None, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+            return record, ErrorCode.NONE
+    return None, ErrorCode.DELEGATION_TOKEN_NOT_FOUND

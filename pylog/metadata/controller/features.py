@@ -1,0 +1,65 @@
+"""Decisions on the cluster's feature levels: UpdateFeatures.
+
+Owns: nothing.
+Invariants: (1) a level is one that this version and every broker can serve; (2) records of one
+  request go together.
+Source: KIP-584, KIP-778; error codes as Kafka 4.3's.
+"""
+
+from pylog.metadata.controller.partitions import eligible_leader_replicas, topics
+from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+METADATA_VERSION = "metadata.version"
+
+
+def update(image, updates, settings, node_id: int) -> list:
+    """The records of UpdateFeaturesRequest.feature_updates; raises Refusal for all of them."""
+    records = []
+    for wanted in updates:
+        level = wanted.max_version_level
+        fault = _fault(image, wanted.feature, level, wanted.upgrade_type, node_id)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_UPDATE_VERSION,
+                          "The update failed for all features since the following feature "
+                          f"had an error: Invalid update version {level} for feature "
+                          f"{wanted.feature}. {fault}")
+        records.append(messages.FeatureLevelRecord(name=wanted.feature, feature_level=level))
+        if wanted.feature == eligible_leader_replicas.ELR_FEATURE and level > 0:
+            records += eligible_leader_replicas.one_minimum(image, settings)
+    return records
+
+
+def _ranges(image, name: str, node_id: int):
+    """Yields (who, its lowest, its highest level); who does not name the feature has 0 alone."""
+    yield f"Local controller {node_id}", *topics.CLUSTER_FEATURES.get(name, (0, 0))
+    for broker in image.brokers.values():
+        low, high = next(((low, high) for known, low, high in broker.features if known == name),
+                         (0, 0))
+        yield f"Broker {broker.id}", low, high
+
+
+def _fault(image, name: str, level: int, kind: int, node_id: int) -> str | None:
+    current = image.features.get(name, 0)
+    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        return "The controller does not support the given upgrade type."
+    if level < 0:
+        return "A feature version cannot be less than 0."
+    for who, low, high in _ranges(image, name, node_id):
+        if not low <= level <= high:
+            return f"{who} does not support this feature." if high == 0 \
+                else f"{who} only supports versions {low}-{high}"
+    if name not in topics.CLUSTER_FEATURES and name not in image.features:
+        return f"Feature {name} not found."
+    if level < current and kind == UPGRADE:
+        return "Can't downgrade the version of this feature without setting the upgrade type " \
+               "to either safe or unsafe downgrade."
+    if level > current and kind != UPGRADE:
+        return "Can't downgrade to a newer version."
+    if level < current and name == METADATA_VERSION:
+        # Records are written in the newest version: an older Kafka could not read them.
+        return "Refusing to perform the requested downgrade because it might delete metadata " \
+               "information."
+    return None

@@ -1,0 +1,37 @@
+"""Eligible leader replicas: whether a cluster keeps them, and what makes them void.
+
+Owns: nothing.
+Invariants: (1) a replica was made eligible under the min.insync.replicas that is in force; (2)
+  where they are kept, all brokers go by one min.insync.replicas.
+Source: KIP-966; Kafka's ConfigurationControlManager.
+"""
+
+from pylog.config.values import format_value
+from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
+from pylog.protocol import messages
+
+ELR_FEATURE = "eligible.leader.replicas.version"
+MIN_IN_SYNC = "min.insync.replicas"
+
+
+def cleared(image: Image, records: list) -> list:
+    """What must follow the ConfigRecords of a decision. Keeps (1)."""
+    if not image.features.get(ELR_FEATURE, 0):
+        return []
+    return [messages.ClearElrRecord(topic_name=(
+        record.resource_name if record.resource_type == RESOURCE_TOPIC else ""))
+        for record in records
+        if type(record).__name__ == "ConfigRecord" and record.name == MIN_IN_SYNC]
+
+
+def one_minimum(image: Image, settings) -> list:
+    """What a cluster's settings lack for (2), and have too much of."""
+    records = [messages.ConfigRecord(resource_type=kind, resource_name=name, name=MIN_IN_SYNC,
+                                     value=None)
+               for (kind, name), values in image.configs.items()
+               if kind == RESOURCE_BROKER and name and MIN_IN_SYNC in values]
+    if MIN_IN_SYNC not in image.configs.get((RESOURCE_BROKER, ""), {}):
+        records.append(messages.ConfigRecord(
+            resource_type=RESOURCE_BROKER, resource_name="", name=MIN_IN_SYNC,
+            value=format_value(settings[MIN_IN_SYNC])))
+    return records

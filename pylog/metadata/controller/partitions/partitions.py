@@ -1,0 +1,80 @@
+"""More partitions of topics that exist.
+
+Owns: nothing; no clock, no disk.
+Invariants: (1) a topic's new partitions are made together or not at all.
+Source: KIP-195; error codes as Kafka 4.3's.
+"""
+
+from collections import Counter, namedtuple
+
+from pylog.metadata.controller.partitions import replica_placement
+from pylog.metadata.controller.partitions import topics as controller
+from pylog.metadata.image.image import Image
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, None))
+Outcome.__doc__ = "What became of one part of a request."
+
+
+def create_partitions(image: Image, topics, random, mutations=None):
+    """Decides CreatePartitionsRequest.topics, in steps (metadata.slices). Returns
+    (records, [(topic name, Outcome)]).
+
+    mutations: as for controller.create_topics.
+    """
+    counts = Counter(topic.name for topic in topics)
+    records: list = []
+    results: dict[str, Outcome] = {}
+    for topic in topics:
+        yield
+        if topic.name in results:
+            continue
+        try:
+            if counts[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            made = yield from _more(image, topic, random, mutations)
+            if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
+                raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
+                              f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+        except Refusal as refusal:
+            results[topic.name] = Outcome(refusal.error, refusal.message)
+            continue
+        # Keeps (1).
+        records += made
+        results[topic.name] = Outcome()
+    return records, list(results.items())
+
+
+def _more(image, wanted, random, mutations):
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    count = len(topic.partitions)
+    if wanted.count == count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if wanted.count < count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS,
+                      f"The topic {wanted.name} currently has {count} partition(s); {wanted.count} "
+                      "would not be an increase.")
+    more, factor = wanted.count - count, len(topic.partitions[0].replicas)
+    if wanted.assignments is not None and len(wanted.assignments) != more:
+        raise controller.bad_assignment(
+            f"Attempted to add {more} additional partition(s), but only "
+            f"{len(wanted.assignments)} assignment(s) were specified.")
+    if more > controller.PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(ErrorCode.POLICY_VIOLATION,
+                      f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
+    controller.charge(mutations, more)
+    if wanted.assignments is None:
+        assignment = replica_placement.place(image, more, factor, random)
+    else:
+        assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        for number, replicas in enumerate(assignment):
+            yield
+            controller.check_replicas(image, replicas, factor)
+            if not any(image.broker_is_active(broker_id) for broker_id in replicas):
+                raise controller.bad_assignment(
+                    f"no broker of partition {count + number} is active")
+    assert len(assignment) == more, (len(assignment), more)
+    return (yield from controller.partition_records(image, topic.id, count, assignment))

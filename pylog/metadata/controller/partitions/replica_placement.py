@@ -1,0 +1,113 @@
+"""Where the replicas of new partitions go: striped over racks, and over the brokers of each.
+
+Owns: nothing.
+Invariants: (1) a partition's replicas lie on different brokers, and on as many racks as there are
+  or as it has replicas; (2) fenced brokers come last in their rack, and never first in a partition;
+  (3) a broker that is stopping, or whose log directories are all cordoned, gets nothing.
+Source: Kafka's StripedReplicaPlacer; KIP-36 (racks), KIP-1066 (cordoned directories).
+"""
+
+from pylog.metadata.image.image import Image
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+
+def place(image: Image, count: int, factor: int, random) -> list:
+    """Replica lists of `count` partitions with `factor` replicas. random: a random.Random.
+
+    Raises Refusal where there are too few brokers.
+    """
+    racks = _Racks(image, random)
+    _check(racks, factor)
+    return [racks.place(factor) for _ in range(count)]
+
+
+def _check(racks, factor: int) -> None:
+    if factor > racks.size:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                      f"Unable to replicate the partition {factor} time(s): The target "
+                      f"replication factor of {factor} cannot be reached because only "
+                      f"{racks.size} broker(s) are registered or some brokers have all their "
+                      "log directories cordoned.")
+    if not racks.active:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                      f"Unable to replicate the partition {factor} time(s): All brokers are "
+                      "currently fenced, or have all their log directories cordoned.")
+
+
+class _Stripe:
+    """Brokers of a rack, of which each partition takes one after another from the next start."""
+
+    def __init__(self, ids, random):
+        self.ids = list(ids)
+        self.start = 0
+        self.shuffle(random)
+
+    def shuffle(self, random) -> None:
+        random.shuffle(self.ids)
+        self.taken, self.turn = 0, -1
+
+    def next(self, turn: int):
+        """The next broker of this turn; None when it has had them all."""
+        if self.turn != turn:
+            self.turn, self.taken = turn, 0
+            self.start = (self.start + 1) % max(len(self.ids), 1)
+        if self.taken >= len(self.ids):
+            return None
+        found = self.ids[(self.taken + self.start) % len(self.ids)]
+        self.taken += 1
+        return found
+
+
+class _Racks:
+    def __init__(self, image: Image, random):
+        racks: dict = {}
+        for broker in image.brokers.values():
+            # Keeps (3).
+            if not broker.in_controlled_shutdown and image.takes_replicas(broker.id):
+                racks.setdefault(broker.rack or "", ([], []))[broker.fenced].append(broker.id)
+        self._random = random
+        self._racks = [tuple(_Stripe(sorted(ids), random) for ids in racks[name])
+                       for name in sorted(racks)]
+        self.size = sum(len(stripe.ids) for rack in self._racks for stripe in rack)
+        self.active = sum(len(active.ids) for active, _ in self._racks)
+        self._turn = 0
+        self._first = random.randrange(max(len(self._racks), 1))
+
+    def place(self, factor: int) -> tuple:
+        """One partition's replicas."""
+        if self._turn == self.active and self.active > 1:
+            # All starts were used: the same brokers need not follow each other again.
+            self._random.shuffle(self._racks)
+            for rack in self._racks:
+                for stripe in rack:
+                    stripe.shuffle(self._random)
+            self._turn = 0
+        count, turn = len(self._racks), self._turn
+        self._first %= count
+        at, leader = self._first, None
+        while leader is None:        # Keeps (2).
+            leader = self._racks[at][0].next(turn)
+            at += 1
+            if at == count:
+                at = 0
+        led = (at - 1) % count
+        replicas, rack = [leader], self._first
+        while len(replicas) < factor:
+            found = None
+            if rack == led:
+                led = -1             # Keeps (1): it has its first already.
+            else:
+                found = _next(self._racks[rack], turn)
+            rack = (rack + 1) % count
+            if found is not None:
+                replicas.append(found)
+        self._turn += 1
+        self._first += 1
+        return tuple(replicas)
+
+
+def _next(rack, turn: int):
+    """The next active broker of a rack, then the next fenced one."""
+    found = rack[0].next(turn)
+    return rack[1].next(turn) if found is None else found

@@ -1,0 +1,123 @@
+"""What a CreateTopics request says of branches, and the records of one.
+
+Owns: nothing; no clock, no disk.
+Invariants: (1) the creation options are no settings: they are in no ConfigRecord; (2) a branch has
+  the partitions, the replication factor and the settings of its source, with those of the request
+  above them; (3) its leader epochs go on where the source's are, for its batches carry them.
+Source: none. Options of CreateTopics rather than an API key of our own: every client and tool can
+  make a branch, and a broker that knows none of it refuses the setting by its name.
+"""
+
+from pylog.protocol.counts import counted
+from pylog.log.branches import Cut
+from pylog.metadata.image.image import Image, is_internal
+from pylog.metadata.controller.partitions.topics import TopicResult
+from pylog.protocol.api_error import Refusal
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+SOURCE = "pylog.branch.source"
+AT_OFFSET = "pylog.branch.at.offset"
+AT_TIME = "pylog.branch.at.time"
+OPTIONS = (SOURCE, AT_OFFSET, AT_TIME)
+
+
+def source_name(topic) -> str | None:
+    """Return the topic that a CreatableTopic names as the source of a branch, None if it does not.
+
+    An empty name is a name: it is rejected later, with the reason.
+    """
+    options = _options(topic)
+    return options.get(SOURCE) or "" if options else None
+
+
+def _options(topic) -> dict[str, str | None]:
+    """Return the creation options of a CreatableTopic. A name that is given twice has the last
+    value, for the check of rights as for the branch itself."""
+    return {config.name: config.value for config in topic.configs if config.name in OPTIONS}
+
+
+def taken(image: Image, request) -> tuple:
+    """(the request without creation options, name of a branch -> (source, Cut), refused topics)."""
+    new = messages.CreateTopicsRequest
+    branches, refused, topics = {}, [], []
+    for topic in request.topics:
+        options = _options(topic)
+        if not options:
+            topics.append(topic)
+            continue
+        try:
+            source = _source(image, topic, options)
+            branches[topic.name] = (source.name, _cut(options))
+        except Refusal as refusal:
+            refused.append(TopicResult(topic.name, refusal.error, refusal.message))
+            continue
+        given = {config.name: config.value for config in topic.configs
+                 if config.name not in OPTIONS}
+        configs = {**image.topic_config(source.name), **given}      # Keeps (1), (2).
+        topics.append(new.CreatableTopic(
+            name=topic.name, num_partitions=len(source.partitions),
+            replication_factor=len(source.partitions[0].replicas), assignments=[],
+            configs=[new.CreatableTopicConfig(name=name, value=value)
+                     for name, value in configs.items()]))
+    if not branches and not refused:
+        return request, {}, []
+    return new(topics=topics, timeout_ms=request.timeout_ms,
+               validate_only=request.validate_only), branches, refused
+
+
+def _source(image: Image, topic, options: dict):
+    name = options.get(SOURCE)
+    if not name:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{SOURCE} must name a topic")
+    if is_internal(name):
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"'{name}' is the broker's own")
+    if len(image.brokers) > 1:
+        raise Refusal(ErrorCode.INVALID_REQUEST,
+                      "a branch is links on one broker's disk: a cluster makes none")
+    source = image.topics.get(name)
+    if source is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                      f"there is no topic '{name}' to make a branch of")
+    count, factor = len(source.partitions), len(source.partitions[0].replicas)
+    if topic.assignments:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "a branch's partitions are where its source's are")
+    if topic.num_partitions not in (-1, count):
+        raise Refusal(ErrorCode.INVALID_PARTITIONS,
+                      f"'{name}' has {counted(count, 'partition')}, and so has a branch of it")
+    if topic.replication_factor not in (-1, factor):
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                      f"'{name}' has {counted(factor, 'replica')}, and so has a branch of it")
+    return source
+
+
+def _cut(options: dict) -> Cut:
+    given = [name for name in (AT_OFFSET, AT_TIME) if name in options]
+    if len(given) > 1:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"either {AT_OFFSET} or {AT_TIME}")
+    for name in given:
+        value = options[name] or ""
+        if not (value.isascii() and value.isdigit() and len(value) < 19):
+            raise Refusal(ErrorCode.INVALID_CONFIG,
+                          f"{name}={value}: expected a number from 0 on"
+                          + (", milliseconds since 1970" if name == AT_TIME else ""))
+    return Cut(*(int(options[name]) if name in options else None for name in (AT_OFFSET, AT_TIME)))
+
+
+def with_epochs(image: Image, records: list, results: list, branches: dict) -> None:
+    """Keeps (3) in the records of new topics."""
+    sources = {result.topic_id: image.topics[branches[result.name][0]] for result in results
+               if result.error == ErrorCode.NONE and result.name in branches}
+    for record in records:
+        if type(record).__name__ == "PartitionRecord" and bytes(record.topic_id) in sources:
+            state = sources[bytes(record.topic_id)].partitions[record.partition_id]
+            record.leader_epoch = state.leader_epoch
+
+
+def without(records: list, gone: list) -> list:
+    """The records but for those of topics that could not be made: [TopicResult]."""
+    names, ids = {result.name for result in gone}, {result.topic_id for result in gone}
+    return [record for record in records
+            if bytes(getattr(record, "topic_id", b"") or b"") not in ids
+            and getattr(record, "resource_name", None) not in names
+            and getattr(record, "topic_name", None) not in names]

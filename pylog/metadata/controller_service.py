@@ -1,0 +1,420 @@
+"""What a broker knows of its cluster that is also one of several controllers.
+
+Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
+Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
+  controller while it is the active one, never from both; (2) `controller` is there only while it
+  may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
+  records that a node brings, which was its own controller before, are in the quorum before it
+  says anything else there; (5) a node that has been in a quorum never begins an empty one with
+  its own records, unless an operator permits it: another node may have newer ones; (6) a node
+  takes part only with a metadata log that is proven to be a prefix of the quorum's.
+Source: KIP-631 (combined nodes); KIP-595.
+"""
+
+import asyncio
+import logging
+import os
+
+from pylog._native.log import LogError
+from pylog.config import ConfigError, clusters
+from pylog.eventloop.threads import in_thread
+from pylog.log.errors import StartError
+from pylog.metadata import meta_properties
+from pylog.metadata.broker_service import MemberMetadata
+from pylog.metadata.controller.active_controller import ActiveController
+from pylog.metadata.controller.partitions.topics import id_text, random_id
+from pylog.metadata.image import snapshot
+from pylog.metadata.image.image import Image, MetadataError
+from pylog.metadata.image.loader import Tail
+from pylog.metadata.log.fetcher import together
+from pylog.metadata.log.local_log import limits_of
+from pylog.metadata.quorum import etcd_tls
+from pylog.metadata.quorum.controller_election import Heard, Office
+from pylog.metadata.quorum.controller_lock import Presence
+from pylog.metadata.quorum.etcd import Etcd
+from pylog.metadata.quorum.etcd_bootstrap import CALL_S, PORT_WAIT_S, Policy
+from pylog.metadata.quorum.etcd_process import DIRECTORY, Host, Member
+from pylog.metadata.quorum.etcd_removal import Seats
+from pylog.metadata.quorum.key_value import Keys
+from pylog.metadata.quorum.quorum_log import DIVERGED, PREFIX, QuorumLog
+from pylog.metadata.quorum.quorum_state import END, Holder, Quorum, QuorumLost
+from pylog.metadata.quorum.voter_status import Voters
+
+ASK_AGAIN_S = 0.2
+# A node lets the first of the controllers begin, in an empty quorum, for so long.
+FIRST_S = 10.0
+# Without these a copy goes on from where it is, rather than from a snapshot.
+FEW_RECORDS = 1000
+TOKEN = "pylog"
+
+log = logging.getLogger("pylog.metadata")
+
+
+class ControllerMember(MemberMetadata):
+    """As MemberMetadata. `controller`: the active one while that is here, else None. first: records
+    that a new cluster begins with."""
+
+    _log: QuorumLog
+    _presence: Presence | None = None
+    _give_up_s = float("inf")        # When a start that finds no quorum ends, by the loop's clock.
+
+    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
+        super().__init__(settings, logs, node_id, now_ms)
+        self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self._first = first
+        self._voters = clusters.voters(settings)
+        self._etcd_context = etcd_tls.context(settings)
+        self._member = self._new_member()
+        keys, prefix = self._keys()
+        self._renewal = etcd_tls.Renewal(settings, keys, self._member is not None)
+        self._quorum = Quorum(
+            keys, prefix, settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
+        if self._member is not None:
+            assert isinstance(keys, Etcd), keys.name
+            self.voters = Voters(
+                {host.node_id: _client_address(host) for host in self._hosts()},
+                lambda address: Etcd([address], ssl_context=keys.ssl_context), prefix + END, now_ms)
+            self.seats = Seats(
+                lambda addresses: Etcd(addresses, timeout_s=CALL_S, ssl_context=keys.ssl_context),
+                {host.node_id: _client_address(host) for host in self._hosts()}, prefix)
+        self.office: Office | None = None
+        self._standing: asyncio.Task | None = None
+
+    def _keys(self) -> tuple[Keys, str]:
+        """Where the quorum is kept, and what its keys begin with. Raises StartError."""
+        settings = self._settings
+        if settings["quorum.zookeeper.connect"]:
+            return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
+        return Etcd(settings["quorum.etcd.endpoints"] or [
+            _client_address(host) for host in self._nearest_first()],
+            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
+
+    def _new_member(self) -> Member | None:
+        settings = self._settings
+        if clusters.has_outer_quorum(settings):
+            return None
+        return Member(settings["quorum.etcd.command"],
+                      os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
+                      TOKEN, etcd_tls.write_files(settings), self._etcd_context,
+                      self._joining_policy())
+
+    def _joining_policy(self) -> Policy:
+        settings = self._settings
+        return Policy(
+            lambda: meta_properties.stored_cluster(settings.log_dirs)
+            or settings["quorum.cluster.id"] or None,
+            settings["quorum.etcd.prefix"],
+            settings["quorum.etcd.replace.after.ms"] / 1000, self._start_wait_s)
+
+    @property
+    def _start_wait_s(self) -> float:
+        return self._settings["initial.broker.registration.timeout.ms"] / 1000
+
+    def refresh_certificates(self) -> None:
+        self._renewal.look()
+
+    def _hosts(self) -> list:
+        return [Host(voter.node_id, voter.host, *clusters.etcd_ports(self._settings, voter))
+                for voter in self._voters]
+
+    def _nearest_first(self) -> list:
+        return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
+
+    @property
+    def quorum(self) -> Quorum:
+        """What keeps the controllers' log."""
+        return self._quorum
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """As MemberMetadata.join(), from the quorum. Raises StartError."""
+        # The member's own wait is shorter, and its error says more.
+        self._give_up_s = asyncio.get_running_loop().time() + self._start_wait_s + PORT_WAIT_S
+        if self._member is not None:
+            self._member.start()
+            # The other members answer too, but a node without a seat must not act for its id.
+            await self._member.settled.wait()
+        paths = [path for _, path in self._logs.disks.usable()]
+        known_id = meta_properties.cluster_of(paths)
+        named = await self._patiently(self._quorum.known_cluster_id)
+        cluster_id = named or await self._unnamed_cluster(known_id)
+        self._check_cluster(paths[0], known_id, cluster_id)
+        await self._claim_node()
+        store, clean, known = self._open_directories(cluster_id)
+        try:
+            self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
+            await self._reach_the_end()
+            if named is None:
+                self._check_cluster(paths[0], known_id, await self._patiently(
+                    self._quorum.cluster_id, cluster_id))
+            # Last: a node that stored this and stopped before the quorum has the cluster's id could
+            # not start again.
+            await self._note_membership(self._log.last_epoch)
+            self.tail.begin()
+            self._take_newest()
+            await in_thread(self._open_partitions, store, clean, known)
+        except (MetadataError, LogError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    async def _claim_node(self) -> None:
+        """Raises StartError if another process acts for this node's id."""
+        own = next(voter for voter in self._voters if voter.node_id == self._node_id)
+        self._presence = Presence(self._quorum, self._node_id, own.host, own.port)
+        try:
+            await self._presence.claim(self._give_up_s)
+        except QuorumLost as error:
+            await self._pause(error)
+
+    async def _unnamed_cluster(self, known_id: str | None) -> str:
+        """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
+        empty ones. Raises StartError."""
+        await self._check_founding(self._quorum.known_cluster_id)
+        found = known_id or await self._after_the_first(self._quorum.known_cluster_id)
+        return found or await self._patiently(
+            self._quorum.cluster_id, id_text(random_id(self._random)))
+
+    async def _after_the_first(self, call):
+        """What the call returns once that is true; what it is after a while: the first of the
+        controllers may be about to give the cluster its name, and what it holds."""
+        wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
+        while not (found := await self._patiently(call)) and wait_s > 0:
+            wait_s -= ASK_AGAIN_S
+            await asyncio.sleep(ASK_AGAIN_S)
+        return found
+
+    @staticmethod
+    def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
+        """Keeps (3)."""
+        if known_id not in (None, cluster_id):
+            raise StartError(f"{path} belongs to cluster {known_id}, the quorum to "
+                             f"{cluster_id}: start the node that has the data first, and the "
+                             "others with empty directories")
+
+    def _open_log(self, store, checkpoint) -> None:
+        self._log = QuorumLog(
+            self._logs.directories[0], checkpoint, self._now_ms, self._quorum,
+            **limits_of(self._settings))
+        self.tail = Tail(self._stored_image(store))
+        self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
+        own = next(voter for voter in self._voters if voter.node_id == self._node_id)
+        self.office = Office(
+            self._log, self, self._node_id, own.host, own.port,
+            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)),
+            self.credentials)
+
+    async def _patiently(self, call, *arguments):
+        """Returns what a call of the quorum returns, once there is one. Raises StartError."""
+        is_told = False
+        while True:
+            self._check_member()
+            try:
+                return await in_thread(call, *arguments)
+            except QuorumLost as error:
+                if not is_told:
+                    keys = self._quorum.keys
+                    log.warning("waiting for the majority of %s", keys.name if clusters.
+                                has_outer_quorum(self._settings) else "the controllers' etcds",
+                                extra={"members": ",".join(keys.addresses), "reason": str(error)})
+                is_told = True
+                await self._pause(error)
+
+    def _check_member(self) -> None:
+        """Raises StartError if this node's etcd cannot start."""
+        if self._member is not None and self._member.failure is not None:
+            raise self._member.failure
+
+    async def _pause(self, error: QuorumLost) -> None:
+        """Waits before the next attempt. Raises StartError when the start has taken too long."""
+        if asyncio.get_running_loop().time() >= self._give_up_s:
+            raise StartError(
+                f"no quorum of {self._quorum.keys.name} was formed within "
+                f"{self._start_wait_s:.0f} s at {', '.join(self._quorum.keys.addresses)}: {error}. "
+                "Start a majority of the controllers, and let them reach each other on these "
+                "ports and on the peers' ports") from None
+        await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _reach_the_end(self) -> None:
+        """Everything that is committed by now is in the tail."""
+        assert self.office is not None
+        view = await self._patiently(self._quorum.look)
+        if self._log.end_offset > 0 and view.epoch == 0:
+            await self._check_founding(self._has_begun)
+            if not await self._after_the_first(self._has_begun):
+                await in_thread(self._found)         # Keeps (4).
+            view = await self._patiently(self._quorum.look)
+        if view.holder is not None and view.holder.node_id != self._node_id:
+            self.learned(view.holder)        # Whom to register with, once that is possible.
+        await self._prove_prefix(view.end)
+        # A short way is gone batch by batch; what was trimmed on it, catch_up() finds.
+        if view.end - self._log.end_offset > FEW_RECORDS \
+                and await self._patiently(self._log.load_snapshot):
+            self.tail = Tail(Image())
+            self.tail.replay(self._log.read_committed(0))
+        while True:
+            try:
+                return await self.office.catch_up(view.end)
+            except QuorumLost as error:
+                self._check_member()
+                await self._pause(error)
+
+    async def _prove_prefix(self, end: int) -> None:
+        """Keeps (6). end: of the quorum's log. Raises StartError."""
+        found = await self._patiently(self._log.compared_to, end)
+        if found != DIVERGED and end < self._log.end_offset:
+            raise StartError(
+                f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
+                f"the quorum's only {end}: {self._quorum.keys.name} has lost its newest data. "
+                "Restore it from a newer backup, or begin with the longest log of the controllers: "
+                "remove the keys of the cluster and run brokerd restore-quorum there")
+        if found == PREFIX:
+            return
+        if not await self._patiently(self._log.is_rebuildable):
+            raise StartError(
+                f"{self._quorum.keys.name} has neither the whole metadata log nor a snapshot of "
+                f"it, and the copy in {self._logs.paths[0]} is not proven to be the same log: "
+                "restore the keys from a backup")
+        if found == DIVERGED:
+            log.error("the metadata log here is not the cluster's: it is read again", extra={
+                "directory": self._logs.paths[0], "end": self._log.end_offset, "quorum_end": end})
+        await in_thread(self._log.start_over, found == DIVERGED)
+        self.tail = Tail(Image())
+        if self.store is not None:
+            # The stored image of other records could pass for one of the new log's.
+            await in_thread(self.store.save, Image(), [])
+
+    async def _check_founding(self, call) -> None:
+        """Keeps (5). call: what becomes true once another node began. Raises StartError."""
+        paths = [path for _, path in self._logs.disks.usable()]
+        found = meta_properties.membership_in(paths)
+        if found is None or found.change == meta_properties.FOUNDING:
+            return
+        for _ in range(round(FIRST_S / ASK_AGAIN_S)):
+            if await self._patiently(call):
+                return
+            await asyncio.sleep(ASK_AGAIN_S)
+        keys = self._quorum.keys
+        raise StartError(
+            f"{paths[0]} belongs to cluster {found.cluster_id} (epoch {found.epoch}), and "
+            f"{keys.name} at {', '.join(keys.addresses)} has none of its keys. Restore them from a "
+            "backup, or check the addresses and the prefix. If they are lost, run brokerd "
+            "restore-quorum on the controller with the longest metadata log, and start that one "
+            "first")
+
+    def _has_begun(self) -> bool:
+        """Whether the quorum's log has. Blocks."""
+        return self._quorum.look().epoch > 0
+
+    def _found(self) -> None:
+        """This node's own log becomes the quorum's. Blocks."""
+        image = self.tail.newest
+        self._log.save_own_snapshot(snapshot.records_of(image), image.offset, image.epoch)
+        if self._log.found_quorum(self.cluster_id):
+            log.info("the cluster goes on from this node's metadata", extra={
+                "offset": image.offset})
+
+    def stand(self) -> asyncio.Task:
+        assert self.office is not None
+        self._standing = asyncio.get_running_loop().create_task(self._stand())
+        return self._standing
+
+    async def _stand(self) -> None:
+        """Runs the office until it ends or this node's etcd cannot start. Raises StartError."""
+        assert self.office is not None
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task] = [loop.create_task(self.office.run())]
+        if self._member is not None:
+            tasks.append(loop.create_task(self._member.failed.wait()))
+        if self._presence is not None:
+            tasks.append(loop.create_task(self._presence.keep()))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._check_member()
+            for task in tasks:
+                if task.done():
+                    await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stir(self) -> None:
+        if self.office is not None:
+            self.office.stir()
+
+    async def leave(self) -> None:
+        """Stands by no more; another goes on with what this node was in office for."""
+        if self._standing is not None:
+            self._standing.cancel()
+            await asyncio.gather(self._standing, return_exceptions=True)
+        if self._presence is not None:
+            await self._presence.release()
+        await in_thread(self._quorum.close)
+        if self._member is not None:
+            await self._member.stop()
+
+    # ---- what the office asks for ---------------------------------------------------------------
+
+    async def follow(self, batches: list) -> None:
+        """Puts what others decided into the tail (1)."""
+        for batch in together(batches):
+            self.tail.push(await in_thread(self.tail.fold, batch))
+        image = self.tail.newest
+        if not self.tail.in_transaction and self._log.snapshot_is_due(image.offset):
+            await in_thread(self._log.shorten, image)
+
+    async def begin_anew(self) -> None:
+        """Puts the snapshot that the copy begins with in the place of what the tail has."""
+        self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
+        log.info("a snapshot of the metadata was taken over", extra={
+            "end": self._log.snapshot_end})
+
+    def learned(self, holder: Holder) -> None:
+        """Who is the active controller."""
+        self.controllers.learned(holder.node_id, holder.epoch,
+                                 [(holder.node_id, holder.host, holder.port)])
+
+    async def appoint(self, epoch: int, heard: Heard | None) -> asyncio.Event:
+        """This node decides from now on. heard: of the controller before. The event is set when an
+        append fails. Raises LogError's kinds."""
+        controller = ActiveController(
+            self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
+            self.cluster_id)
+        self.controller = controller
+        await controller.begin(epoch, self._first, heard)
+        return controller.append_failed
+
+    async def dismiss(self) -> None:
+        """Keeps (2), and (1): returns when no decision is under way any more."""
+        controller, self.controller = self.controller, None  # type: ignore[assignment]
+        if controller is not None:
+            controller.resign()
+            await controller.resigned()
+
+
+def _client_address(host: Host) -> str:
+    return f"{host.host}:{host.client_port}"
+
+
+def _login(settings) -> tuple | None:
+    """To an etcd that others run. Raises ConfigError."""
+    name, password = settings["quorum.etcd.username"], settings["quorum.etcd.password"]
+    if name is None:
+        return None
+    if not password:
+        raise ConfigError("quorum.etcd.username is set, and quorum.etcd.password is not")
+    return name, password
+
+
+def _zookeeper(settings) -> Keys:
+    """Raises StartError."""
+    try:
+        # Imported here: it is not for everybody.
+        from pylog.metadata.quorum.zookeeper import ZooKeeper, tls_of
+    except ImportError as error:
+        raise StartError("quorum.zookeeper.connect needs kazoo: pip install "
+                         f"'pylog-broker[zookeeper]' ({error})") from None
+    return ZooKeeper(
+        settings["quorum.zookeeper.connect"],
+        settings["controller.quorum.fetch.timeout.ms"] / 1000,
+        login=settings["quorum.zookeeper.digest"], tls=tls_of(settings))

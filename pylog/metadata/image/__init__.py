@@ -1,0 +1,5 @@
+"""The metadata image, the records that change it, its snapshot and the loader.
+
+Owns: the newest and the published image, `state.lmdb`.
+For: every package above.
+"""

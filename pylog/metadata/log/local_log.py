@@ -1,0 +1,203 @@
+"""The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory.
+
+Owns: that partition log.
+Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
+  never follows records that no reader has seen; (2) one process has the directory (its lock),
+  so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
+  anything was appended under it.
+Source: KIP-595, KIP-631 (record frame).
+"""
+
+import logging
+import os
+
+from pylog._native import batch
+from pylog._native.log import LogError
+from pylog.log import partitions
+from pylog.metadata.image import snapshot as snapshots
+from pylog.metadata.image.state_store import METADATA_LOG_ID
+from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
+
+TOPIC = "__cluster_metadata"
+READ_BYTES_MAX = 8 << 20
+
+log = logging.getLogger("pylog.metadata")
+
+# Its records go only when a snapshot covers them, never by age or size.
+CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable": False}
+
+
+def limits_of(settings) -> dict:
+    """LocalLog's arguments by Kafka's settings."""
+    return {"snapshot_bytes": settings["metadata.log.max.record.bytes.between.snapshots"],
+            "snapshot_ms": settings["metadata.log.max.snapshot.interval.ms"],
+            "segments": {"segment.bytes": settings["metadata.log.segment.bytes"],
+                         "segment.ms": settings["metadata.log.segment.ms"]}}
+
+
+class LocalLog(MetadataLog):
+    """checkpoint: what the last clean stop left, or None to look at the files. snapshot_bytes,
+    snapshot_ms: how much, and how old, the records may be that are in no snapshot. segments: when
+    one is closed, as a topic's settings say it."""
+
+    KEY = (METADATA_LOG_ID, 0)
+
+    def __init__(self, directory, checkpoint, now_ms, *, snapshot_bytes: int = 20 << 20,
+                 snapshot_ms: int = 0, segments: dict | None = None):
+        self._now_ms = now_ms
+        self._config = {**CONFIG, **(segments or {})}
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_interval_ms = snapshot_ms      # 0: they may have any age.
+        self._snapshot_ms = now_ms()
+        self._failure: LogError | None = None     # after which nothing can be appended
+        self._folder = os.path.join(directory.path, f"{TOPIC}-0")
+        if not os.path.isdir(self._folder):
+            checkpoint = None
+        self._log = partitions.open_log(
+            directory, TOPIC, 0, METADATA_LOG_ID, self._config,
+            checkpoint or partitions.NOTHING_KNOWN, checkpoint is not None, now_ms())
+        self._snapshot = snapshots.newest(self._folder)
+        # A snapshot's epoch counts too: the records that it covers may be gone from the log.
+        self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
+
+    @property
+    def snapshot_end(self) -> int:
+        """The offset after the newest snapshot."""
+        return self._snapshot[1] if self._snapshot else 0
+
+    def snapshot_is_due(self, offset: int) -> bool:
+        if offset < self.snapshot_end:
+            return False
+        age_ms = self._now_ms() - self._snapshot_ms
+        # The log begins where the newest snapshot ends.
+        return super().snapshot_is_due(offset) or self._log.size_bytes >= self._snapshot_bytes \
+            or 0 < self._snapshot_interval_ms <= age_ms
+
+    def holds(self, offset: int, epoch: int) -> bool:
+        """Whether the record at `offset` is here and of `epoch`; -1 is before all records."""
+        within = self._log.start_offset <= offset < self._log.end_offset
+        return offset == -1 or within and self._log.epoch_of(offset) == epoch
+
+    def close(self) -> partitions.Checkpoint:
+        """Everything to disk; what the next start may trust. Raises LogError's kinds."""
+        self._log.settle(self._now_ms())
+        return partitions.at_rest(self._log)
+
+    def append(self, new: list, epoch: int, expected_end: int) -> int:
+        if self._failure is not None:
+            raise type(self._failure)(
+                self._failure.error, self._failure.code, str(self._failure)) from self._failure
+        if epoch != self._epoch:
+            raise Conflict(f"epoch {epoch} is not the newest, {self._epoch} is")
+        if expected_end != self._log.end_offset:
+            raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
+        now_ms = self._now_ms()
+        data = batch.build([
+            (None, value, now_ms, ()) for value in self.values_of(new)])
+        try:
+            _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
+            self._log.flush()
+        except LogError as error:
+            self._take_back(expected_end, error)
+            raise
+        assert last_offset == expected_end + len(new) - 1, (last_offset, expected_end, len(new))
+        return last_offset
+
+    def values_of(self, new: list) -> list[bytes]:
+        """The records as they stand in the log, in the cluster's metadata.version."""
+        return [snapshots.encoded(record, self.metadata_version) for record in new]
+
+    def _take_back(self, end: int, error: LogError) -> None:
+        """Keeps (1)."""
+        if self._log.end_offset == end:
+            return
+        try:
+            self._log.truncate(end)
+        except LogError:
+            self._failure = error
+            return
+        assert self._log.end_offset == end, (self._log.end_offset, end)
+
+    def read(self, offset: int):
+        if offset == 0 and self._snapshot is not None:
+            path, end, epoch = self._snapshot
+            records = self._snapshot_records(path)
+            if records is not None:
+                yield MetadataBatch(end - 1, epoch, records)
+                offset = end
+        assert offset >= self._log.start_offset, (offset, self._log.start_offset)
+        while offset < self._log.end_offset:
+            data = self._log.read(offset, READ_BYTES_MAX)
+            for position, header in batch.walk(data):
+                last_offset = header.base_offset + header.last_offset_delta
+                if last_offset >= offset:
+                    yield MetadataBatch(last_offset, header.leader_epoch, snapshots.decoded(
+                        memoryview(data)[position:], header))
+                offset = last_offset + 1
+
+    def _snapshot_records(self, path: str):
+        """A snapshot's records; None when it is damaged and the log can be read instead."""
+        try:
+            return snapshots.read(path)
+        except ValueError:
+            # BatchError and ProtocolError are such.
+            if self._log.start_offset > 0:
+                raise
+            log.warning("a snapshot cannot be read: the log is", extra={"snapshot": path})
+            return None
+
+    # ---- what observers are sent ----------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset whose record is here, not in a snapshot alone."""
+        return self._log.start_offset
+
+    @property
+    def snapshot_id(self) -> tuple | None:
+        """(end offset, epoch) of the newest snapshot."""
+        return self._snapshot[1:] if self._snapshot else None
+
+    def end_for_epoch(self, epoch: int) -> tuple:
+        """(the newest epoch up to `epoch` that has records, the offset after its last one)."""
+        return self._log.end_for_epoch(epoch)
+
+    def stretch(self, offset: int, end: int, bytes_max: int) -> bytes:
+        """Whole batches from the one that holds `offset`, of records below `end`; one at least.
+
+        Raises LogError's kinds.
+        """
+        data = self._log.read(offset, bytes_max)
+        if self._log.end_offset <= end:
+            return data
+        kept = 0
+        for position, header in batch.walk(data):
+            if header.base_offset + header.last_offset_delta >= end:
+                break
+            kept = position + batch.LOG_OVERHEAD + header.batch_length
+        return data[:kept]
+
+    def snapshot_part(self, snapshot_id: tuple, position: int, bytes_max: int) -> tuple | None:
+        """(the snapshot's size, its bytes from `position` on); None when it is not the newest one.
+        Raises OSError."""
+        known = self._snapshot
+        if known is None or known[1:] != snapshot_id:
+            return None
+        with open(known[0], "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(position)
+            return size, file.read(bytes_max)
+
+    def elect(self, node_id: int) -> int:
+        self._epoch += 1
+        self._log.become_leader(self._epoch)
+        return self._epoch
+
+    def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        snapshots.write(self._folder, records, offset + 1, epoch, self._now_ms())
+        self._snapshot = snapshots.newest(self._folder)
+        self._snapshot_ms = self._now_ms()
+
+    def trim(self, offset: int) -> None:
+        assert offset <= self.snapshot_end, (offset, self.snapshot_end)
+        self._log.move_start(offset, self._now_ms())

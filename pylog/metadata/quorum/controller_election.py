@@ -1,0 +1,235 @@
+"""Who decides: on each node with the controller role, standing by, taking over and standing down.
+
+Owns: the task that follows the quorum, and this node's terms in it.
+Invariants: (1) a node that stands by has all that is committed in its tail, but for what is on its
+  way; (2) a controller is appointed only once the tail holds every record before its epoch; (3)
+  one that cannot renew its term, or whose append failed, is dismissed before it stands by again;
+  (4) an office is taken from a holder who is alive only by that holder's own successor: whose
+  lease is gone, or whose controller listener refuses connections; (5) nothing is written to a
+  quorum whose keys are older than this node's copy of them.
+Source: Kafka's QuorumController (claim, renounce); Patroni (leases as hints of life).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import namedtuple
+from functools import partial
+
+from pylog import supervisor
+from pylog._native.log import LogError
+from pylog.eventloop.threads import in_thread
+from pylog.metadata.log.metadata_log import Conflict
+from pylog.metadata.quorum.quorum_log import QuorumLog
+from pylog.metadata.quorum.quorum_state import Holder, KeysLost, QuorumLost, Term, Trimmed, View
+from pylog.peer.connection import Peer
+from pylog.peer.errors import PeerError
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from pylog.peer.credentials import Credentials
+
+RENEWALS_PER_TTL = 3
+# Between looks at a quorum that says nothing by itself: what its watch should tell.
+POLL_S = 1.0
+# Between dials of a holder that does not answer.
+DIAL_AGAIN_S = 1.0
+DIAL_S = 0.5
+RETRY_S = 0.1
+# After the disk refused something.
+SHORTAGE_S = 1.0
+
+log = logging.getLogger("pylog.metadata")
+
+Heard = namedtuple("Heard", ("node_id", "epoch", "at_s"))
+Heard.__doc__ = """When a sign of life last came from a controller's host, by the loop's clock.
+
+epoch: of its term.
+"""
+
+
+class Office:
+    """service: has the coroutines follow(batches), which puts them into the tail, begin_anew(),
+    which puts the copy's snapshot there, appoint(epoch, heard), which returns an event that is set
+    when an append fails, and dismiss(), after which nothing is decided any more; learned(holder).
+    host, port: of this node's controller listener, for the others. ttl_s: how long a silent holder
+    is believed alive. credentials: towards controllers."""
+
+    def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
+                 ttl_s: int, credentials: Credentials | None = None):
+        self._log = quorum_log
+        self._quorum = quorum_log.quorum
+        self._service = service
+        self._node_id = node_id
+        self._host = host
+        self._port = port
+        self._ttl_s = ttl_s
+        self._credentials = credentials
+        self._stirred = asyncio.Event()      # Something may have changed.
+        self.holder: Holder | None = None
+        self._heard: Heard | None = None     # Of a holder before.
+
+    async def run(self) -> None:
+        """Stands by and serves in turn, until cancelled. Raises what cannot be gone on from:
+        Trimmed, ValueError (the quorum's records are damaged), MetadataError."""
+        while True:
+            try:
+                view = await self._stand_by()
+                await self._serve(await in_thread(
+                    self._quorum.campaign, self._node_id, self._host, self._port, self._ttl_s,
+                    view))
+            except Conflict as error:
+                log.info("another node is the controller", extra={"reason": str(error)})
+            except KeysLost as error:
+                await self._wait_for_keys(str(error))
+            except QuorumLost as error:
+                log.warning("the quorum does not answer", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+            except (LogError, OSError) as error:
+                # A directory that failed for good ends the broker elsewhere.
+                log.error("the metadata log cannot be written: tried again", extra={
+                    "reason": str(error)})
+                await asyncio.sleep(SHORTAGE_S)
+
+    async def _wait_for_keys(self, reason: str) -> None:
+        """Waits a moment for an operator to restore the keys. Logs each loss once."""
+        if not self._quorum.lost_keys:
+            log.critical("the quorum has lost the cluster's keys: nothing can be decided until "
+                         "they are restored from a backup", extra={"reason": reason})
+        self._quorum.lost_keys = reason
+        await asyncio.sleep(POLL_S)
+
+    def _check_keys(self, view: View) -> None:
+        """Raises KeysLost: keeps (5)."""
+        end, epoch = self._log.end_offset, self._log.last_epoch
+        if view.end < end or view.epoch < epoch:
+            raise KeysLost(
+                f"{self._quorum.keys.name} has a metadata log of {view.end} records in epoch "
+                f"{view.epoch}, and this node has read {end} records up to epoch {epoch} from it")
+        if self._quorum.lost_keys:
+            log.info("the quorum has the cluster's keys again")
+            self._quorum.lost_keys = ""
+
+    def stir(self) -> None:
+        """There is news in the quorum: it is looked at now. Its watch may be slower, or silent
+        while this host's etcd begins."""
+        self._stirred.set()
+
+    # ---- standing by ----------------------------------------------------------------------------
+
+    async def _stand_by(self) -> View:
+        """Follows (1) until the office can be taken; how things stood then."""
+        loop = asyncio.get_running_loop()
+        watching = loop.create_task(supervisor.restarting(
+            "watch of the quorum", partial(self._quorum.watch, self._stirred.set)))
+        guarding: asyncio.Task | None = None
+        guarded: Holder | None = None
+        try:
+            while True:
+                self._stirred.clear()
+                view = await in_thread(self._quorum.look)
+                self._check_keys(view)
+                await self.catch_up(view.end)
+                self._learn(view.holder)
+                if view.holder is None or view.holder.node_id == self._node_id:
+                    return view
+                if guarded != view.holder:
+                    if guarding is not None:
+                        guarding.cancel()
+                    guarding = loop.create_task(supervisor.restarting(
+                        "watch of the controller", partial(self._until_gone, view.holder)))
+                    guarded = view.holder
+                elif guarding is not None and guarding.done():
+                    log.info("the controller is gone", extra={
+                        "controller": view.holder.node_id})
+                    return view
+                await _until(self._stirred, loop.time() + POLL_S)
+        finally:
+            for task in filter(None, (watching, guarding)):
+                task.cancel()
+
+    def _learn(self, holder: Holder | None) -> None:
+        if holder is not None and holder != self.holder:
+            self._service.learned(holder)
+        self.holder = holder
+
+    async def catch_up(self, end: int) -> None:
+        """Brings copy and tail to `end` at least. Raises as run() and LogError's kinds."""
+        while self._log.end_offset < end:
+            try:
+                batches = await in_thread(self._log.catch_up)
+            except Trimmed:
+                # Longer away than two snapshots last.
+                if not await in_thread(self._log.load_snapshot):
+                    raise
+                await self._service.begin_anew()
+                continue
+            await self._service.follow(batches)
+
+    async def _until_gone(self, holder: Holder) -> None:
+        """Returns once the holder's listener refuses connections (4)."""
+        while True:
+            try:
+                peer = await Peer.connect(holder.host, holder.port, f"standby-{self._node_id}",
+                                          DIAL_S, self._credentials)
+            except PeerError as error:
+                if isinstance(error.__cause__, ConnectionRefusedError):
+                    self._stirred.set()
+                    return
+                # No answer says nothing: the lease will.
+                await asyncio.sleep(DIAL_AGAIN_S)
+                continue
+            try:
+                peer.watch_host()
+                await peer.ended()
+            finally:
+                self._heard = Heard(holder.node_id, holder.epoch,
+                                    asyncio.get_running_loop().time() - peer.silent_s())
+                peer.close()
+            await asyncio.sleep(0)
+
+    # ---- in office ------------------------------------------------------------------------------
+
+    async def _serve(self, term: Term) -> None:
+        """The controller's time from appointment to dismissal (2), (3)."""
+        try:
+            await self.catch_up(term.end)
+            self._log.begin_term(term)
+            self._learn(term.holder)
+            log.info("this node is the controller", extra={
+                "epoch": term.epoch, "offset": term.end})
+            heard = self._heard
+            if heard is not None and heard.epoch != term.epoch - 1:
+                # Another was in office since, and that one may have been heard by others only.
+                heard = None
+            failed = await self._service.appoint(term.epoch, heard)
+            await self._keep(term, failed)
+        finally:
+            self._log.end_term()
+            self.holder = None
+            await self._service.dismiss()
+            await in_thread(self._quorum.resign, term)
+
+    async def _keep(self, term: Term, failed: asyncio.Event) -> None:
+        """Renews the term; returns when an append failed. Raises Conflict, QuorumLost."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            failed.clear()
+            if self._log.term is None:
+                return
+            if loop.time() >= due_s:
+                renewed = await in_thread(self._quorum.renew, term, self._ttl_s)
+                term = term._replace(lease=renewed.lease)
+                due_s = loop.time() + self._ttl_s / RENEWALS_PER_TTL
+            await _until(failed, due_s)
+
+
+async def _until(event: asyncio.Event, due_s: float) -> None:
+    """Returns once the event is set, or it is due_s by the loop's clock."""
+    try:
+        async with asyncio.timeout_at(due_s):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,197 @@
+"""The metadata log of several controllers: committed by the quorum, copied to this node's disk.
+
+Owns: the copy, `__cluster_metadata-0`, through ObservedLog.
+Invariants: (1) the copy is a prefix of what the quorum committed, so its end is the high watermark:
+  a start proves it with compared_to(), because the directory may have been elsewhere meanwhile;
+  (2) one thread at a time changes the copy: catch_up() without a term, append() in one; (3) a term
+  in which an append failed is over: what is in the log then only the next epoch knows.
+Source: KIP-595 (a log replicated to observers), KIP-630 (snapshots).
+"""
+
+import os
+import shutil
+
+from pylog._native import batch
+from pylog._native.log import LogError
+from pylog.metadata.image import snapshot as snapshots
+from pylog.metadata.log.metadata_log import Conflict, MetadataBatch
+from pylog.metadata.log.replica_log import ObservedLog
+from pylog.metadata.quorum.quorum_state import Quorum, Term, TooLong
+
+PREFIX, UNKNOWN, DIVERGED = "prefix", "unknown", "diverged"
+
+
+class QuorumLog(ObservedLog):
+    """As LocalLog, on a Quorum."""
+
+    # A node that comes reads this many batches at most beside the snapshot.
+    records_between_snapshots = 20_000
+    # The answer to an append may be lost, and others have its records before this node.
+    is_whole = False
+
+    def __init__(self, directory, checkpoint, now_ms, quorum: Quorum, **limits):
+        super().__init__(directory, checkpoint, now_ms, **limits)
+        self._quorum = quorum
+        self._term: Term | None = None
+        self.commit(self._log.end_offset)
+
+    @property
+    def quorum(self) -> Quorum:
+        return self._quorum
+
+    @property
+    def term(self) -> Term | None:
+        """The term in which this node appends; None: it does not, or no more (3)."""
+        return self._term
+
+    # ---- following ------------------------------------------------------------------------------
+
+    def catch_up(self) -> list:
+        """Copies some of what the quorum has and this node has not. Blocks.
+
+        Returns MetadataBatches in order, none at the end. Raises QuorumLost, Trimmed: only a
+        snapshot has what comes next; LogError's kinds, ValueError: what came is no batch.
+        """
+        assert self._term is None, self._term    # Keeps (2).
+        found: list = []
+        for base, data in self._quorum.read(self._log.end_offset):
+            try:
+                header = self._copy(base, data)
+            except LogError:
+                if not found:
+                    raise
+                # What is in the copy is not read again: it is given now, the failure next time.
+                break
+            found.append(MetadataBatch(header.base_offset + header.last_offset_delta,
+                                       header.leader_epoch, snapshots.decoded(data, header)))
+        return found
+
+    def _copy(self, base: int, data: bytes):
+        """One committed batch to the copy; its header."""
+        _, header = next(batch.walk(data))
+        if not batch.crc_ok(data) or header.base_offset != base or base != self._log.end_offset:
+            raise ValueError(f"the quorum's batch at {base} is damaged")
+        self._log.append_as_follower(data, self._now_ms())
+        self._epoch = max(self._epoch, header.leader_epoch)
+        self.commit(self._log.end_offset)
+        return header
+
+    def compared_to(self, end: int) -> str:
+        """Returns how the copy stands to the quorum's log, which ends at `end`. Blocks. Raises
+        QuorumLost, LogError's kinds.
+
+        PREFIX: its last batch is byte for byte the quorum's. UNKNOWN: one of the two has no batch
+        to compare, only a snapshot. DIVERGED: there are different records at the same offset.
+        """
+        own_end = self._log.end_offset
+        if own_end == 0:
+            return PREFIX
+        last = min(own_end, end) - 1
+        if last < self._log.start_offset:
+            return UNKNOWN
+        base, data = self._batch_with(last)
+        theirs = self._quorum.batch_at(base)
+        if theirs is None:
+            return UNKNOWN
+        return PREFIX if data == theirs else DIVERGED
+
+    def _batch_with(self, offset: int) -> tuple[int, bytes]:
+        """(base offset, bytes) of the batch that holds the record at `offset`."""
+        data = self._log.read(offset, 1)
+        position, header = next(batch.walk(data))
+        return header.base_offset, bytes(
+            memoryview(data)[position:position + batch.LOG_OVERHEAD + header.batch_length])
+
+    def is_rebuildable(self) -> bool:
+        """Whether the quorum has its whole log, or a snapshot. Blocks. Raises QuorumLost."""
+        return self._quorum.batch_at(0) is not None or self._quorum.load_snapshot(0) is not None
+
+    def start_over(self, keep: bool) -> None:
+        """Begins an empty copy, to be read from the quorum again. keep: the old one stays beside it
+        under another name. Blocks. Raises LogError's kinds, OSError."""
+        if keep:
+            self._log.settle(self._now_ms())
+            kept = f"{self._folder}.{self._log.end_offset}.diverged"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(self._folder, kept)
+        for name in os.listdir(self._folder):
+            if name.endswith(".checkpoint"):
+                os.unlink(os.path.join(self._folder, name))
+        self._snapshot, self._epoch = None, 0
+        self._begin_at(0)
+
+    def load_snapshot(self) -> bool:
+        """Puts the quorum's snapshot in place of a copy that ends before it; the log is then read
+        from 0. Blocks. False when there is none. Raises QuorumLost, LogError's kinds, ValueError.
+        """
+        found = self._quorum.load_snapshot(self._log.end_offset)
+        if found is None:
+            return False
+        end, epoch, data = found
+        self.take_snapshot(data, end, epoch)
+        self._epoch = max(self._epoch, epoch)
+        return True
+
+    def found_quorum(self, cluster_id: str) -> bool:
+        """The state that the newest snapshot has becomes the quorum's, unless that has one. Blocks.
+        Raises QuorumLost, Conflict."""
+        assert self._snapshot is not None and self.snapshot_end == self._log.end_offset, (
+            self._snapshot, self._log.end_offset)
+        path, end, epoch = self._snapshot
+        with open(path, "rb") as file:
+            return self._quorum.found(cluster_id, end, epoch, file.read())
+
+    # ---- in office ------------------------------------------------------------------------------
+
+    def begin_term(self, term: Term) -> None:
+        """From now on this node appends. The copy is whole: catch_up() gave all below term.end."""
+        if self._log.end_offset != term.end:
+            raise Conflict(f"the copy ends at {self._log.end_offset}, the log at {term.end}")
+        self._term = term
+        self._epoch = term.epoch
+
+    def end_term(self) -> None:
+        self._term = None
+
+    def elect(self, node_id: int) -> int:
+        """The epoch that metadata.office won."""
+        if self._term is None:
+            raise Conflict(f"node {node_id} is not the controller")
+        return self._term.epoch
+
+    def append(self, new: list, epoch: int, expected_end: int) -> int:
+        term = self._term
+        if term is None or epoch != term.epoch:
+            raise Conflict(f"epoch {epoch} is over")
+        if expected_end != self._log.end_offset:
+            raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
+        now_ms = self._now_ms()
+        data = batch.build([(None, value, now_ms, ()) for value in self.values_of(new)],
+                           base_offset=expected_end, leader_epoch=epoch)
+        try:
+            self._quorum.append(term, expected_end, len(new), data)
+            self._copy(expected_end, data)
+        except TooLong:
+            raise
+        except (LogError, ValueError):
+            self._term = None                # Keeps (3).
+            raise
+        return expected_end + len(new) - 1
+
+    def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        term = self._current_term()
+        super().snapshot(records, offset, epoch)
+        assert self._snapshot is not None, offset
+        with open(self._snapshot[0], "rb") as file:
+            self._quorum.save_snapshot(term, offset + 1, epoch, file.read())
+
+    def trim(self, offset: int) -> None:
+        term = self._current_term()
+        super().trim(offset)
+        self._quorum.trim(term, offset)
+
+    def _current_term(self) -> Term:
+        """Raises Conflict: it may end at any time, while a decision is under way."""
+        if self._term is None:
+            raise Conflict("the term is over")
+        return self._term

@@ -1,0 +1,68 @@
+"""How far each controller has the metadata log: what its etcd holds, which decides with the others.
+
+Owns: when each was heard last.
+Invariants: (1) they are asked once at a time, beside the loop, however many wait for that; (2) one
+  that is cut off from the others is not heard: it answers, and what it has may be old.
+Source: KIP-595, KIP-836 (replica states of DescribeQuorum); etcd's serializable reads.
+"""
+
+import asyncio
+from collections import namedtuple
+
+from pylog import supervisor
+from pylog.eventloop.threads import in_thread
+from pylog.metadata.quorum.key_value import KeysError, Unreachable
+
+Voter = namedtuple("Voter", ("id", "end_offset", "heard_ms", "caught_up_ms"), defaults=(-1, -1, -1))
+Voter.__doc__ = "A controller as it was heard last; wall clock, -1 where it never was."
+
+
+class Voters:
+    """addresses: node id -> of its etcd. connect: an Etcd of one address. key: of the log's end.
+    now_ms: the wall clock."""
+
+    def __init__(self, addresses: dict, connect, key: str, now_ms):
+        assert addresses
+        self._addresses = addresses
+        self._connect = connect
+        self._key = key
+        self._now_ms = now_ms
+        self._known = [Voter(node_id) for node_id in addresses]
+        self._asking: asyncio.Task | None = None
+
+    async def asked(self, end: int) -> list:
+        """A Voter for each, as it answers now. end: of the log, which is caught up with."""
+        # Keeps (1): one that hangs would take a thread for each who wants to know.
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask(end))
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self, end: int) -> list:
+        try:
+            ends = await in_thread(self._ends)
+        finally:
+            self._asking = None
+        now_ms = self._now_ms()
+        self._known = [
+            voter if found is None else Voter(
+                voter.id, found, now_ms, now_ms if found >= end else voter.caught_up_ms)
+            for voter, found in zip(self._known, ends, strict=True)]
+        return self._known
+
+    def _ends(self) -> list:
+        with supervisor.executor("quorum-voters", len(self._addresses)) as pool:
+            return list(pool.map(self._end_at, self._addresses.values()))
+
+    def _end_at(self, address: str) -> int | None:
+        """Where the log ends in that etcd, None of one that is not heard. Keeps (2)."""
+        etcd = self._connect(address)
+        try:
+            row = etcd.get_here(self._key)
+            # Afterwards: what was read while it was cut off may have been old.
+            if not etcd.state_of(address).answers:
+                return None
+        except (KeysError, Unreachable):
+            return None
+        finally:
+            etcd.close()
+        return int(row.value) if row is not None else 0

@@ -1,0 +1,125 @@
+"""Which partitions get another leader, asked for or by the controller itself."""
+
+import pytest
+
+from pylog.metadata.controller.partitions import elections
+from pylog.metadata.controller.partitions.partition_change import PREFERRED, UNCLEAN
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode as E
+from tests.metadata.controller.partitions.test_topics import decided
+from tests.metadata.controller.test_broker_registration import Cluster
+
+RISKY = {"unclean.leader.election.enable": "true"}
+
+
+def three(*replicas, keeps_eligible=True, **configs):
+    return Cluster(keeps_eligible).join(1, 2, 3).create(*replicas, **configs)
+
+
+def led(cluster, *leaders, name="t", **fields):
+    """These lead the partitions now."""
+    cluster.take([messages.PartitionChangeRecord(
+        partition_id=index, topic_id=cluster.image.topics[name].id, leader=leader, **fields)
+        for index, leader in enumerate(leaders)])
+    return cluster
+
+
+def leaders(cluster, name="t"):
+    return [state.leader for state in cluster.image.topics[name].partitions]
+
+
+def elected(cluster, election, topics):
+    """The error of each partition, in order; what was elected leads."""
+    records, results = decided(elections.elect_leaders(cluster.rules, election, topics))
+    cluster.take(records)
+    return [(name, index, outcome.error) for name, outcomes in results
+            for index, outcome in outcomes]
+
+
+def test_leadership_goes_back_to_whom_it_is_preferred_to_and_nobody_else_loses_it():
+    cluster = led(three((1, 2), (2, 1), (3, 1), (3, 2)), 2, 2, 1, 3)
+    records = decided(elections.balanced(cluster.rules))
+    assert [record.partition_id for record in records] == [0, 2]
+    cluster.take(records)
+    assert leaders(cluster) == [1, 2, 3, 3]
+    assert decided(elections.balanced(cluster.rules)) == []
+
+
+def test_what_nobody_leads_is_not_balanced_nor_what_the_preferred_one_cannot_lead():
+    cluster = led(three((1, 2), (2, 1)), -1, 1)
+    cluster.beat(2, want_fence=True)
+    assert decided(elections.balanced(cluster.rules)) == []
+
+
+def test_so_many_elections_are_made_at_once_and_the_others_later(monkeypatch):
+    monkeypatch.setattr(elections, "ELECTIONS_MAX", 2)
+    cluster = led(three((1, 2), (1, 2), (1, 2)), 2, 2, 2)
+    counts = []
+    while records := decided(elections.balanced(cluster.rules)):
+        counts.append(len(cluster.take(records)))
+    assert counts == [2, 1] and leaders(cluster) == [1, 1, 1]
+
+
+def test_only_a_topic_that_allows_it_is_led_by_who_may_lack_records():
+    cluster = three((1, 2), **RISKY, keeps_eligible=False)
+    cluster.create((1, 2), name="safe")
+    for name in ("t", "safe"):
+        led(cluster, -1, name=name, isr=[1])
+    cluster.beat(1, want_fence=True)
+    cluster.take(decided(elections.unclean(cluster.rules)))
+    assert (leaders(cluster), leaders(cluster, "safe")) == ([2], [-1])
+
+
+def test_a_preferred_election_is_made_where_it_is_needed_and_can_be():
+    cluster = led(three((1, 2), (2, 1), (3, 1)), 2, 2, 1)
+    cluster.beat(3, want_fence=True)
+    assert elected(cluster, PREFERRED, [("t", [0, 1, 2, 3, -1]), ("x", [0])]) == [
+        ("t", 0, E.NONE), ("t", 1, E.ELECTION_NOT_NEEDED),
+        ("t", 2, E.PREFERRED_LEADER_NOT_AVAILABLE),
+        ("t", 3, E.UNKNOWN_TOPIC_OR_PARTITION), ("t", -1, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ("x", 0, E.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert leaders(cluster) == [1, 2, 1]
+
+
+def test_an_election_of_all_says_nothing_of_those_that_need_none():
+    cluster = led(three((1, 2), (2, 1)), 2, 2)
+    assert elected(cluster, PREFERRED, None) == [("t", 0, E.NONE)]
+    assert elected(cluster, PREFERRED, None) == []
+
+
+@pytest.mark.parametrize(("gone", "errors", "after"), [
+    ((), [E.NONE, E.ELECTION_NOT_NEEDED], [2, 2]),
+    ((2,), [E.ELIGIBLE_LEADERS_NOT_AVAILABLE, E.ELECTION_NOT_NEEDED], [-1, 3])])
+def test_an_unclean_election_is_made_of_what_nobody_leads(gone, errors, after):
+    cluster = three((1, 2), (2, 3), keeps_eligible=False)
+    led(cluster, -1, 2)
+    cluster.take([messages.PartitionChangeRecord(
+        partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1])])
+    cluster.beat(1, want_fence=True)
+    for id_ in gone:
+        cluster.beat(id_, want_fence=True)
+    assert [error for _, _, error in elected(cluster, UNCLEAN, [("t", [0, 1])])] == errors
+    assert leaders(cluster) == after
+
+
+def test_the_partitions_of_a_broker_are_those_in_whose_isr_it_is_or_may_be():
+    cluster = three((1, 2), (2, 3))
+    cluster.take([messages.PartitionChangeRecord(
+        partition_id=0, topic_id=cluster.image.topics["t"].id, isr=[1],
+        eligible_leader_replicas=[2])])
+    topic = cluster.image.topics["t"]
+
+    def named(steps):
+        return [found for found in steps if found is not None]
+    assert named(elections.in_sync_on(cluster.image, 2)) == [(topic, 1)]
+    assert named(elections.eligible_on(cluster.image, 2)) == [(topic, 0)]
+    assert named(elections.without_leader(led(cluster, -1, 2).image)) == [
+        (cluster.image.topics["t"], 0)]
+    assert [elections.leads_any(cluster.image, id_) for id_ in (1, 2)] == [False, True]
+
+
+def test_a_long_move_is_made_in_slices():
+    cluster = three(*[(1, 2)] * 250)
+    steps = elections.moved(
+        cluster.rules, elections.in_sync_on(cluster.image, 1), leaving=1)
+    assert len(list(steps)) == 3       # One of its topic, two of each hundred records.

@@ -1,0 +1,128 @@
+"""Decisions on access rules, and which rules a filter means."""
+
+import random
+
+import pytest
+
+from pylog.metadata.controller import acls
+from pylog.metadata.image.image import Image, apply
+from pylog.protocol import messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+from pylog.security.authorizer import (
+    ALLOW,
+    ANY,
+    CLUSTER,
+    DENY,
+    LITERAL,
+    MATCH,
+    PREFIXED,
+    READ,
+    TOPIC,
+    WRITE,
+    Rule,
+)
+from tests.metadata.controller.partitions.test_topics import decided
+from tests.steps import steps_in
+
+RULE = Rule(TOPIC, LITERAL, "t", "User:a", "*", READ, ALLOW)
+
+
+def image_with(*rules) -> Image:
+    records, results = decided(acls.create(Image(), rules, random.Random(1)))
+    assert not any(result.error for result in results)
+    return apply(Image(), records, len(records) - 1, 1)
+
+
+def wanted(**changed) -> acls.Filter:
+    return acls.Filter(ANY, None, ANY, None, None, ANY, ANY)._replace(**changed)
+
+
+def test_a_rule_is_kept_once():
+    records, results = decided(acls.create(
+        image_with(RULE), [RULE, RULE, RULE._replace(host="h")], random.Random(2)))
+    assert len(records) == 1 and [result.error for result in results] == [ErrorCode.NONE] * 3
+
+
+@pytest.mark.parametrize("changed", [
+    {"resource_type": 1}, {"resource_type": 9}, {"pattern_type": MATCH}, {"operation": 1},
+    {"permission": ANY}, {"resource_name": ""}, {"principal": "nobody"},
+    {"resource_type": CLUSTER, "resource_name": "other"}, {"host": "127.0.0.0/8"},
+    {"host": "::/0", "permission": DENY}])
+def test_what_is_no_rule_is_refused_by_itself(changed):
+    records, results = decided(acls.create(
+        Image(), [RULE._replace(**changed), RULE], random.Random(1)))
+    assert len(records) == 1
+    assert [result.error for result in results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize(("changed", "count"), [
+    ({}, 4), ({"resource_type": TOPIC}, 4), ({"resource_type": CLUSTER}, 0),
+    ({"resource_name": "t1"}, 0), ({"resource_name": "t", "pattern_type": LITERAL}, 1),
+    ({"resource_name": "t1", "pattern_type": MATCH}, 2), ({"pattern_type": PREFIXED}, 1),
+    ({"resource_name": "t", "pattern_type": MATCH}, 3), ({"principal": "User:b"}, 1),
+    ({"operation": WRITE}, 1), ({"permission": DENY}, 1), ({"host": "h"}, 1)])
+def test_a_filter_means(changed, count):
+    image = image_with(
+        RULE, RULE._replace(pattern_type=PREFIXED, operation=WRITE),
+        RULE._replace(resource_name="*", principal="User:b", permission=DENY),
+        RULE._replace(resource_name="x", host="h"))
+    assert len(decided(acls.found(image, wanted(**changed)))) == count
+    records, (deleted,) = decided(acls.delete(image, [wanted(**changed)]))
+    assert len(records) == len(deleted.rules) == count
+
+
+def test_a_rule_that_two_filters_mean_goes_once_and_is_told_to_both():
+    records, results = decided(acls.delete(image_with(RULE), [wanted(), wanted()]))
+    assert len(records) == 1 and [len(result.rules) for result in results] == [1, 1]
+
+
+@pytest.mark.parametrize("changed", [
+    {"resource_type": 0}, {"resource_type": 50}, {"pattern_type": 7}, {"operation": 0},
+    {"permission": 9}])
+def test_a_filter_of_another_version_is_refused(changed):
+    with pytest.raises(Refusal):
+        decided(acls.found(Image(), wanted(**changed)))
+
+
+def exactly(rule: Rule) -> acls.Filter:
+    return acls.Filter(rule.resource_type, rule.resource_name, rule.pattern_type, rule.principal,
+                       rule.host, rule.operation, rule.permission)
+
+
+def test_a_filter_that_leaves_nothing_open_means_one_rule():
+    image = image_with(RULE, RULE._replace(resource_name="*"), RULE._replace(host="h"))
+    assert decided(acls.found(image, exactly(RULE))) == [RULE]
+    assert decided(acls.found(image, exactly(RULE._replace(resource_name="u")))) == []
+    records, results = decided(acls.delete(image, [exactly(RULE), exactly(RULE)]))
+    assert len(records) == 1 and [result.rules for result in results] == [[RULE], [RULE]]
+
+
+def test_one_more_rule_and_one_less_cost_the_same_among_none_and_among_thousands():
+    few = image_with(RULE)
+    many = image_with(RULE, *[RULE._replace(resource_name=f"t{number}") for number in range(5000)])
+    other = RULE._replace(resource_name="other")
+    for decide in (lambda image: acls.create(image, [other], random.Random(2)),
+                   lambda image: acls.delete(image, [exactly(RULE)])):
+        assert lines_of(acls, decide, few) == lines_of(acls, decide, many)
+
+
+def lines_of(module, decide, image) -> int:
+    with steps_in(module) as counted:
+        list(decide(image))
+    return counted.lines
+
+
+def test_a_rule_that_two_records_hold_goes_with_both():
+    """As Kafka's controller may leave it: it looks for equal rules, and an old one did not."""
+    record = decided(acls.create(Image(), [RULE], random.Random(1)))[0][0]
+    second = messages.AccessControlEntryRecord(**{
+        field: getattr(record, field) for field in record.__slots__})
+    second.id = bytes(16)
+    twice = apply(Image(), [record, second], 1, 1)
+    assert decided(acls.found(twice, wanted())) == [RULE]
+    records, (deleted,) = decided(acls.delete(twice, [wanted()]))
+    assert len(records) == 2 and deleted.rules == [RULE]
+    left = apply(twice, records[:1], 2, 1)
+    assert decided(acls.found(left, wanted())) == [RULE]
+    assert not decided(acls.found(apply(left, records[1:], 3, 1), wanted()))

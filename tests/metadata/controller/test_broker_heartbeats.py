@@ -1,0 +1,128 @@
+"""Sessions of brokers, to the nanosecond, and who may stop."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.metadata.controller.broker_heartbeats import Heartbeats
+from pylog.metadata.image.image import Broker, Image
+
+SESSION = 100
+
+
+def image(*fenced, epochs=(5, 6, 7), stopping=()):
+    """Brokers 1, 2, 3 with these epochs."""
+    return Image(brokers={
+        id_: Broker(id_, epoch, b"", (), (), None, id_ in fenced, id_ in stopping, ())
+        for id_, epoch in enumerate(epochs, 1)})
+
+
+@pytest.fixture
+def beats():
+    made = Heartbeats(SESSION)
+    made.begin(image(3), 1000)
+    return made
+
+
+def test_who_is_not_fenced_has_a_session_from_the_beginning_of_the_office(beats):
+    assert [beats.is_alive(id_, 1000) for id_ in (1, 2, 3, 4)] == [True, True, False, False]
+    assert [beats.is_alive(id_, 1099) for id_ in (1, 2)] == [True, True]
+    assert [beats.is_alive(id_, 1100) for id_ in (1, 2)] == [False, False]
+    beats.touch(2, 9, 0, 1050)
+    assert (beats.silent(image(3), 1099), beats.silent(image(3), 1100)) == ([], [1])
+    assert (beats.silent(image(3), 1149), beats.silent(image(3), 1150)) == ([1], [1, 2])
+    assert beats.silent(image(), 1000) == [3]
+
+
+def test_the_first_session_to_end_is_told(beats):
+    beats.touch(1, 9, 0, 1020)
+    assert beats.next_end_ns(image(3), 1030) == 1100
+    beats.touch(2, 9, 0, 1040)
+    assert beats.next_end_ns(image(3), 1050) == 1120
+    assert beats.next_end_ns(image(1, 3), 1050) == 1140
+    assert beats.next_end_ns(image(1, 2, 3), 1050) == 1150
+    assert beats.next_end_ns(image(epochs=(5,)), 1050) == 1120
+    beats.local_id = 1
+    assert beats.next_end_ns(image(3), 1050) == 1140
+    beats.end(2)
+    assert beats.next_end_ns(image(3), 1050) == 1150
+
+
+def test_a_broker_of_this_process_is_never_silent(beats):
+    beats.local_id = 1
+    assert beats.is_alive(1, 10**9) and beats.silent(image(3), 10**9) == [2]
+    beats.local_id = 4
+    assert not beats.is_alive(4, 1000)
+
+
+def test_a_session_ends_by_a_verdict_and_with_the_registration(beats):
+    beats.end(1)
+    beats.end(9)
+    assert not beats.is_alive(1, 1000) and beats.is_alive(2, 1000)
+    beats.touch(1, 9, 0, 1001)
+    assert beats.is_alive(1, 1001)
+    beats.follow(image(epochs=(5, 16)))
+    assert [beats.is_alive(id_, 1001) for id_ in (1, 2, 3)] == [True, False, False]
+    assert beats.is_caught_up(2, 16) and not beats.is_caught_up(3, 99)
+
+
+def test_a_broker_has_caught_up_at_the_newest_record_of_its_registration(beats):
+    assert (beats.is_caught_up(1, 4), beats.is_caught_up(1, 5)) == (False, True)
+    beats.registered(1, 40)
+    assert (beats.is_caught_up(1, 39), beats.is_caught_up(1, 40)) == (False, True)
+
+
+def test_a_connection_is_of_the_broker_whose_newest_heartbeat_came_on_it(beats):
+    beats.touch(1, 9, 70, 1001)
+    beats.touch(2, 9, 71, 1001)
+    beats.touch(1, 9, 72, 1002)
+    assert [beats.ended(connection) for connection in (70, 71, 73, 72)] == [None, 2, None, 1]
+
+
+def test_a_heartbeat_whose_connection_has_ended_does_not_count(beats):
+    beats.came(1, 70)
+    assert beats.counts(1, 70) and beats.ended(70) == 1
+    assert not beats.counts(1, 70) and beats.counts(2, 70) and beats.counts(1, 0)
+    beats.came(1, 70)    # One more of those that it had under way,
+    assert not beats.counts(1, 70)
+    beats.came(1, 71)    # and one of the next.
+    assert beats.counts(1, 71) and beats.ended(71) == 1
+
+
+def test_who_is_let_in_has_a_session_before_it_is_heard_again(beats):
+    beats.end(1)
+    assert not beats.is_alive(1, 1500)
+    beats.unfenced(1, 1500)
+    assert beats.is_alive(1, 1500)
+
+
+def test_a_broker_stops_once_every_active_one_knows_that_it_leads_nothing(beats):
+    beats.touch(1, 20, 0, 1001)
+    beats.touch(2, 29, 0, 1001)
+    assert not beats.is_stopping(1)
+    beats.stopping(1, 30)
+    beats.stopping(1, 25)
+    now = image(3, stopping=(1,))
+    assert beats.is_stopping(1) and not beats.is_stopping(2) and not beats.is_stopping(9)
+    assert not beats.may_stop(now, 1)
+    beats.touch(2, 30, 0, 1002)
+    assert beats.may_stop(now, 1)
+    # Who is fenced or stops itself is not waited for; the broker of this process sends none.
+    beats.touch(2, 29, 0, 1003)
+    assert beats.may_stop(image(2, 3, stopping=(1,)), 1)
+    assert beats.may_stop(image(3, stopping=(1, 2)), 1)
+    assert not beats.may_stop(image(stopping=(1, 2)), 1)
+    beats.local_id = 2
+    assert beats.may_stop(now, 1)
+    # Fenced at last, its shutdown is over.
+    beats.follow(image(3))
+    assert beats.is_stopping(1)
+    beats.follow(image(1, 3))
+    assert not beats.is_stopping(1)
+
+
+def test_a_new_office_begins_with_what_the_image_says():
+    beats = Heartbeats(SESSION)
+    assert beats.ended(7) is None and beats.next_end_ns(SimpleNamespace(brokers={}), 7) == 107
+    beats.follow(image())
+    assert beats.silent(image(), 7) == [1, 2, 3]

@@ -1,0 +1,114 @@
+"""How far the controllers' etcds are; but for one test the etcds are the test's."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.metadata.quorum.etcd import Etcd
+from pylog.metadata.quorum.key_value import KeysError, MemberState, Put, Row, Unreachable
+from pylog.metadata.quorum.voter_status import Voter, Voters
+from tests.etcds import Etcds
+
+KEY = "/p/at/end"
+
+
+class World:
+    """ends: by address, an exception where the member raises it. `cut_off`: members that know no
+    leader. `closed`: connections that were."""
+
+    def __init__(self, **ends):
+        self.ends, self.cut_off, self.closed, self.asked = ends, set(), 0, 0
+        self.now_ms = 1000
+        self.voters = Voters({1: "e1", 2: "e2", 3: "e3"}, self.connect, KEY, lambda: self.now_ms)
+
+    def connect(self, address):
+        def get_here(key):
+            self.asked += 1
+            assert key == KEY
+            end = self.ends[address]
+            if isinstance(end, Exception):
+                raise end
+            return None if end is None else Row(key, str(end).encode())
+
+        def close():
+            self.closed += 1
+
+        return SimpleNamespace(get_here=get_here, close=close, state_of=lambda of: MemberState(
+            of, address not in self.cut_off, False, "", -1, ""))
+
+    def asked_at(self, now_ms, end):
+        self.now_ms = now_ms
+        return asyncio.run(self.voters.asked(end))
+
+
+def test_each_is_told_with_the_end_of_its_own_log():
+    world = World(e1=7, e2=6, e3=None)
+    assert world.asked_at(1000, end=7) == [
+        Voter(1, 7, 1000, 1000), Voter(2, 6, 1000, -1), Voter(3, 0, 1000, -1)]
+    assert world.closed == 3
+
+
+@pytest.mark.parametrize("failure", [Unreachable("gone"), KeysError("it is full")])
+def test_one_that_does_not_answer_is_told_as_it_was_heard_last(failure):
+    world = World(e1=7, e2=7, e3=failure)
+    assert world.asked_at(1000, end=7)[2] == Voter(3, -1, -1, -1)
+    world.ends |= {"e2": failure, "e3": 8}
+    assert world.asked_at(2000, end=8) == [
+        Voter(1, 7, 2000, 1000), Voter(2, 7, 1000, 1000), Voter(3, 8, 2000, 2000)]
+    assert world.closed == 6
+
+
+def test_one_that_is_cut_off_from_the_others_is_not_heard():
+    world = World(e1=7, e2=7, e3=7)
+    world.asked_at(1000, end=7)
+    world.cut_off = {"e3"}
+    assert world.asked_at(2000, end=7)[2] == Voter(3, 7, 1000, 1000)
+
+
+def test_who_asks_meanwhile_has_the_same_answer():
+    world = World(e1=7, e2=7, e3=7)
+    held, connect = threading.Event(), world.connect
+
+    def connect_late(address):
+        held.wait(60)
+        return connect(address)
+    world.voters._connect = connect_late
+
+    async def scenario():
+        waiting = [asyncio.ensure_future(world.voters.asked(7)) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        held.set()
+        answers = await asyncio.gather(*waiting[1:])
+        assert all(answer is answers[0] for answer in answers) and waiting[0].cancelled()
+        assert world.asked == 3
+        await world.voters.asked(7)
+        assert world.asked == 6
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_member_of_an_etcd_is_told_from_those_that_live(tmp_path):
+    servers = Etcds(tmp_path)
+    try:
+        servers.start()
+        keys = servers.keys(1.0)
+        keys.transact([], [Put(KEY, b"5")])
+        keys.close()
+        servers.kill(2)
+        voters = Voters(dict(enumerate(servers.addresses, 1)), lambda address: Etcd([address]),
+                        KEY, lambda: 1000)
+
+        async def scenario():
+            while True:
+                # The leader may have been the one, and what was put arrives in its time.
+                found = await voters.asked(5)
+                if found[0].caught_up_ms == found[2].caught_up_ms == 1000:
+                    return found
+                await asyncio.sleep(0.05)
+        assert asyncio.run(scenario())[1] == Voter(2, -1, -1, -1)
+    finally:
+        servers.close()

@@ -1,0 +1,222 @@
+"""Requests of brokers that a controller refuses, and what it answers to the others."""
+
+import asyncio
+import logging
+
+import pytest
+
+from pylog._native.log import StorageError
+from pylog.metadata.controller.partitions import topics as controller
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode as E
+from tests.metadata.test_tending import World
+
+REGISTRATION = messages.BrokerRegistrationRequest
+REQUESTS = {
+    "alter_partition": messages.AlterPartitionRequest,
+    "assign_directories": messages.AssignReplicasToDirsRequest,
+    "allocate_producer_ids": messages.AllocateProducerIdsRequest}
+STALE = [{"broker_id": 2, "broker_epoch": 1}, {"broker_id": 2, "broker_epoch": 3},
+         {"broker_id": 9, "broker_epoch": 9}]
+
+
+def registration(id_=4, cluster_id="c", incarnation=1):
+    return REGISTRATION(
+        broker_id=id_, cluster_id=cluster_id, incarnation_id=bytes([incarnation]) * 16,
+        listeners=[REGISTRATION.Listener(name="PLAINTEXT", host="h", port=id_)],
+        features=[REGISTRATION.Feature(name=name, min_supported_version=0, max_supported_version=99)
+                  for name in controller.FEATURES],
+        log_dirs=[bytes([100 + id_]) * 16])
+
+
+def answered(monkeypatch, *calls, prepare=lambda world: None):
+    """The answers. calls: functions of the controller to coroutines, one after the other."""
+    world, answers = World(monkeypatch), []
+
+    async def go():
+        prepare(world)
+        answers.extend([await call(world.controller) for call in calls])
+    world.run(go)
+    return answers
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("fields", STALE)
+def test_a_broker_that_is_not_registered_so_is_refused_and_that_is_told(
+        monkeypatch, caplog, name, fields):
+    caplog.set_level(logging.INFO, "pylog.metadata")
+    answer, = answered(monkeypatch, lambda made: getattr(made, name)(REQUESTS[name](**fields)))
+    known = fields["broker_id"] == 2
+    assert answer.error_code in ((E.STALE_BROKER_EPOCH,) if known else (
+        E.STALE_BROKER_EPOCH, E.BROKER_ID_NOT_REGISTERED))
+    assert [row.broker for row in caplog.records if row.getMessage() == "refused"] == [
+        fields["broker_id"]]
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_broker_that_is_registered_so_is_answered(monkeypatch, name):
+    answer, = answered(monkeypatch, lambda made: getattr(made, name)(
+        REQUESTS[name](broker_id=2, broker_epoch=2)))
+    assert not answer.error_code
+
+
+def test_each_block_of_producer_ids_is_another(monkeypatch):
+    def allocate(made):
+        return made.allocate_producer_ids(
+            messages.AllocateProducerIdsRequest(broker_id=2, broker_epoch=2))
+    first, second = answered(monkeypatch, allocate, allocate)
+    assert (first.producer_id_start, first.producer_id_len) == (0, 1000)
+    assert (second.producer_id_start, second.producer_id_len) == (1000, 1000)
+
+
+def test_the_last_producer_ids_are_given_out_and_no_more(monkeypatch):
+    def allocate(made):
+        return made.allocate_producer_ids(
+            messages.AllocateProducerIdsRequest(broker_id=2, broker_epoch=2))
+
+    def nearly_spent(made):
+        async def spend():
+            async with made._deciding:
+                await made._commit([messages.ProducerIdsRecord(
+                    broker_id=2, broker_epoch=2, next_producer_id=2**63 - 1 - 1000)])
+        return spend()
+    _, last, none = answered(monkeypatch, nearly_spent, allocate, allocate)
+    assert (last.error_code, last.producer_id_start) == (0, 2**63 - 1 - 1000)
+    assert none.error_code == E.UNKNOWN_SERVER_ERROR
+
+
+def test_a_registration_is_answered_with_its_epoch_and_seen_at_its_record(monkeypatch):
+    def beat(made, offset):
+        epoch = made._image.brokers[4].epoch
+        return made.heartbeat(messages.BrokerHeartbeatRequest(
+            broker_id=4, broker_epoch=epoch, current_metadata_offset=offset(epoch)), 7)
+    first, amended, too_soon, seen = answered(
+        monkeypatch, lambda made: made.register_broker(registration()),
+        lambda made: made.register_broker(registration()),
+        lambda made: beat(made, lambda epoch: epoch), lambda made: beat(
+            made, lambda epoch: made._image.offset))
+    assert (first.error_code, amended.error_code) == (0, 0)
+    assert first.broker_epoch == amended.broker_epoch > 0
+    # The newest record of the registration is the amended one.
+    assert (too_soon.is_fenced, too_soon.is_caught_up) == (True, False)
+    assert (seen.is_fenced, seen.is_caught_up) == (False, True)
+
+
+def test_a_registration_in_another_cluster_is_refused(monkeypatch):
+    answer, = answered(monkeypatch, lambda made: made.register_broker(
+        registration(cluster_id="other")))
+    assert (answer.error_code, answer.broker_epoch) == (E.INCONSISTENT_CLUSTER_ID, -1)
+
+
+def test_a_broker_that_is_its_own_controller_stays_alone(monkeypatch):
+    def alone(world):
+        world.controller._heartbeats.local_id = 2
+    other, = answered(monkeypatch, lambda made: made.register_broker(registration()),
+                      prepare=alone)
+    assert other.error_code == E.INVALID_REGISTRATION
+    itself, gone = answered(
+        monkeypatch,
+        lambda made: made.unregister(messages.UnregisterBrokerRequest(broker_id=2)),
+        lambda made: made.unregister(messages.UnregisterBrokerRequest(broker_id=3)), prepare=alone)
+    assert itself.error_code == E.INVALID_REQUEST and "its own controller" in itself.error_message
+    assert (gone.error_code, gone.error_message) == (0, "")
+
+
+def test_an_unregistered_broker_is_gone_and_an_unknown_one_cannot_go(monkeypatch):
+    def unregister(made):
+        return made.unregister(messages.UnregisterBrokerRequest(broker_id=3))
+    first, second = answered(monkeypatch, unregister, unregister)
+    assert first.error_code == 0
+    assert second.error_code == E.BROKER_ID_NOT_REGISTERED
+    assert "3 is not currently registered" in second.error_message
+
+
+def test_what_cannot_be_written_is_answered_so(monkeypatch):
+    def without_disk(world):
+        world.failure = StorageError(5, E.KAFKA_STORAGE_ERROR, "planted")
+    answers = answered(
+        monkeypatch, lambda made: made.register_broker(registration()),
+        lambda made: made.unregister(messages.UnregisterBrokerRequest(broker_id=3)),
+        lambda made: made.allocate_producer_ids(
+            messages.AllocateProducerIdsRequest(broker_id=2, broker_epoch=2)),
+        prepare=without_disk)
+    assert all(answer.error_code for answer in answers)
+
+
+def test_who_stops_leaves_its_id_to_its_next_process_at_once(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        assert not (await world.beat(2)).error_code
+        answer = await world.controller.register_broker(registration(2, incarnation=9))
+        assert answer.error_code == E.DUPLICATE_BROKER_REGISTRATION
+        assert (await world.beat(2, want_shut_down=True)).should_shut_down
+        answer = await world.controller.register_broker(registration(2, incarnation=9))
+        assert answer.error_code == 0
+
+    world.run(go)
+
+
+def test_who_leads_stops_once_the_others_know_and_says_so_only_by_then(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        topic_id = b"t" * 16
+        async with world.controller._deciding:
+            await world.controller._commit([
+                messages.TopicRecord(name="t", topic_id=topic_id), messages.PartitionRecord(
+                    partition_id=0, topic_id=topic_id, replicas=[2, 3], isr=[2, 3], leader=2)])
+        for _ in range(2):      # 3 has seen nothing so far.
+            answer = await world.beat(2, want_shut_down=True)
+            assert (answer.error_code, answer.should_shut_down) == (0, False)
+        assert world.tail.newest.partition("t", 0).leader == 3
+        tries = world.tries
+        await world.beat(2)     # Whatever it wants now.
+        assert world.tries == tries
+        await world.beat(3, 8)
+        assert (await world.beat(2)).should_shut_down and world.fenced == [2]
+
+    world.run(go)
+
+
+def test_a_heartbeat_of_a_connection_that_ended_meanwhile_is_no_sign_of_life(monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        await world.beat(2)
+        await world.at(1)
+        world.judged.clear()
+        world.controller.connection_closed(7)
+        assert (await world.beat(2)).error_code == E.NETWORK_EXCEPTION
+        await world.at(2)
+        assert world.judged == [2, 2] and world.fenced == []
+        assert (await world.beat(2, connection=8)).error_code == 0
+        await asyncio.sleep(0)
+
+    world.run(go)
+
+
+def test_who_is_let_in_by_a_heartbeat_whose_connection_then_ends_is_not_fenced_for_silence(
+        monkeypatch):
+    world = World(monkeypatch)
+
+    async def go():
+        controller = world.controller
+        await world.beat(2)
+        controller._known().end(2)
+        await controller._fence(2, "planted")
+        decide = controller._decided_in_turn
+
+        async def decided_and_cut(decision):
+            found = await decide(decision)
+            controller.connection_closed(9)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(controller, "_decided_in_turn", decided_and_cut)
+            assert (await world.beat(2, connection=9)).error_code == E.NETWORK_EXCEPTION
+        assert not world.tail.newest.brokers[2].fenced
+        await controller._fence_silent()
+        assert not world.tail.newest.brokers[2].fenced
+
+    world.run(go)

@@ -1,0 +1,27 @@
+"""How a controller's node gets the whole metadata log, without a quorum."""
+
+import asyncio
+from types import SimpleNamespace
+
+from pylog.metadata.controller_service import FEW_RECORDS, ControllerMember
+from pylog.metadata.log.metadata_log import MetadataBatch
+from pylog.metadata.quorum.quorum_log import PREFIX
+from pylog.protocol import messages
+
+
+def test_a_snapshot_of_the_quorum_is_read_from_the_beginning():
+    """The log gives it at offset 0 and nowhere else."""
+    record = messages.TopicRecord(name="t", topic_id=b"t" * 16)
+
+    async def caught_up(end: int) -> None:
+        assert end == FEW_RECORDS + 1
+
+    member = ControllerMember.__new__(ControllerMember)
+    member._node_id, member.office, member._member = 1, SimpleNamespace(catch_up=caught_up), None
+    member._quorum = SimpleNamespace(look=lambda: SimpleNamespace(
+        holder=None, end=FEW_RECORDS + 1, epoch=3))
+    member._log = SimpleNamespace(
+        end_offset=0, compared_to=lambda end: PREFIX, load_snapshot=lambda: True,
+        read_committed=lambda offset: [MetadataBatch(6, 3, [record])] if offset == 0 else [])
+    asyncio.run(member._reach_the_end())
+    assert (member.tail.newest.offset, list(member.tail.newest.topics)) == (6, ["t"])
