@@ -22,11 +22,11 @@ from pylog._native.repeats import Repeats
 from pylog.api.quotas import resolve_later
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.listeners import SASL_PROTOCOLS
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.markers import Markers
-from pylog.coordinator.service import GroupCoordinator
-from pylog.coordinator.transaction_service import TransactionCoordinator
-from pylog.coordinator.verification import Verification
+from pylog.coordinator.groups.service import GroupCoordinator
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.local_append import Markers
+from pylog.coordinator.transactions.service import TransactionCoordinator
+from pylog.coordinator.transactions.verification import Verification
 from pylog.eventloop.end_of_tick import Turn
 from pylog.eventloop.threads import in_thread
 from pylog.log.errors import StartError

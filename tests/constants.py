@@ -14,9 +14,12 @@ from pathlib import PurePath
 COINCIDENCES = {
     "pylog/_native/encode.pxd:PIECES_MAX": "pieces of an encoder, not of a connection's output",
     "pylog/config/client_quotas.py:NS_PER_MS": "a unit, which cannot change",
-    "pylog/coordinator/assignors.py:ROUNDS_MAX": "rounds of an assignor, not of missing grants",
-    "pylog/coordinator/history.py:BYTES_MAX": "bytes of a file, not of copied responses",
-    "pylog/coordinator/saver.py:THREADS": "threads that save shards, not flushers",
+    "pylog/coordinator/groups/assignors/partitions.py:ROUNDS_MAX":
+        "rounds of an assignor, not of missing grants",
+    "pylog/coordinator/groups/state/rebalance_history.py:BYTES_MAX":
+        "bytes of a file, not of copied responses",
+    "pylog/coordinator/runtime/snapshot_writer.py:THREADS":
+        "threads that save shards, not flushers",
     "pylog/log/branches.py:ATTEMPTS": "of linking segments, not of reading aborted transactions",
     "pylog/log/branches.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
     "pylog/log/directories.py:PROBE_BYTES": "of a disk probe, not of a segment's index",

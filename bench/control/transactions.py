@@ -19,7 +19,7 @@ from bench.control.wire import (
     run,
 )
 from bench.loads import LoadFailed
-from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.runtime.internal_topic import partition_of
 from pylog.protocol import messages
 
 IDS, GROUPS = 100_000, 10_000

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.pending import Pending
-    from pylog.coordinator.markers import Markers
-    from pylog.coordinator.service import GroupCoordinator
-    from pylog.coordinator.transaction_service import TransactionCoordinator
-    from pylog.coordinator.verification import Verification
+    from pylog.coordinator.runtime.deferred_reply import Pending
+    from pylog.coordinator.runtime.local_append import Markers
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.transactions.service import TransactionCoordinator
+    from pylog.coordinator.transactions.verification import Verification
     from pylog.log.manager import LogManager
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from pylog._native.repeats import Repeat
 from pylog.api.group_rows import PART_ROWS, in_parts
-from pylog.coordinator import consumer_groups, inventory
-from pylog.coordinator.group import CONSUMER
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.groups import describe as group_describe
+from pylog.coordinator.groups.consumer import heartbeat as consumer_groups
+from pylog.coordinator.groups.state.classic_group import CONSUMER
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import DESCRIBE, TOPIC
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pylog._native.repeats import Repeats
     from pylog.api import Handler, Message
     from pylog.config import Settings
-    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
 
@@ -87,14 +88,14 @@ class ConsumerGroupsApi:
         def groups() -> Iterator[Message]:
             for group_id in request.group_ids:
                 yield from self._described(group_id) if served else (
-                    inventory.refused_consumers(group_id, ErrorCode.UNSUPPORTED_VERSION),)
+                    group_describe.refused_consumers(group_id, ErrorCode.UNSUPPORTED_VERSION),)
 
         return in_parts(messages.ConsumerGroupDescribeResponse, groups(),
                         request.include_authorized_operations)
 
     def _described(self, group_id: str) -> Iterator[Message]:
         if not group_id:
-            return iter((inventory.refused_consumers(group_id, ErrorCode.INVALID_GROUP_ID),))
+            return iter((group_describe.refused_consumers(group_id, ErrorCode.INVALID_GROUP_ID),))
         found, error = self._groups.look(
-            group_id, inventory.described_consumers, group_id, PART_ROWS)
-        return found or iter((inventory.refused_consumers(group_id, error),))
+            group_id, group_describe.described_consumers, group_id, PART_ROWS)
+        return found or iter((group_describe.refused_consumers(group_id, error),))

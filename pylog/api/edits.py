@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:

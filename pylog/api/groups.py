@@ -12,9 +12,10 @@ import asyncio
 import itertools
 
 from pylog.api.group_rows import PART_ROWS, in_parts
-from pylog.coordinator import inventory, share_offsets
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.groups import describe as inventory
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.share import offsets as share_offsets
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.api.cluster import Addresses
-    from pylog.coordinator.service import GroupCoordinator
-    from pylog.coordinator.transaction_service import TransactionCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.transactions.service import TransactionCoordinator
     from pylog.protocol.errors import Error
     from pylog.sharing.service import Sharing
 

@@ -9,8 +9,8 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
 
 from __future__ import annotations
 
-from pylog.coordinator import offsets
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.groups import offsets
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -18,8 +18,8 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message, Result
-    from pylog.coordinator.groups import Groups
-    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.groups.shard import Groups
     from pylog.metadata.service import MetadataService
 
 IDS_SINCE = 10

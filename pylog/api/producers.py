@@ -13,7 +13,7 @@ import struct
 
 from pylog._native import producers
 from pylog._native.log import LogError
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.controller.partitions.topics import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.api_error import Refusal

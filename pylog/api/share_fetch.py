@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pylog.api.cluster import Addresses
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.share_coordinator import ShareCoordinator
+    from pylog.coordinator.share.service import ShareCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
     from pylog.sharing.sessions import Place, Session

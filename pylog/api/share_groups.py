@@ -8,9 +8,9 @@ Source: KIP-932.
 from __future__ import annotations
 
 from pylog.api.group_rows import in_parts
-from pylog.coordinator import share_groups
-from pylog.coordinator.pending import Pending
-from pylog.coordinator.share_groups import JOIN, LEAVE
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
+from pylog.coordinator.groups.share.heartbeat import JOIN, LEAVE
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.coordinator.service import GroupCoordinator
-    from pylog.coordinator.share_coordinator import ShareCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.share.service import ShareCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
     from pylog.sharing.group_settings import GroupSettings
@@ -71,7 +71,7 @@ class ShareGroupsApi:
             return refusal(ErrorCode.INVALID_REQUEST, fault)
         image = self._metadata.image
         return self._groups.run(
-            request.group_id, Pending(refusal), share_groups.heartbeat, request,
+            request.group_id, Pending(refusal), share_heartbeat.heartbeat, request,
             context.client_id or "", f"/{context.peer_host}", image.topics,
             self._settings.obeyed(request.group_id), self._states)
 
@@ -91,7 +91,7 @@ class ShareGroupsApi:
             error = ErrorCode.UNSUPPORTED_VERSION
         elif group_id:
             row, error = self._groups.look(
-                group_id, share_groups.described, group_id, self._metadata.image.topics_by_id)
+                group_id, share_heartbeat.described, group_id, self._metadata.image.topics_by_id)
         return row if row is not None else messages.ShareGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=error)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog.coordinator import share_offsets
-from pylog.coordinator.share_state import NO_OFFSET, NOT_COUNTED, ShareKey
+from pylog.coordinator.groups.share import offsets as share_offsets
+from pylog.coordinator.share.partition_state import NO_OFFSET, NOT_COUNTED, ShareKey
 from pylog.protocol import api, messages
 from pylog.protocol.errors import Error, ErrorCode
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.sharing.service import Sharing
 

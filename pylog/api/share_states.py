@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 
-from pylog.coordinator.pending import Pending
-from pylog.coordinator.share_state import NO_OFFSET, NOT_COUNTED, Batch, ShareKey
-from pylog.coordinator.share_states import ShareStates
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.share.partition_state import NO_OFFSET, NOT_COUNTED, Batch, ShareKey
+from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.coordinator.share_coordinator import ShareCoordinator
+    from pylog.coordinator.share.service import ShareCoordinator
 
 
 class ShareStatesApi:

@@ -10,9 +10,17 @@ Source: KIP-1071.
 from __future__ import annotations
 
 from pylog.api.group_rows import PART_ROWS, in_parts
-from pylog.coordinator import streams_answers, streams_groups, streams_topology
-from pylog.coordinator.group import STREAMS
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.groups.state.classic_group import STREAMS
+from pylog.coordinator.groups.streams import (
+    describe as streams_describe,
+)
+from pylog.coordinator.groups.streams import (
+    heartbeat as streams_groups,
+)
+from pylog.coordinator.groups.streams import (
+    topology as streams_topology,
+)
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.metadata.image.image import is_internal
 from pylog.protocol import api, messages
@@ -28,8 +36,8 @@ if TYPE_CHECKING:
     from pylog.api.streams_topics import InternalTopics
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.service import GroupCoordinator
-    from pylog.coordinator.streams_groups import Answered
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.groups.streams.heartbeat import Answered
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
 
@@ -124,14 +132,14 @@ class StreamsGroupsApi:
         def groups() -> Iterator[Message]:
             for group_id in request.group_ids:
                 yield from self._described(group_id) if served else (
-                    streams_answers.undescribed(group_id, ErrorCode.UNSUPPORTED_VERSION),)
+                    streams_describe.undescribed(group_id, ErrorCode.UNSUPPORTED_VERSION),)
 
         return in_parts(messages.StreamsGroupDescribeResponse, groups(),
                         request.include_authorized_operations)
 
     def _described(self, group_id: str) -> Iterator[Message]:
         if not group_id:
-            return iter((streams_answers.undescribed(group_id, ErrorCode.INVALID_GROUP_ID),))
+            return iter((streams_describe.undescribed(group_id, ErrorCode.INVALID_GROUP_ID),))
         found, error = self._groups.look(
             group_id, streams_groups.described, group_id, PART_ROWS)
-        return found or iter((streams_answers.undescribed(group_id, error),))
+        return found or iter((streams_describe.undescribed(group_id, error),))

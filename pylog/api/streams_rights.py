@@ -41,7 +41,7 @@ class StreamsRights:
         """READ on the group, DESCRIBE on all topics of the topology."""
         # Imported here: few brokers have Streams groups.
         from pylog.api.streams_groups import topology_fault
-        from pylog.coordinator import streams_topology
+        from pylog.coordinator.groups.streams import topology as streams_topology
 
         if not self._access.may(context, READ, GROUP, request.group_id):
             return refusals.whole(context, request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -74,7 +74,7 @@ class StreamsRights:
             for group_id in refused])
 
     def _sees(self, context: RequestContext, topology: Any) -> bool:
-        from pylog.coordinator import streams_topology
+        from pylog.coordinator.groups.streams import topology as streams_topology
 
         return all(self._access.may(context, DESCRIBE, TOPIC, name)
                    for name in streams_topology.topics_of(topology))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from pylog.coordinator.streams_topology import Missing
+    from pylog.coordinator.groups.streams.topology import Missing
 
 TIMEOUT_MS = 30_000
 FAULTS_MAX = 1000

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 
-from pylog.coordinator import offsets
-from pylog.coordinator.batches import Marker
-from pylog.coordinator.pending import Pending
-from pylog.coordinator.transaction import DEAD, STATES
-from pylog.coordinator.transactions import Transactions
-from pylog.coordinator.verification import OFFSETS_KINDS, kind_of
+from pylog.coordinator.groups import offsets
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.transactional_batches import Marker
+from pylog.coordinator.transactions.shard import Transactions
+from pylog.coordinator.transactions.transaction_metadata import DEAD, STATES
+from pylog.coordinator.transactions.verification import OFFSETS_KINDS, kind_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.coordinator.markers import Markers
-    from pylog.coordinator.service import GroupCoordinator
-    from pylog.coordinator.transaction_service import TransactionCoordinator
-    from pylog.coordinator.verification import Verification
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.runtime.local_append import Markers
+    from pylog.coordinator.transactions.service import TransactionCoordinator
+    from pylog.coordinator.transactions.verification import Verification
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
 

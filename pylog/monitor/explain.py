@@ -6,7 +6,7 @@ Invariants: (1) the first reason is the one to begin with; (2) each comes with t
 Source: what operators look at, in the order in which one explains the other away.
 """
 
-from pylog.coordinator.rebalances import sentence
+from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.protocol.counts import counted
 
 REBALANCES_MANY = 3     # In the minutes that are known of.

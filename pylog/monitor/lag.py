@@ -16,7 +16,7 @@ from array import array
 from collections import Counter, deque, namedtuple
 
 from pylog._native import metrics as native
-from pylog.coordinator import group_metrics
+from pylog.coordinator.groups import metrics as group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.log.manager import LogManager
 
 GROUPS_MAX = 10_000

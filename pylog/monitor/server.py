@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pylog._native.iopool import IoPool
     from pylog._native.reactor import Reactors
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.log.manager import LogManager
     from pylog.metadata.image.state_store import Store
     from pylog.monitor.cluster import ClusterFigures

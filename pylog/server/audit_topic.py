@@ -18,15 +18,15 @@ from itertools import islice
 from pylog import supervisor
 from pylog._native import batch
 from pylog.config import ConfigError
-from pylog.coordinator.internal_topic import InternalTopic, TopicSpec
+from pylog.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import LINES_MAX, Outlet
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from pylog.coordinator.brokers import Brokers
-    from pylog.coordinator.internal_topic import Node
+    from pylog.coordinator.runtime.broker_client import Brokers
+    from pylog.coordinator.runtime.internal_topic import Node
     from pylog.protocol.errors import Error
 
 log = logging.getLogger("pylog.audit")

@@ -27,7 +27,7 @@ from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
     Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe, Verify,
 )
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.eventloop import cpu_time
 from pylog.eventloop.fair_slots import Turns
 from pylog.peer.errors import PeerError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
-    from pylog.coordinator.verification import Verification
+    from pylog.coordinator.transactions.verification import Verification
     from pylog.eventloop.end_of_tick import Turn
     from pylog.metadata.image.image import Topic
     from pylog.metadata.service import MetadataService

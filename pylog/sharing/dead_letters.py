@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from pylog._native import batch
 from pylog._native.log import Log, LogError
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.internal_topic import CREATE_TIMEOUT_MS, Node
-from pylog.coordinator.share_state import ShareKey
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.internal_topic import CREATE_TIMEOUT_MS, Node
+from pylog.coordinator.share.partition_state import ShareKey
 from pylog.metadata.image.image import Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

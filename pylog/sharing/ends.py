@@ -8,8 +8,8 @@ Source: Kafka's PartitionMetadataClient.
 import asyncio
 from collections.abc import Iterable
 
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.internal_topic import Node
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.internal_topic import Node
 from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

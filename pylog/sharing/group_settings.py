@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.config import groups, values
-from pylog.coordinator.share_groups import Obeyed
+from pylog.coordinator.groups.share.heartbeat import Obeyed
 from pylog.metadata.image.image import Image
 from pylog.sharing.in_flight import Limits
 

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from pylog import supervisor
-from pylog.coordinator import share_groups, share_offsets
-from pylog.coordinator.internal_topic import Node
-from pylog.coordinator.pending import Pending
-from pylog.coordinator.service import GroupCoordinator
-from pylog.coordinator.share_groups import ToInitialize
-from pylog.coordinator.share_offsets import Altering, Deleting, Fault
-from pylog.coordinator.share_state import NO_OFFSET, ShareKey
+from pylog.coordinator.groups.service import GroupCoordinator
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
+from pylog.coordinator.groups.share import offsets as share_offsets
+from pylog.coordinator.groups.share.heartbeat import ToInitialize
+from pylog.coordinator.groups.share.offsets import Altering, Deleting, Fault
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.internal_topic import Node
+from pylog.coordinator.share.partition_state import NO_OFFSET, ShareKey
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.sharing.persister import Persister
 
@@ -87,13 +88,13 @@ class GroupStates:
             (done if error == ErrorCode.NONE else failed).setdefault(topic, []).append(index)
         if failed:
             await self._groups.run(group_id, Pending(lambda error: error),
-                                   share_groups.uninitialized, group_id, failed)
+                                   share_heartbeat.uninitialized, group_id, failed)
         names = {topic: self._node.image.topics_by_id[topic].name for topic in done
                  if topic in self._node.image.topics_by_id}
         told: Error = ErrorCode.NONE
         if done:
             told = await self._groups.run(group_id, Pending(lambda error: error),
-                                          share_groups.initialized, group_id, done, names)
+                                          share_heartbeat.initialized, group_id, done, names)
         return {place: fault if fault != ErrorCode.NONE else told
                 for place, (fault, _) in zip(places, faults, strict=True)}
 

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.pending import Pending
-from pylog.coordinator.share_coordinator import ShareCoordinator
-from pylog.coordinator.share_state import Batch, ShareKey, ShareState
-from pylog.coordinator.share_states import FINE, Fault, ShareStates
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.share.partition_state import Batch, ShareKey, ShareState
+from pylog.coordinator.share.service import ShareCoordinator
+from pylog.coordinator.share.shard import FINE, Fault, ShareStates
 from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

@@ -5,10 +5,10 @@ Invariants: (1) what writes stops before what it writes to.
 Source: KIP-932.
 """
 
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.internal_topic import Node
-from pylog.coordinator.service import GroupCoordinator
-from pylog.coordinator.share_coordinator import ShareCoordinator
+from pylog.coordinator.groups.service import GroupCoordinator
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.internal_topic import Node
+from pylog.coordinator.share.service import ShareCoordinator
 from pylog.metadata.image.image import Topic
 from pylog.sharing.ends import Ends
 from pylog.sharing.figures import Figures, Sample

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from pylog import supervisor
 from pylog._native import batch
 from pylog._native.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogError
-from pylog.coordinator.share_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
-from pylog.coordinator.share_states import FINE, Fault
+from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
+from pylog.coordinator.share.shard import FINE, Fault
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.sharing.dead_letters import (
     EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp,

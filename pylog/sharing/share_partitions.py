@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from pylog import supervisor
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.internal_topic import Node
-from pylog.coordinator.share_state import ShareKey
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.runtime.internal_topic import Node
+from pylog.coordinator.share.partition_state import ShareKey
 from pylog.metadata.image.image import Topic
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.sharing.archiving import Archiving

@@ -11,9 +11,9 @@ import errno
 from pylog._native import batch
 from pylog.broker import Broker
 from pylog.config import Settings
-from pylog.coordinator import inventory
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.groups import describe as group_describe
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.log.checkpoints import remove_clean_mark
 from pylog.log.errors import StartError
 from pylog.metadata.image.image import RESOURCE_TOPIC, is_internal
@@ -116,8 +116,8 @@ class Node:
             await self.delete_topics(names)
         for shard in broker.groups.shards()[0]:
             deleted = [broker.groups.run_in_pieces(
-                row.group_id, Pending(lambda code: code), inventory.delete, row.group_id)
-                for row in list(inventory.listed(shard.machine, (), ()))]
+                row.group_id, Pending(lambda code: code), group_describe.delete, row.group_id)
+                for row in list(group_describe.listed(shard.machine, (), ()))]
             for pending in deleted:
                 await pending
             if any(group.members for group in shard.machine.groups.values()):
@@ -245,7 +245,7 @@ class Node:
     async def groups(self) -> dict:
         """Group id -> state."""
         return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
-                for row in inventory.listed(shard.machine, (), ())}
+                for row in group_describe.listed(shard.machine, (), ())}
 
     async def members(self, group_id: str) -> dict:
         """Member id -> client id."""

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pylog.client.administration import Admin
-from pylog.coordinator.rebalances import sentence
+from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.protocol.counts import counted
 from pylog.tools import endpoint, explain, lags
 from pylog.tools.command import GROUP, Tool

@@ -9,7 +9,7 @@ from pylog import api
 from pylog._native.reactor import RequestContext
 from pylog.config import Settings
 from pylog.api.tokens import Asker
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.loader import Tail

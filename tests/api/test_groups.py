@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.internal_topic import java_hash, partition_of
-from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.groups.service import GroupCoordinator
+from pylog.coordinator.runtime.internal_topic import java_hash, partition_of
 from pylog.protocol import api, messages
 from tests.api.support import with_broker
 

@@ -5,7 +5,7 @@ import asyncio
 from types import SimpleNamespace
 
 from pylog.api.transactions import OFFSETS_TOPIC, TransactionsApi
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.runtime.internal_topic import partition_of
 from tests.chaos.history import (
     Acknowledged,
     Case,

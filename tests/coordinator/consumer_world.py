@@ -12,11 +12,12 @@ import heapq
 import itertools
 from types import SimpleNamespace
 
-from pylog.coordinator import consumer_groups, targets
-from pylog.coordinator.assigned_group import STABLE
-from pylog.coordinator.consumer_group import ConsumerGroup
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.limits import ConsumerLimits, Limits
+from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.consumer.group import ConsumerGroup
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.state.group_config import ConsumerLimits, Limits
+from pylog.coordinator.groups.state.modern_group import STABLE
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import codec, messages
 from tests.coordinator.world import Clock
@@ -135,7 +136,7 @@ class World:
         self.at(self.random.randrange(20, 200), self.disturb)
 
     def topics_changed(self, name: str) -> None:
-        targets.topics_changed(self.machine, {name})
+        target_assignment.topics_changed(self.machine, {name})
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -196,8 +197,8 @@ class World:
             self.send(client, number, known.answer, [], request.member_id)
             return
         repeat = Repeat()
-        answer = consumer_groups.heartbeat(
-            self.machine, request, 1, consumer_groups.Client("c", "/h", repeat=repeat))
+        answer = consumer_heartbeat.heartbeat(
+            self.machine, request, 1, consumer_heartbeat.Client("c", "/h", repeat=repeat))
         member = self.group.members.get(request.member_id) if self.group else None
         told = [] if member is None or answer.assignment is None else [
             (topic_id, index, epoch) for topic_id, held in member.assigned.items()
@@ -319,7 +320,7 @@ class World:
         owned: list[tuple[bytes, int]] = []
         for client in self.clients:
             member = group.members[client.id]
-            ids = targets.topic_ids_of(self.machine, group, member)
+            ids = target_assignment.topic_ids_of(self.machine, group, member)
             subscribed |= ids
             owned += client.owned
             assert {topic_id for topic_id, _ in client.owned} <= ids

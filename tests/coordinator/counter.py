@@ -1,6 +1,6 @@
 """A coordinator's machine that counts, and a snapshot of it, for tests of the runtime."""
 
-from pylog.coordinator.timers import Timers
+from pylog.coordinator.runtime.timers import Timers
 
 
 class Counter:

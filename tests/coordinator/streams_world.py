@@ -10,11 +10,12 @@ import heapq
 import itertools
 from types import SimpleNamespace
 
-from pylog.coordinator.assigned_group import STABLE
-from pylog.coordinator import streams_groups, targets
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.limits import ConsumerLimits, Limits
-from pylog.coordinator.streams_group import StreamsGroup
+from pylog.coordinator.groups.state.modern_group import STABLE
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.streams import heartbeat as streams_heartbeat
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.state.group_config import ConsumerLimits, Limits
+from pylog.coordinator.groups.streams.group import StreamsGroup
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import messages
 from tests.coordinator.world import Clock
@@ -27,7 +28,7 @@ SETTINGS = {"group.streams.session.timeout.ms": SESSION_MS,
             "group.streams.assignment.interval.ms": 5,
             "group.streams.num.standby.replicas": 0}
 FENCED, UNKNOWN, NO_GROUP = 110, 25, 69
-CLIENT = streams_groups.Client("c", "/h")
+CLIENT = streams_heartbeat.Client("c", "/h")
 SOURCE, REPARTITION, CHANGELOG = "in", "app-repartition", "app-changelog"
 
 
@@ -136,7 +137,7 @@ class World:
             name for name in topics if name in self.image.topics
             and topics[name] != len(self.image.topics[name].partitions)}
         self.image = image_of(topics, self.image)
-        targets.topics_changed(self.machine, names)
+        target_assignment.topics_changed(self.machine, names)
 
     def counts(self) -> dict[str, int]:
         return {name: len(row.partitions) for name, row in self.image.topics.items()}
@@ -221,7 +222,7 @@ class World:
         self.at(60, self.give_up, client, number)
 
     def deliver(self, client: Client, number: int, request) -> None:
-        answer, missing = streams_groups.heartbeat(self.machine, request, CLIENT)
+        answer, missing = streams_heartbeat.heartbeat(self.machine, request, CLIENT)
         self.settle()
         if missing:
             self.at(self.random.randrange(50), self.create, missing)
@@ -330,7 +331,7 @@ class World:
         assert active == [(id_, index) for id_ in "01" for index in range(count)]
         standby = sorted(task for client in self.clients for task in client.owned[1])
         processes = len({client.process for client in self.clients})
-        copies = min(int(group.configs[streams_groups.STANDBYS]), processes - 1)
+        copies = min(int(group.configs[streams_heartbeat.STANDBYS]), processes - 1)
         assert standby == sorted(("1", index) for index in range(count) for _ in range(copies))
         for client in self.clients:
             assert client.epoch == group.members[client.id].epoch == group.epoch

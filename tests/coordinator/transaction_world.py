@@ -11,9 +11,9 @@ import heapq
 import itertools
 from types import SimpleNamespace
 
-from pylog.coordinator.batches import Marker
-from pylog.coordinator.transaction import PREPARED
-from pylog.coordinator.transactions import Limits, NeedProducerId, Overdue, Transactions
+from pylog.coordinator.runtime.transactional_batches import Marker
+from pylog.coordinator.transactions.shard import Limits, NeedProducerId, Overdue, Transactions
+from pylog.coordinator.transactions.transaction_metadata import PREPARED
 from pylog.protocol import messages
 
 PARTITIONS = 3

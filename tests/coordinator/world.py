@@ -9,11 +9,11 @@ import heapq
 import itertools
 from types import SimpleNamespace
 
-from pylog.coordinator import offsets
-from pylog.coordinator.group import STABLE
-from pylog.coordinator.classic_groups import SentAnswer
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.limits import Limits
+from pylog.coordinator.groups import offsets
+from pylog.coordinator.groups.state.classic_group import STABLE
+from pylog.coordinator.groups.classic_protocol import SentAnswer
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.state.group_config import Limits
 from pylog.protocol import messages
 
 GROUP, TOPIC = "g", "t"

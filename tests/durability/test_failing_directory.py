@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.runtime.internal_topic import partition_of
 from tests.brokers import BrokerDied, Brokerd
 from tests.durability.disk import SYNC_BEGIN, environment, read_record
 from tests.wire import raw

@@ -51,8 +51,8 @@ PARTS = {
          "tests/wire/test_limits.py"),
         ("tests/wire/test_*.py", "tests/test_broker.py")),
     "coordinator": Part(
-        ("pylog/coordinator/*.py",),
-        ("tests/coordinator/test_*.py", "tests/wire/test_groups.py", "tests/api/test_groups.py",
+        ("pylog/coordinator/**/*.py",),
+        ("tests/coordinator/**/test_*.py", "tests/wire/test_groups.py", "tests/api/test_groups.py",
          "tests/api/test_offsets.py", "tests/monitor/test_endpoint.py",
          "tests/client/test_groups.py"),
         ("tests/clients/test_groups*.py", "tests/api/test_*.py",

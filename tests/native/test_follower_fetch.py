@@ -14,7 +14,7 @@ from pylog._native.iopool import IoPool
 from pylog._native.log import Log, LogDir
 from pylog._native.reactor import MayJoin, Miss, Reactors, Verify
 from pylog._native.throttle import NONE, Throttle
-from pylog.coordinator.batches import Marker
+from pylog.coordinator.runtime.transactional_batches import Marker
 from tests.wire import raw
 from tests.wire.messages import ask
 

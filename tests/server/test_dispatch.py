@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.config import Settings
-from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.eventloop.end_of_tick import Turn
 from pylog._native.grants import READ
 from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient

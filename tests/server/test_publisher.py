@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.config import Settings
-from pylog.coordinator.limits import GROUP_RESOURCE
+from pylog.coordinator.groups.state.group_config import GROUP_RESOURCE
 from pylog.log.partitions import Role
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.coordinator.share_state import Batch, ShareKey
+from pylog.coordinator.share.partition_state import Batch, ShareKey
 from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages

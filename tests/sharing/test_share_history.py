@@ -12,7 +12,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import BOUND_END, Log, LogDir
-from pylog.coordinator.share_states import FINE
+from pylog.coordinator.share.shard import FINE
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing import share_partition
 from pylog.sharing.figures import GroupFigures

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native import batch
-from pylog.coordinator.share_state import ShareKey, ShareState
+from pylog.coordinator.share.partition_state import ShareKey, ShareState
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing.figures import GroupFigures
 from pylog.sharing.in_flight import Limits, Wanted

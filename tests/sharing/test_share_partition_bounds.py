@@ -8,8 +8,8 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import Log, LogDir
-from pylog.coordinator.share_state import ShareKey
-from pylog.coordinator.share_states import ShareStates
+from pylog.coordinator.share.partition_state import ShareKey
+from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing.figures import GroupFigures
 from pylog.sharing.in_flight import Limits, Wanted

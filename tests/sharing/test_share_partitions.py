@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import Log, LogDir
-from pylog.coordinator.share_state import ShareState
+from pylog.coordinator.share.partition_state import ShareState
 from pylog.protocol.errors import ErrorCode
 from pylog.sharing.figures import Figures
 from pylog.sharing.in_flight import Limits, Wanted

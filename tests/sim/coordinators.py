@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from pylog.api.offsets_committed import CommittedOffsetsApi
 from pylog.api.transactions import TransactionsApi
 from pylog._native.log import NotLeader, StorageError
-from pylog.coordinator import machine as machines
-from pylog.coordinator.brokers import Brokers
-from pylog.coordinator.groups import Groups
-from pylog.coordinator.markers import Markers
-from pylog.coordinator.service import GroupCoordinator
-from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.groups.state import group_store as machines
+from pylog.coordinator.runtime.broker_client import Brokers
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.runtime.local_append import Markers
+from pylog.coordinator.groups.service import GroupCoordinator
+from pylog.coordinator.transactions.service import TransactionCoordinator
 from pylog.eventloop.end_of_tick import Turn
-from pylog.coordinator.verification import Verification
+from pylog.coordinator.transactions.verification import Verification
 from pylog.protocol import api
 from tests.sim.logs import NOT_LEADER_CODE, STORAGE_CODE
 from tests.sim.loop import OWNER

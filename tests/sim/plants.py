@@ -5,8 +5,8 @@ Invariants: (1) a plant changes one decision of pylog, or what stands for a nati
 Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966), and like ones.
 """
 
-from pylog.coordinator import transaction_service
-from pylog.coordinator.journal import Journal
+from pylog.coordinator.runtime.journal import Journal
+from pylog.coordinator.transactions import service as transaction_service
 from pylog.metadata.controller import broker_control as members, decision_queue
 from pylog.metadata.controller.broker_heartbeats import Heartbeats
 from pylog.metadata.controller.partitions import alter_partition

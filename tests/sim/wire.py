@@ -11,7 +11,8 @@ from collections import namedtuple
 from contextlib import contextmanager
 from unittest import mock
 
-from pylog.coordinator import journal, markers, runtime, verification
+from pylog.coordinator.runtime import journal, local_append, runtime
+from pylog.coordinator.transactions import verification
 from pylog.log import partitions
 from pylog.metadata.image import image, snapshot
 from pylog.peer.connection import Peer
@@ -90,8 +91,8 @@ def replaced(is_full):
             mock.patch.object(snapshot, "write", write), \
             mock.patch.object(fetching, "fetcher", fetchers), \
             mock.patch.object(runtime, "FlushWaits", coordinators.FlushWaits), \
-            mock.patch.object(markers, "FlushWaits", coordinators.FlushWaits), \
-            mock.patch.object(markers, "producer_of", coordinators.producer_of), \
+            mock.patch.object(local_append, "FlushWaits", coordinators.FlushWaits), \
+            mock.patch.object(local_append, "producer_of", coordinators.producer_of), \
             mock.patch.object(journal, "producer_of", coordinators.producer_of), \
             mock.patch.object(verification, "verify_producer", coordinators.verify_producer), \
             mock.patch.object(image, "frozenset", _in_order, create=True):

@@ -1,0 +1,246 @@
+"""One consumer group of KIP-848: its members, epochs, target and current assignments.
+
+Owns: the state of the group.
+Invariants: (1) what is counted or inverted (subscriptions, expressions, assignors, statics, owners,
+  classic members) follows from the members alone, whatever the order in which they came; (2) a
+  partition has one owner: whoever has it assigned or has yet to revoke it; (3) a member with a
+  target is a member.
+Source: KIP-848; Kafka's ConsumerGroup and ConsumerGroupMember.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pylog.coordinator.groups.assignors.partitions import Assignment
+from pylog.coordinator.groups.state.classic_group import CONSUMER
+from pylog.coordinator.groups.state.modern_group import AssignedGroup
+
+# States of a member, as Kafka's records have them.
+MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
+LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
+NO_TIMEOUT = -1
+NEVER_MATCHED_MS = -(1 << 63)
+NOBODY: dict[int, str] = {}
+NOTHING: Assignment = {}
+
+# Topic id -> {partition: epoch in which the member got it}.
+Held = dict[bytes, dict[int, int]]
+
+
+class ClassicMember(NamedTuple):
+    """What a member of the classic protocol said of itself. protocols: [(name, metadata)]."""
+
+    session_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class Resolved(NamedTuple):
+    """What an expression matched. version: of the image; ms: wall clock."""
+
+    topics: frozenset[str]
+    version: int
+    ms: int
+
+
+class ConsumerMember:
+    """One member; never changed once its group has it: a changed copy takes its place."""
+
+    __slots__ = ("assigned", "assignor", "classic", "client_host", "client_id", "epoch", "id",
+                 "instance_id", "previous_epoch", "rack_id", "rebalance_ms", "regex", "revoking",
+                 "state", "topics")
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        self.instance_id: str | None = None
+        self.rack_id: str | None = None
+        self.client_id = ""
+        self.client_host = ""
+        self.topics: frozenset[str] = frozenset()
+        self.regex = ""
+        self.rebalance_ms = NO_TIMEOUT
+        self.assignor: str | None = None
+        self.classic: ClassicMember | None = None
+        self.epoch = 0
+        self.previous_epoch = -1
+        self.state = MEMBER_STABLE
+        self.assigned: Held = {}
+        self.revoking: Held = {}
+
+    def copy(self, id_: str | None = None) -> "ConsumerMember":
+        made = ConsumerMember(self.id if id_ is None else id_)
+        for field in COPIED:
+            setattr(made, field, getattr(self, field))
+        return made
+
+    def subscription(self) -> tuple[Any, ...]:
+        """What the member said of itself: what its record holds."""
+        return (self.instance_id, self.rack_id, self.client_id, self.client_host, self.topics,
+                self.regex, self.rebalance_ms, self.assignor, self.classic)
+
+    def progress(self) -> tuple[Any, ...]:
+        """How far it is with its assignment: what that record holds."""
+        return self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
+
+    def is_at(self, epoch: int) -> bool:
+        return self.state == MEMBER_STABLE and self.epoch == epoch
+
+    def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
+        """The epoch in which it got a partition that it still answers for."""
+        for held in (self.assigned, self.revoking):
+            epoch = held.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
+
+
+COPIED = tuple(name for name in ConsumerMember.__slots__ if name != "id")
+
+
+class ConsumerGroup(AssignedGroup):
+    """See the module's head. Its topics are those subscribed to."""
+
+    __slots__ = ("assignors", "classic_protocols", "classics", "had_old_metadata", "names",
+                 "matched_ms", "owners", "regexes", "resolved", "resolving", "statics",
+                 "viewers")
+    members: dict[str, ConsumerMember]
+    targets: dict[str, Assignment]
+    kind = CONSUMER
+    protocol_type = CONSUMER
+
+    def __init__(self, id_: str) -> None:
+        super().__init__(id_)
+        self.had_old_metadata = False
+        self.resolved: dict[str, Resolved] = {}
+        self.resolving: Iterator[dict[str, Resolved] | None] | None = None   # See targets.
+        # Wall clock of the last match; far in the past after a load.
+        self.matched_ms = NEVER_MATCHED_MS
+        # Expression -> whether the member that last sent it may know of a topic; None: of all.
+        self.viewers: dict[str, Callable[[str], bool] | None] = {}
+        self.statics: dict[str, str] = {}            # Instance id -> member id.
+        self.names: dict[str, int] = {}              # Topic -> members that name it,
+        self.regexes: dict[str, int] = {}            # expression -> members that have it,
+        self.assignors: dict[str, int] = {}          # assignor -> members that ask for it.
+        self.classics = 0                            # Members of the classic protocol,
+        self.classic_protocols: dict[str, int] = {}  # and how many know each.
+        self.owners: dict[bytes, dict[int, str]] = {}   # Topic id -> partition -> member id.
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def topics(self) -> set[str]:
+        """The topics that members name, or that their expressions match."""
+        found = set(self.names)
+        for resolved in self.resolved.values():
+            found |= resolved.topics
+        return found
+
+    def is_subscribed(self, topic: str) -> bool:
+        return topic in self.names or any(
+            topic in resolved.topics for resolved in self.resolved.values())
+
+    def subscribed_by(self, member: ConsumerMember) -> frozenset[str]:
+        """An expression that is not resolved yet matches nothing."""
+        resolved = self.resolved.get(member.regex) if member.regex else None
+        return member.topics if resolved is None else member.topics | resolved.topics
+
+    def epoch_of(self, member: ConsumerMember, topic: str, topic_id: bytes,
+                 partition: int) -> int | None:
+        """The epoch in which a member got a partition that it still answers for."""
+        return member.epoch_of(topic_id, partition)
+
+    def owner(self, topic_id: bytes, partition: int) -> str | None:
+        return self.owners.get(topic_id, NOBODY).get(partition)
+
+    def preferred_assignor(self) -> str | None:
+        """What most members ask for; of as many votes the first name."""
+        if not self.assignors:
+            return None
+        return min(self.assignors, key=lambda name: (-self.assignors[name], name))
+
+    def supports(self, names: Iterable[str]) -> bool:
+        """Whether all classic members know one of these protocols."""
+        return any(self.classic_protocols.get(name, 0) == self.classics for name in names)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether others have yet to let go of what the member is to get."""
+        return member.state == UNRELEASED and any(
+            partition not in member.assigned.get(topic_id, {})
+            and self.owner(topic_id, partition) is not None
+            for topic_id, partitions in self.targets.get(member.id, NOTHING).items()
+            for partition in partitions)
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def put(self, member: ConsumerMember) -> None:
+        """Adds a member, or takes one in place of its former self. Keeps (1)."""
+        before = self.members.get(member.id)
+        self.members[member.id] = member
+        if before is None or before.subscription() != member.subscription():
+            if before is not None:
+                self._count(before, -1)
+            self._count(member, 1)
+        if before is not None:
+            self._release(before)
+        for held in (member.assigned, member.revoking):
+            for topic_id, partitions in held.items():
+                self.owners.setdefault(topic_id, {}).update(dict.fromkeys(partitions, member.id))
+
+    def remove(self, member_id: str) -> ConsumerMember:
+        member = self.members.pop(member_id)
+        self._count(member, -1)
+        self._release(member)
+        self.targets.pop(member_id, None)
+        return member
+
+    def _count(self, member: ConsumerMember, by: int) -> None:
+        for topic in member.topics:
+            _add(self.names, topic, by)
+        if member.regex:
+            _add(self.regexes, member.regex, by)
+        if member.assignor is not None:
+            _add(self.assignors, member.assignor, by)
+        if member.classic is not None:
+            self.classics += by
+            for name, _ in member.classic.protocols:
+                _add(self.classic_protocols, name, by)
+        if member.instance_id is not None:
+            if by > 0:
+                self.statics[member.instance_id] = member.id
+            elif self.statics.get(member.instance_id) == member.id:
+                del self.statics[member.instance_id]
+
+    def _release(self, member: ConsumerMember) -> None:
+        """Keeps (2): what somebody else has by now stays theirs."""
+        for held in (member.assigned, member.revoking):
+            for topic_id, partitions in held.items():
+                owners = self.owners.get(topic_id)
+                if owners is None:
+                    continue
+                for partition in partitions:
+                    if owners.get(partition) == member.id:
+                        del owners[partition]
+                if not owners:
+                    del self.owners[topic_id]
+
+    def check(self) -> None:
+        """Asserts what the members say against what was counted. For tests: it takes long."""
+        other = ConsumerGroup(self.id)
+        held: set[tuple[bytes, int]] = set()
+        for member in self.members.values():
+            other.put(member)
+            for mine in (member.assigned, member.revoking):
+                for topic_id, partitions in mine.items():
+                    assert held.isdisjoint((topic_id, index) for index in partitions), member.id
+                    held.update((topic_id, index) for index in partitions)
+        for field in ("names", "regexes", "assignors", "classics", "classic_protocols", "owners",
+                      "statics"):
+            assert getattr(self, field) == getattr(other, field), field
+        assert self.targets.keys() <= self.members.keys()
+
+
+def _add(counts: dict[str, int], name: str, by: int) -> None:
+    count = counts.get(name, 0) + by
+    assert count >= 0, (name, count)
+    if count:
+        counts[name] = count
+    else:
+        del counts[name]

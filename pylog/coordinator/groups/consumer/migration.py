@@ -1,0 +1,127 @@
+"""A classic group becomes a consumer group when the first member of the new protocol joins it, and
+goes back when the last one leaves.
+
+Owns: nothing.
+Invariants: (1) offsets stay with the group; (2) nobody's partitions change by it: generation and
+  epoch, assignments and targets are the same; (3) the records of the one kind are gone before those
+  of the other are written.
+Source: KIP-848 (migration); Kafka's GroupMetadataManager.
+"""
+
+from collections.abc import Container
+from typing import Any
+
+from pylog.coordinator.groups.consumer import records as consumer_records
+from pylog.coordinator.groups.consumer.group import ClassicMember, ConsumerGroup, ConsumerMember
+from pylog.coordinator.groups.state import consumer_protocol, subscribed_topics
+from pylog.coordinator.groups.state.classic_group import CONSUMER, STABLE, Group, Member
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+
+# ---- to a consumer group ------------------------------------------------------------------------
+
+def upgraded(groups: Any, classic: Group) -> ConsumerGroup:
+    """What a classic group with members would be. Changes nothing; raises Refusal."""
+    limits = groups.limits.consumer
+    reason = None
+    if not limits.may_upgrade:
+        reason = "the migration policy does not allow it"
+    elif classic.protocol_type != CONSUMER:
+        reason = "its members are no consumers"
+    elif len(classic.members) > limits.members_max:
+        reason = "it has too many members"
+    if reason is None:
+        try:
+            return _upgraded(groups, classic)
+        except ProtocolError as error:
+            reason = f"its members' own bytes cannot be read: {error}"
+    raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND,
+                  f"the classic group {classic.id} cannot become a consumer group: {reason}")
+
+
+def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
+    image = groups.image()
+    given_out: dict[bytes, set[int]] = {}
+    group = ConsumerGroup(classic.id)
+    group.epoch = group.assignment_epoch = classic.generation
+    for old in classic.members.values():
+        given = consumer_protocol.assignment(old.assignment)
+        if given.user_data:
+            raise ProtocolError("an assignor of the clients keeps data in the assignment")
+        said = consumer_protocol.subscription(old.metadata(classic.protocol) or old.protocols[0][1])
+        member = ConsumerMember(old.id)
+        member.instance_id, member.rack_id = old.instance_id, getattr(said, "rack_id", None)
+        member.client_id, member.client_host = old.client_id, old.client_host
+        member.topics, member.rebalance_ms = frozenset(said.topics), old.rebalance_ms
+        member.classic = ClassicMember(old.session_ms, tuple(old.protocols))
+        member.epoch = member.previous_epoch = classic.generation
+        target = consumer_protocol.by_id(image, given.assigned_partitions)
+        for topic_id, partitions in target.items():
+            others = given_out.setdefault(topic_id, set())
+            if not others.isdisjoint(partitions):
+                raise ProtocolError("two members were given one partition")
+            others |= partitions
+        member.assigned = {topic_id: dict.fromkeys(partitions, classic.generation)
+                           for topic_id, partitions in target.items()}
+        group.targets[member.id] = target
+        group.put(member)
+    group.hash = subscribed_topics.metadata_hash(image, group.names)
+    return group
+
+
+def install(groups: Any, classic: Group, group: ConsumerGroup) -> None:
+    """Puts the consumer group in the classic one's place."""
+    groups.dissolve(classic)
+    group.take_offsets(classic)
+    groups.groups[group.id] = group
+    if group.members:
+        groups.records += consumer_records.created(group)
+        groups.expect_all(group)
+        groups.changed.update((group.id, (member_id,)) for member_id in group.members)
+
+
+# ---- to a classic group -------------------------------------------------------------------------
+
+def may_downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
+                  coming: int = 0) -> bool:
+    """Whether those that stay are all of the classic protocol, as are those that are coming, and
+    may have a group of it."""
+    limits = groups.limits
+    if not limits.consumer.may_downgrade or not coming and not group.classics:
+        return False
+    stay = [member for member in group.members.values() if member.id not in gone]
+    return 0 < len(stay) + coming <= limits.members_max and all(
+        member.classic is not None for member in stay)
+
+
+def downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
+              rebalance: bool = True) -> Group:
+    """Puts a classic group of those that stay in the consumer group's place. Raises nothing: what
+    members say was read when they joined."""
+    image = groups.image()
+    classic = Group(group.id, groups.clock.wall_ms())
+    classic.generation = group.epoch
+    for member in group.members.values():
+        if member.id not in gone:
+            assert member.classic is not None, member.id
+            classic.add(Member(
+                member.id, member.instance_id, member.client_id, member.client_host,
+                member.rebalance_ms, member.classic.session_ms, list(member.classic.protocols)),
+                CONSUMER)
+    classic.protocol = classic.select_protocol()
+    for old in classic.members.values():
+        old.assignment = consumer_protocol.assignment_bytes(
+            image, group.targets.get(old.id, {}), old.metadata(classic.protocol))
+    classic.state = classic.previous = STABLE
+    for member_id in group.members:
+        groups.forget_timers(group.id, member_id)
+    groups.record_gone(group)
+    classic.take_offsets(group)
+    groups.groups[group.id] = classic
+    groups.record_group(classic)
+    for member_id in classic.members:
+        groups.expect(classic, member_id)
+    if rebalance:
+        groups.rebalance(classic)
+    return classic

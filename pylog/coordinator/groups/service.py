@@ -1,0 +1,221 @@
+"""The group coordinator: what consumer groups and their offsets add to the runtime of coordinators.
+
+Owns: the runtime over `__consumer_offsets`, counters of what happened to groups, the history of
+  their rebalances.
+Invariants: (1) offsets committed for a topic go when the topic goes, those of groups that are in
+  state.lmdb only when they are next brought into memory.
+Source: Kafka's group coordinator.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pylog.coordinator.groups.state import group_store as machines
+from pylog.coordinator.groups import offsets, transactional_offsets
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
+from pylog.coordinator.runtime.transactional_batches import Marker
+from pylog.coordinator.groups.state.classic_group import Committed
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.state.rebalance_history import History
+from pylog.coordinator.runtime.internal_topic import Node, TopicSpec, partition_of
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.groups.state.group_config import limits_from
+from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
+from pylog.coordinator.groups.snapshot import NO_ID, ShardSnapshot
+from pylog.coordinator.runtime.timers import Clock
+from pylog.metadata.image.image import Topic
+from pylog.metadata.image.state_store import Store
+from pylog.protocol.errors import Error, ErrorCode
+
+TOPIC = "__consumer_offsets"
+_ELSEWHERE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+EXPIRY_STEP = 100      # Groups looked at in one go.
+
+
+class GroupCoordinator:
+    """broker: see internal_topic.Node."""
+
+    def __init__(self, broker: Node):
+        settings = self._settings = broker.settings
+        self._broker = broker
+        self._limits = limits_from(settings)
+        self._store: Store | None = None
+        self._changed_topics: set[str] = set()
+        self._history: History | None = None
+        self._events = dict.fromkeys(machines.EVENTS, 0)
+        self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
+            TopicSpec(
+                TOPIC, settings["offsets.topic.num.partitions"],
+                settings["offsets.topic.replication.factor"],
+                {"cleanup.policy": "compact", "compression.type": "producer",
+                 "segment.bytes": str(settings["offsets.topic.segment.bytes"])}),
+            self._open, transactional_offsets.replay, self._forget_deleted, _expiry,
+            settings["offsets.retention.check.interval.ms"],
+            settings["offsets.topic.compression.codec"],
+            settings["offsets.commit.timeout.ms"] / 1000,
+            changed=lambda machine: machine.repeats.void_changed(machine.records),
+            ended=lambda machine: machine.repeats.void_all()), broker)
+        # Requests go straight to the runtime.
+        self.run = self.runtime.run
+        self.run_in_pieces = self.runtime.run_in_pieces
+        self.look = self.runtime.look
+        self.leader_of = self.runtime.leader_of
+        self.shards = self.runtime.shards
+
+    def start(self, store: Store) -> None:
+        """Begins to load what there is; returns at once. On the event loop.
+
+        store: what is derived from the logs.
+        """
+        self._store = store
+        self._history = History(store.directory)
+        self.runtime.start()
+
+    async def stop(self) -> None:
+        """Answers who waits for others, and takes no more requests."""
+        await self.runtime.stop()
+        if self._history is not None:
+            await self._history.close()
+
+    async def ensure_topic(self) -> Error:
+        """Creates the internal topic unless it is there. Returns an error code."""
+        return await self.runtime.topic.ensure()
+
+    def topic_changed(self, topic: Topic) -> None:
+        """The topic, as it now is, has other partitions or leaders, or is new."""
+        if topic.name == TOPIC:
+            self.runtime.topic_changed(topic)
+        self._look_again(topic.name)
+
+    def topic_deleted(self, name: str) -> None:
+        """Forgets what was committed for a topic that is no more. Keeps (1)."""
+        if name == TOPIC:
+            self.runtime.topic_deleted()
+        else:
+            self.runtime.step_each(lambda machine: _forget_topic(machine, name))
+            self.runtime.step_each(self._forget_share_partitions)
+            self._look_again(name)
+
+    def _look_again(self, name: str) -> None:
+        """Groups that subscribe to a topic see what became of it, at the end of this turn of the
+        loop: topics come and go in stretches."""
+        if self._store is None:
+            return
+        if not self._changed_topics:
+            asyncio.get_running_loop().call_soon(self._look_at_topics)
+        self._changed_topics.add(name)
+
+    def _look_at_topics(self) -> None:
+        names, self._changed_topics = self._changed_topics, set()
+        self.runtime.step_each(lambda machine: target_assignment.topics_changed(machine, names))
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of the offsets topic that has the group; -1 while there is no topic."""
+        topic = self.runtime.topic.current
+        return -1 if topic is None else partition_of(group_id, len(topic.partitions))
+
+    def producer_at(self, index: int, producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
+        """(as producer_of(), NONE) of a partition that this broker serves, or why it does not."""
+        return self.runtime.producer_at(index, producer_id)
+
+    def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
+        """Answers `pending` with an error code when the marker is durable."""
+        def answered(error: Error) -> None:
+            # As of any partition that has moved or is not there yet: it is asked again.
+            pending.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _ELSEWHERE else error)
+
+        self.runtime.run_as_producer(
+            index, Pending(lambda error: error), marker.fault, marker.producer_id,
+            transactional_offsets.end, marker).then(answered)
+
+    @property
+    def events(self) -> dict[str, int]:
+        """Event -> how often, over all groups, since the start."""
+        return {**self._events, "record_written": self.runtime.records_written}
+
+    def history(self, group_id: str, limit: int) -> list[dict[str, Any]]:
+        """The last rebalances of a group here, the newest first. On any thread; reads files."""
+        return [] if self._history is None else self._history.find(group_id, limit)
+
+    # ---- machines -------------------------------------------------------------------------------
+
+    def _open(self, topic_id: bytes, index: int,
+              clock: Clock) -> tuple[Callable[[], Groups], ShardSnapshot]:
+        """What makes an empty machine of one partition, and its snapshot."""
+        assert self._store is not None
+        snapshot = ShardSnapshot(self._store, topic_id, index)
+
+        def make() -> Groups:
+            def find(group_id: str) -> Committed | None:
+                group = snapshot.find(group_id)
+                # What a load takes out gets its records at its end: amid the replay they would
+                # come behind commits that are in the log already.
+                if group is not None and not machine.is_loading:
+                    self._forget_gone(machine, group)
+                return group
+
+            machine = Groups(self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
+                             self._events, lambda: self._broker.image, self._rebalanced)
+            return machine
+
+        return make, snapshot
+
+    def _rebalanced(self, rebalance: dict[str, Any]) -> None:
+        assert self._history is not None
+        self._events["rebalance_ms"] += rebalance["took_ms"]
+        self._events["member_stopped_ms"] += rebalance["stopped_ms"]
+        self._history.add(rebalance)
+
+    def _forget_gone(self, machine: Groups, group: Committed) -> None:
+        """Takes out the offsets of topics that were deleted since they were committed."""
+        topics, before = self._broker.image.topics, len(machine.records)
+        for (topic, partition), entry in list(group.offsets.items()):
+            if entry.topic_id != NO_ID and (
+                    topic not in topics or topics[topic].id != entry.topic_id):
+                offsets.forget(machine, group, topic, partition)
+        machine.cleanups += len(machine.records) - before
+
+    def _forget_deleted(self, machine: Groups) -> None:
+        """The same of every group in memory."""
+        for group in list(machine.groups.values()):
+            self._forget_gone(machine, group)
+        self._forget_share_partitions(machine)
+
+    def _forget_share_partitions(self, machine: Groups) -> None:
+        if machine.shares:
+            share_heartbeat.forget_topics(
+                machine, {topic.id for topic in self._broker.image.topics.values()})
+
+
+def _forget_topic(machine: Groups, name: str) -> None:
+    for group in list(machine.groups.values()):
+        offsets.forget_topic(machine, group, name)
+
+
+def _expiry(machine: Groups) -> Iterator[object]:
+    """Expires what nobody uses any more, some groups at each step."""
+    every = [*machine.groups, *(name for name, *_ in machine.elsewhere())]
+    return _expire_all(machine, every)
+
+
+def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
+    for first in range(0, len(group_ids), EXPIRY_STEP):
+        for group_id in group_ids[first:first + EXPIRY_STEP]:
+            _expire_group(machine, group_id)
+        yield
+
+
+def _expire_group(machine: Groups, group_id: str) -> None:
+    """Expires what is due; a group that was only looked at does not stay in memory."""
+    was_here, before = group_id in machine.groups, len(machine.records)
+    group = machine.find(group_id)
+    if group is None:
+        return
+    offsets.expire(machine, group)
+    # With a change it stays: of a group that is not in memory a save takes all from the snapshot.
+    if not was_here and len(machine.records) == before:
+        machine.groups.pop(group_id, None)

@@ -1,0 +1,259 @@
+"""The state machine of a partition of `__consumer_offsets`: each request goes to the kind of group
+that is there.
+
+Owns: nothing beside what coordinator.machine does.
+Invariants: (1) an id names one group, of one kind; (2) what a replay leaves is what the records
+  say, also when it begins amid a change from one kind to another.
+Source: Kafka's GroupMetadataManager.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pylog.coordinator.groups import transactional_offsets
+from pylog.coordinator.groups.consumer import (
+    classic_members, heartbeat as consumer_heartbeat, records as consumer_records,
+)
+from pylog.coordinator.groups.share import heartbeat as share_heartbeat
+from pylog.coordinator.groups.state import classic_records as records
+from pylog.coordinator.groups.classic_protocol import ClassicGroups
+from pylog.coordinator.groups.state.modern_group import NO_RECORD
+from pylog.coordinator.groups.consumer.group import ConsumerGroup
+from pylog.coordinator.groups.state.classic_group import (
+    CLASSIC, CONSUMER, NO_TIME, STREAMS, Committed, Group,
+)
+from pylog.protocol.api_error import Refusal
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+# What the keys of Streams groups' records begin with.
+STREAMS_KEYS = frozenset(kind.to_bytes(2, "big") for kind in (17, 19, 20, 21, 22, 23))
+
+
+class Groups(ClassicGroups):
+    """See the module's head."""
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        decoded = records.decode(key, value)
+        if decoded is None:
+            if key[:2] in STREAMS_KEYS:
+                self._replay_streams(key, value)
+            elif not share_heartbeat.replay(self, key, value):
+                self._replay_consumer(key, value)
+            return
+        kind, group_id, *what = decoded
+        if kind == "offset":
+            self._replay_offset(group_id, *what)
+        else:
+            self._replay_classic(group_id, *what)
+
+    def _replay_offset(self, group_id: str, place: tuple[str, int], entry: Any) -> None:
+        group = self.find(group_id)
+        if entry is not None:
+            if group is None:
+                group = self.groups[group_id] = Group(group_id, NO_TIME)
+            group.offsets[place] = entry
+            transactional_offsets.supersede(group, place)
+        elif group is not None:
+            group.offsets.pop(place, None)
+            transactional_offsets.forget(self, group, place)
+        self.changed.add((group_id, place[0]))
+
+    def _replay_classic(self, group_id: str, made: Group | None) -> None:
+        group = self.find(group_id)
+        if made is None and group is not None and group.kind != CLASSIC:
+            return   # Keeps (2): it became another kind, of which later records tell.
+        if made is None and group is not None and (group.offsets or group.unstable):
+            made = Group(group_id, NO_TIME)
+        self._replace(group_id, group, made)
+
+    def _replace(self, group_id: str, group: Any, made: Any) -> None:
+        if made is None:
+            self.groups.pop(group_id, None)
+            self.gone.add(group_id)
+        else:
+            if group is not None:
+                made.take_offsets(group)
+                if group.kind != CLASSIC:
+                    self.changed.update((group_id, (member_id,)) for member_id in group.members)
+            self.groups[group_id] = made
+        self.changed.add((group_id, None))
+
+    def _replay_consumer(self, key: bytes, value: bytes | None) -> None:
+        found = consumer_records.replay(key, value, self._consumer_group, self._made)
+        if found is not None:
+            self._replayed(*found, value is None, CONSUMER)
+
+    def _replay_streams(self, key: bytes, value: bytes | None) -> None:
+        # Imported here: few brokers have Streams groups.
+        from pylog.coordinator.groups.streams import records as streams_records
+        from pylog.coordinator.groups.streams.group import StreamsGroup
+
+        def find(group_id: str) -> StreamsGroup | None:
+            group = self.find(group_id)
+            return group if isinstance(group, StreamsGroup) else None
+
+        def make(group_id: str) -> StreamsGroup:
+            made = find(group_id)
+            if made is None:
+                made = StreamsGroup(group_id)
+                self._replace(group_id, self.find(group_id), made)
+            return made
+
+        self._replayed(*streams_records.replay(key, value, find, make), value is None, STREAMS)
+
+    def _replayed(self, group_id: str, member_id: str | None, is_gone: bool, kind: str) -> None:
+        """A record of a group of a newer protocol was applied."""
+        self.changed.add((group_id, None if member_id is None else (member_id,)))
+        group = self.groups.get(group_id)
+        if is_gone and group is not None and group.kind == kind and \
+                group.epoch == NO_RECORD and not group.members:
+            # Its last record: offsets may be left.
+            left = Group(group_id, NO_TIME) if group.offsets or group.unstable else None
+            self._replace(group_id, group, left)
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        group = self.find(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def _made(self, group_id: str) -> ConsumerGroup:
+        group = self.find(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        made = ConsumerGroup(group_id)
+        self._replace(group_id, group, made)
+        return made
+
+    def loaded(self) -> None:
+        """After the last record of a start: members have a session's time to show up again."""
+        self.is_loading = False
+        for group in list(self.groups.values()):
+            if group.kind == CONSUMER:
+                consumer_heartbeat.loaded(self, group)
+            elif group.kind == STREAMS:
+                from pylog.coordinator.groups.streams import heartbeat as streams_heartbeat
+
+                streams_heartbeat.loaded(self, group)
+            else:
+                self.loaded_classic(group)
+        share_heartbeat.expect_all(self, self.limits.share_session_ms)
+
+    def open_tokens(self) -> Iterator[Any]:
+        """The tokens of all members that wait for others; only the classic protocol has such."""
+        for group in self.groups.values():
+            if group.kind == CLASSIC:
+                for member in group.members.values():
+                    yield from (token for token in (member.join_token, member.sync_token)
+                                if token is not None)
+
+    # ---- requests of the classic protocol -------------------------------------------------------
+
+    def join(self, request: Any, version: int, client_id: str, host: str, token: Any) -> None:
+        """A JoinGroup request; answered at once or when the join phase is over."""
+        group = self.find(request.group_id)
+        is_share = request.group_id in self.shares
+        if not is_share and (group is None or group.kind == CLASSIC):
+            super().join(request, version, client_id, host, token)
+            return
+        error = self.join_fault(request)
+        if error == ErrorCode.NONE and (is_share or group.kind == STREAMS and group.members):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error == ErrorCode.NONE and not group.members:
+            self._join_empty(group, request, version, client_id, host, token)
+            return
+        if error == ErrorCode.NONE:
+            try:
+                self.replies.append((token, classic_members.join(
+                    self, group, request, version, client_id, host)))
+                return
+            except Refusal as refused:
+                error = ErrorCode.of(refused.error)
+        self.replies.append((token, messages.JoinGroupResponse(
+            error_code=error, member_id=request.member_id, protocol_name=None)))
+
+    def _join_empty(self, group: Committed, request: Any, version: int, client_id: str,
+                    host: str, token: Any) -> None:
+        """Nobody is in the group of a newer protocol: it is a classic one now, for who is new."""
+        if request.member_id:
+            self.replies.append((token, messages.JoinGroupResponse(
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id,
+                protocol_name=None)))
+            return
+        self.record_gone(group)
+        classic = self.groups[group.id] = Group(group.id, self.clock.wall_ms())
+        classic.take_offsets(group)
+        self.record_group(classic)
+        super().join(request, version, client_id, host, token)
+
+    def sync(self, request: Any, token: Any) -> None:
+        """A SyncGroup request; a follower's is answered when the leader's is here."""
+        group = self.find(request.group_id)
+        if group is None or group.kind == CLASSIC:
+            super().sync(request, token)
+            return
+        try:
+            if group.kind == STREAMS:
+                raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+            answer = classic_members.sync(self, group, request)
+        except Refusal as refused:
+            answer = messages.SyncGroupResponse(error_code=refused.error)
+        self.replies.append((token, answer))
+
+    def heartbeat(self, request: Any) -> int:
+        """The error code that answers it."""
+        group = self.find(request.group_id)
+        if group is None or group.kind == CLASSIC:
+            return super().heartbeat(request)
+        if group.kind == STREAMS:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return classic_members.heartbeat(self, group, request)
+
+    def leave(self, group_id: str, members: list[tuple[Any, ...]]) -> Any:
+        """members: [(member id, instance id or None, and perhaps why)]. Returns an error code for
+        each, or one for all."""
+        group = self.find(group_id)
+        if group is None or group.kind == CLASSIC:
+            return super().leave(group_id, members)
+        if group.kind == STREAMS:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
+        return classic_members.leave(self, group, members)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Does what is due. To be called at timers.next_ms(), or later."""
+        now_ms = self.clock.now_ms()
+        while (key := self.timers.take_due(now_ms)) is not None:
+            if key[0] == share_heartbeat.TIMER:
+                share_heartbeat.is_due(self, key[1], key[2])
+                continue
+            group = self.groups.get(key[1])
+            # A timer of what the group was before means nothing.
+            if group is None or group.kind != _kind_of(key[0]):
+                continue
+            if group.kind == CONSUMER:
+                consumer_heartbeat.due(self, group, key)
+            elif group.kind == STREAMS:
+                from pylog.coordinator.groups.streams import heartbeat as streams_heartbeat
+
+                streams_heartbeat.due(self, group, key)
+            else:
+                self.is_due(group, key)
+
+    def expect_all(self, group: ConsumerGroup) -> None:
+        """A sign of life of every member."""
+        for member in group.members.values():
+            consumer_heartbeat.expect(self, group, member)
+
+    def forget_timers(self, group_id: str, member_id: str) -> None:
+        consumer_heartbeat.cancel(self, group_id, member_id)
+
+
+def _kind_of(timer: str) -> str:
+    """The kind of groups that have such timers."""
+    if timer in consumer_heartbeat.TIMERS:
+        return CONSUMER
+    return STREAMS if timer.startswith(STREAMS) else CLASSIC

@@ -1,0 +1,404 @@
+"""Share groups as steps of the group coordinator's machine: heartbeats, members, assignment, which
+share partitions are to be initialized.
+
+Owns: nothing; the groups are the machine's.
+Invariants: (1) a step that refuses changes nothing; (2) a member's epoch rises to that of the
+  target assignment, never beyond; (3) only share partitions that are initialized are assigned; (4)
+  whoever is silent for the session's time is no member.
+Source: KIP-932; Kafka 4.3's group coordinator, by its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from hashlib import blake2b
+from typing import NamedTuple
+
+from pylog.protocol.counts import counted
+from pylog.coordinator.groups.assignors import share as share_assignor
+from pylog.coordinator.groups.share import group as share_group
+from pylog.coordinator.groups.assignors.share import Assignment
+from pylog.coordinator.groups.share.group import Places, ShareGroup, ShareMember
+from pylog.protocol import messages
+from pylog.protocol.errors import Error, ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pylog.coordinator.groups.shard import Groups
+    from pylog.metadata.image.image import Topic
+
+TIMER = "share"
+JOIN, LEAVE = 0, -1
+BYTES_MAX = 512 << 10           # Of what a member says of itself.
+
+
+class Obeyed(NamedTuple):
+    """The settings of a group."""
+
+    session_ms: int
+    heartbeat_ms: int
+    assignment_ms: int
+    members_max: int
+    retry_ms: int
+
+
+class ToInitialize(NamedTuple):
+    """Share partitions that are to be initialized: topic id -> partitions."""
+
+    group_id: str
+    state_epoch: int
+    places: dict[bytes, list[int]]
+
+
+class Refused(Exception):
+    """Why a heartbeat is refused."""
+
+    def __init__(self, error: Error, text: str):
+        super().__init__(text)
+        self.error = error
+
+
+def replay(machine: Groups, key: bytes, value: bytes | None) -> bool:
+    """Takes one record of the log, if it is a share group's. Raises ProtocolError."""
+    found = share_group.decode(key, value)
+    if found is not None:
+        share_group.replay(machine.shares, *found, machine.clock.wall_ms())
+        machine.changed.add((found[0].group_id, None))
+    return found is not None
+
+
+def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
+              topics: Mapping[str, Topic], obeyed: Obeyed, starter: Any) -> Any:
+    """A ShareGroupHeartbeat's answer. topics: the image's, by name. starter: gets what is to be
+    initialized when it is written that it is."""
+    try:
+        _check_size(request)
+        if request.member_epoch == LEAVE:
+            return _leave(machine, request, topics)
+        group, member = _found(machine, request, obeyed)
+    except Refused as refused:
+        return messages.ShareGroupHeartbeatResponse(
+            error_code=refused.error, error_message=str(refused))
+    is_new = member.id not in group.members
+    before = member.assigned
+    if is_new:
+        machine.events["member_joined"] += 1
+        machine.shares[group.id] = group
+        group.members[member.id] = member
+    subscribed = _subscribe(machine, group, member, request, client_id, host, is_new)
+    _follow_topics(machine, group, topics, subscribed)
+    _retarget(machine, group, topics, obeyed)
+    _reconcile(machine, group, member, topics, subscribed)
+    _initialize(machine, group, topics, obeyed, starter)
+    machine.timers.set((TIMER, group.id, member.id), machine.clock.now_ms() + obeyed.session_ms)
+    answer = messages.ShareGroupHeartbeatResponse(
+        member_id=member.id, member_epoch=member.epoch, heartbeat_interval_ms=obeyed.heartbeat_ms)
+    if request.member_epoch == JOIN or request.subscribed_topic_names is not None \
+            or member.assigned != before:
+        new = messages.ShareGroupHeartbeatResponse
+        answer.assignment = new.Assignment(topic_partitions=[
+            new.TopicPartitions(topic_id=topic, partitions=list(indexes))
+            for topic, indexes in member.assigned.items()])
+    return answer
+
+
+def _check_size(request: Any) -> None:
+    """Raises Refused."""
+    texts = request.member_id, request.rack_id or "", *(request.subscribed_topic_names or ())
+    if sum(len(text) + 2 for text in texts) > BYTES_MAX:
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE,
+                      f"A member may say {BYTES_MAX} bytes of itself.")
+
+
+def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:
+    """The member of a heartbeat, in its group; neither is in the machine yet when it is new.
+    Raises Refused."""
+    group_id, member_id, epoch = request.group_id, request.member_id, request.member_epoch
+    group = machine.shares.get(group_id)
+    if group is None:
+        if epoch != JOIN or machine.find(group_id) is not None:
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no share group {group_id}.")
+        if group_id in machine.deleting:
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The group is being deleted.")
+        group = ShareGroup(group_id)
+    member = group.members.get(member_id)
+    if member is None:
+        if len(group.members) >= obeyed.members_max:
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED,
+                          f"The group has {counted(obeyed.members_max, 'member')}, as many as "
+                          "it may have.")
+        if epoch != JOIN:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
+                          f"{member_id} is no member of group {group_id}.")
+        member = ShareMember(member_id)
+    elif epoch not in (JOIN, member.epoch, member.previous_epoch) or epoch > member.epoch:
+        raise Refused(ErrorCode.FENCED_MEMBER_EPOCH,
+                      f"The member's epoch is {member.epoch}: it must join again.")
+    return group, member
+
+
+def _subscribe(machine: Groups, group: ShareGroup, member: ShareMember, request: Any,
+               client_id: str, host: str, is_new: bool) -> bool:
+    """Takes over what a heartbeat says of its member. Whether its topics are others now."""
+    topics = member.topics if request.subscribed_topic_names is None \
+        else frozenset(request.subscribed_topic_names)
+    rack = member.rack if request.rack_id is None else request.rack_id
+    now = rack, client_id, host, topics
+    changed = topics != member.topics
+    if is_new or now != (member.rack, member.client_id, member.host, member.topics):
+        member.rack, member.client_id, member.host, member.topics = now
+        _record(machine, group, share_group.member_record(group.id, member))
+    return changed
+
+
+def _follow_topics(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
+                   subscribed: bool) -> None:
+    """Bumps the group's epoch when what its assignment depends on has changed."""
+    bump = subscribed
+    if group.target_epoch >= group.epoch:
+        bump |= _is_pending(group)
+    if bump or group.topics_seen is not topics:
+        group.topics_seen = topics
+        digest = _digest(group.topics, topics)
+        bump |= digest != group.hash
+        group.hash = digest
+    if bump:
+        group.epoch += 1
+        machine.events["rebalance"] += 1
+        _record(machine, group, share_group.group_record(group))
+
+
+def _is_pending(group: ShareGroup) -> bool:
+    """Whether there are initialized partitions of subscribed topics that nobody has."""
+    if not group.members or not group.initialized:
+        return False
+    names = group.topics
+    had: dict[bytes, set[int]] = {}
+    for target in group.target.values():
+        for topic, indexes in target.items():
+            had.setdefault(topic, set()).update(indexes)
+    return any(row.name in names and had.get(topic, set()) != row.partitions
+               for topic, row in group.initialized.items())
+
+
+def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
+    """A number for the subscribed topics as they are: their ids and partitions."""
+    found = blake2b(digest_size=8)
+    for name in sorted(names):
+        topic = topics.get(name)
+        if topic is not None:
+            found.update(b"%d %d " % (len(name), len(topic.partitions)))
+            found.update(name.encode("utf-8", "surrogatepass") + topic.id)
+    return int.from_bytes(found.digest(), "big", signed=True)
+
+
+def _retarget(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
+              obeyed: Obeyed) -> None:
+    """Computes the target assignment of the group's epoch, unless the last is too new. Keeps (3).
+    """
+    now_ms = machine.clock.wall_ms()
+    if group.target_epoch >= group.epoch or \
+            0 < group.assigned_ms <= now_ms < group.assigned_ms + obeyed.assignment_ms:
+        return
+    wanted = {member.id: [topics[name].id for name in member.topics if name in topics]
+              for member in group.members.values()}
+    target = share_assignor.assign(
+        wanted, {topic: row.partitions for topic, row in group.initialized.items()}, group.target)
+    for member_id, assignment in target.items():
+        if group.target.get(member_id) != assignment:
+            _record(machine, group, share_group.target_record(group.id, member_id, assignment))
+    group.target = target
+    group.target_epoch = group.epoch
+    group.assigned_ms = now_ms
+    _record(machine, group, share_group.target_epoch_record(group))
+
+
+def _reconcile(machine: Groups, group: ShareGroup, member: ShareMember,
+               topics: Mapping[str, Topic], subscribed: bool) -> None:
+    """Gives a member what the target assignment has for it. Keeps (2)."""
+    if group.target_epoch == member.epoch and not subscribed:
+        return
+    ids = {topics[name].id for name in member.topics if name in topics}
+    assigned: Assignment = {topic: indexes for topic, indexes
+                            in group.target.get(member.id, {}).items() if topic in ids}
+    if group.target_epoch == member.epoch and assigned == member.assigned:
+        return
+    if group.target_epoch != member.epoch:
+        member.previous_epoch, member.epoch = member.epoch, group.target_epoch
+    member.assigned = assigned
+    _record(machine, group, share_group.current_record(group.id, member))
+
+
+def _record(machine: Groups, group: ShareGroup, record: share_group.Record) -> None:
+    machine.records.append(record)
+    machine.changed.add((group.id, None))
+
+
+# ---- share partitions ---------------------------------------------------------------------------
+
+
+def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic], obeyed: Obeyed,
+                starter: Any) -> None:
+    """Asks for the partitions of subscribed topics that are not initialized."""
+    now_ms = machine.clock.wall_ms()
+    missing: dict[bytes, list[int]] = {}
+    for name in sorted(group.topics):
+        topic = topics.get(name)
+        if topic is None:
+            continue
+        known = set(group.initialized[topic.id].partitions) if topic.id in group.initialized \
+            else set()
+        under_way = group.initializing.get(topic.id)
+        if under_way is not None and now_ms - under_way.since_ms < obeyed.retry_ms:
+            known |= under_way.partitions
+        left = [index for index in range(len(topic.partitions)) if index not in known]
+        if left:
+            missing[topic.id] = left
+            group.initializing[topic.id] = Places(
+                name, frozenset(left) | (under_way.partitions if under_way else frozenset()),
+                now_ms)
+            # A deletion that was never finished: it begins anew instead.
+            group.deleting.pop(topic.id, None)
+    if missing:
+        _record(machine, group, share_group.places_record(group))
+        machine.replies.append((starter, ToInitialize(group.id, group.epoch, missing)))
+
+
+def initialized(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
+                names: Mapping[bytes, str]) -> Error:
+    """Share partitions have their state now. names: of the topics that are still there."""
+    group = machine.shares.get(group_id)
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    for topic, indexes in places.items():
+        _no_longer(group, topic, indexes)
+        if topic in names:
+            old = group.initialized.get(topic)
+            group.initialized[topic] = Places(names[topic], frozenset(indexes) | (
+                old.partitions if old is not None else frozenset()), machine.clock.wall_ms())
+    _record(machine, group, share_group.places_record(group))
+    return ErrorCode.NONE
+
+
+def uninitialized(machine: Groups, group_id: str,
+                  places: Mapping[bytes, Iterable[int]]) -> Error:
+    """Share partitions could not be initialized: they are asked for again."""
+    group = machine.shares.get(group_id)
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    for topic, indexes in places.items():
+        _no_longer(group, topic, indexes)
+    _record(machine, group, share_group.places_record(group))
+    return ErrorCode.NONE
+
+
+def _no_longer(group: ShareGroup, topic: bytes, indexes: Iterable[int]) -> None:
+    row = group.initializing.get(topic)
+    if row is not None:
+        left = row.partitions - set(indexes)
+        if left:
+            group.initializing[topic] = row._replace(partitions=left)
+        else:
+            del group.initializing[topic]
+
+
+def forget_topics(machine: Groups, there: Set[bytes]) -> None:
+    """Share partitions of topics that are no more. there: the ids of all topics."""
+    for group in machine.shares.values():
+        gone = [topic for places in (group.initializing, group.initialized, group.deleting)
+                for topic in places if topic not in there]
+        for topic in gone:
+            group.initializing.pop(topic, None)
+            group.initialized.pop(topic, None)
+            group.deleting.pop(topic, None)
+        if gone:
+            before = len(machine.records)
+            _record(machine, group, share_group.places_record(group))
+            machine.cleanups += len(machine.records) - before
+
+
+# ---- members that go ----------------------------------------------------------------------------
+
+
+def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
+    """Raises Refused."""
+    group = machine.shares.get(request.group_id)
+    if group is None:
+        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND,
+                      f"There is no share group {request.group_id}.")
+    member = group.members.get(request.member_id)
+    if member is None:
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
+                      f"{request.member_id} is no member of group {request.group_id}.")
+    machine.events["member_left"] += 1
+    _remove(machine, group, member, topics)
+    return messages.ShareGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVE)
+
+
+def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
+            topics: Mapping[str, Topic] | None = None) -> None:
+    """topics: the image's, where they are at hand; else the next heartbeat looks at them."""
+    machine.timers.cancel((TIMER, group.id, member.id))
+    del group.members[member.id]
+    group.target.pop(member.id, None)
+    for record in share_group.member_tombstones(group.id, member.id):
+        _record(machine, group, record)
+    group.epoch += 1
+    group.topics_seen = None
+    if topics is not None:
+        group.hash = _digest(group.topics, topics)
+    machine.events["rebalance"] += 1
+    _record(machine, group, share_group.group_record(group))
+
+
+def is_due(machine: Groups, group_id: str, member_id: str) -> None:
+    """A member's session is over. Keeps (4)."""
+    group = machine.shares.get(group_id)
+    member = None if group is None else group.members.get(member_id)
+    if group is not None and member is not None:
+        machine.events["member_expired"] += 1
+        _remove(machine, group, member)
+
+
+def expect_all(machine: Groups, session_ms: int) -> None:
+    """After a load: members have a session's time to show up again."""
+    for group in machine.shares.values():
+        for member_id in group.members:
+            machine.timers.set((TIMER, group.id, member_id), machine.clock.now_ms() + session_ms)
+
+
+# ---- looking ------------------------------------------------------------------------------------
+
+
+def described(machine: Groups, group_id: str, names: Mapping[bytes, Topic]) -> Any:
+    """A DescribedGroup. names: topics by id."""
+    new = messages.ShareGroupDescribeResponse
+    group = machine.shares.get(group_id)
+    if group is None:
+        return new.DescribedGroup(
+            group_id=group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} not found.")
+    return new.DescribedGroup(
+        group_id=group_id, group_state=group.state, group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch, assignor_name="simple", members=[
+            new.Member(
+                member_id=member.id, rack_id=member.rack, member_epoch=member.epoch,
+                client_id=member.client_id, client_host=member.host,
+                subscribed_topic_names=sorted(member.topics), assignment=new.Assignment(
+                    topic_partitions=[new.TopicPartitions(
+                        topic_id=topic, topic_name=names[topic].name, partitions=list(indexes))
+                        for topic, indexes in member.assigned.items() if topic in names]))
+            for member in group.members.values()])
+
+
+def listed(machine: Groups, states: set[str], types: set[str]) -> Iterator[Any]:
+    """Yields ListedGroups; states, types: lower-case names, empty for all."""
+    if types and share_group.TYPE not in types:
+        return
+    for group in list(machine.shares.values()):
+        if not states or group.state.lower() in states:
+            yield messages.ListGroupsResponse.ListedGroup(
+                group_id=group.id, protocol_type=share_group.TYPE, group_state=group.state,
+                group_type=share_group.TYPE)

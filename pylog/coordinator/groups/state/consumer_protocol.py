@@ -1,0 +1,60 @@
+"""What members of the classic protocol say and are told in bytes that are theirs: subscriptions and
+assignments of Kafka's consumers.
+
+Owns: nothing.
+Invariants: (1) a later version is read as the last one known; (2) what cannot be read is a
+  ProtocolError.
+Source: KIP-429, KIP-792, KIP-881 (versions 1 to 3).
+"""
+
+from typing import Any
+
+from pylog.coordinator.groups.assignors.partitions import Assignment
+from pylog.metadata.image.image import Image
+from pylog.protocol import codec, messages
+from pylog.protocol.errors import ProtocolError
+
+VERSION_MAX = 3
+SUBSCRIPTION, ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAssignment"
+
+
+def version_of(data: bytes) -> int:
+    """Raises ProtocolError."""
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if len(data) < 2 or version < 0:
+        raise ProtocolError("there is no version in a member's own bytes")
+    return min(version, VERSION_MAX)
+
+
+def subscription(data: bytes) -> Any:
+    """A ConsumerProtocolSubscription. Raises ProtocolError."""
+    return codec.program(SUBSCRIPTION, version_of(data)).decode(data, 2)
+
+
+def assignment(data: bytes) -> Any:
+    """A ConsumerProtocolAssignment; an empty one of no bytes. Raises ProtocolError."""
+    if not data:
+        return messages.ConsumerProtocolAssignment()
+    return codec.program(ASSIGNMENT, version_of(data)).decode(data, 2)
+
+
+def assignment_bytes(image: Image, held: Assignment, metadata: bytes) -> bytes:
+    """An assignment in the version of the member's `metadata`, the first one where that has none;
+    without topics that are gone. Raises nothing: only the first of a member's protocols was read
+    when it joined."""
+    new = messages.ConsumerProtocolAssignment
+    try:
+        version = version_of(metadata)
+    except ProtocolError:
+        version = 0
+    made = new(user_data=None, assigned_partitions=[
+        new.TopicPartition(topic=topic.name, partitions=sorted(partitions))
+        for topic_id, partitions in held.items()
+        if (topic := image.topics_by_id.get(topic_id)) is not None])
+    return codec.program(ASSIGNMENT, version).encode(made, version.to_bytes(2, "big"))
+
+
+def by_id(image: Image, rows: Any) -> dict[bytes, frozenset[int]]:
+    """Topic id -> partitions of [(topic, partitions)] rows; without topics that are gone."""
+    return {image.topics[row.topic].id: frozenset(row.partitions) for row in rows or ()
+            if row.topic in image.topics}

@@ -1,0 +1,80 @@
+"""What groups obey: the broker's settings, and time.
+
+Owns: nothing.
+Invariants: (1) limits do not change while the broker runs, but for what is read by name.
+Source: Kafka's group.* and offset.* settings.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from pylog.config import groups
+from pylog.coordinator.groups.assignors import partitions as assignors
+from pylog.coordinator.groups.assignors.partitions import Assignor
+
+GROUP_RESOURCE = 32     # The type of a group's own settings in the metadata.
+DEFAULTS: Mapping[str, int] = MappingProxyType({
+    "group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000,
+    "group.consumer.assignment.interval.ms": 0,
+    "group.streams.session.timeout.ms": 45_000, "group.streams.heartbeat.interval.ms": 5000,
+    "group.streams.initial.rebalance.delay.ms": 3000, "group.streams.assignment.interval.ms": 1000,
+    "group.streams.num.standby.replicas": 0})
+
+
+class ConsumerLimits(NamedTuple):
+    """Those of consumer groups (KIP-848). assignors: by name, the default first. settings: the
+    broker's, for what a group may have a setting of its own."""
+
+    members_max: int = 2**31 - 1
+    may_upgrade: bool = True
+    may_downgrade: bool = True
+    refresh_ms: int = 600_000
+    assignors: Mapping[str, Assignor] = MappingProxyType(assignors.BUILT_IN)
+    settings: Any = DEFAULTS
+
+    def of_group(self, configs: Mapping[str, str] | None, name: str) -> int:
+        """A setting of a group whose own are `configs`."""
+        text = None if configs is None else configs.get(name)
+        return int(text) if text is not None else self.settings[groups.SYNONYMS[name]]
+
+
+class Limits(NamedTuple):
+    """The broker's settings that groups obey."""
+
+    session_ms_min: int
+    session_ms_max: int
+    members_max: int
+    initial_delay_ms: int
+    metadata_characters_max: int
+    retention_ms: int
+    consumer: ConsumerLimits = ConsumerLimits()
+    share_session_ms: int = 45_000
+    streams_members_max: int = 2**31 - 1
+
+
+class Time(Protocol):
+    """now_ms() never goes back; wall_ms() is since 1970."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]: ...
+
+    def now_ms(self) -> int: ...
+
+
+def limits_from(settings: Any) -> Limits:
+    return Limits(
+        settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
+        settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
+        settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000,
+        _consumer_limits(settings), settings["group.share.session.timeout.ms"],
+        settings["group.streams.max.size"])
+
+
+def _consumer_limits(settings: Any) -> ConsumerLimits:
+    policy = settings["group.consumer.migration.policy"].upper()
+    return ConsumerLimits(
+        settings["group.consumer.max.size"], policy in ("UPGRADE", "BIDIRECTIONAL"),
+        policy in ("DOWNGRADE", "BIDIRECTIONAL"),
+        settings["group.consumer.regex.refresh.interval.ms"],
+        assignors.load(settings["group.consumer.assignors"]), settings)

@@ -1,0 +1,167 @@
+"""What a group's rebalances are made of: who caused them, and how long each member had no work.
+
+Owns: the rebalances that go on.
+Invariants: (1) a group has one rebalance at a time: what happens meanwhile belongs to it; (2) one
+  that is over is given away once; (3) it names at most CAUSES_MAX causes and MEMBERS_MAX members,
+  and counts the others.
+Source: none; KIP-800 for the reasons that clients give.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from pylog.coordinator.groups.state.group_config import Time
+
+CAUSES_MAX = 20
+MEMBERS_MAX = 20
+REASON_MAX = 255        # Characters that are kept of a client's reason.
+# Causes.
+JOINED, LEFT, REJOINED, REPLACED = "joined", "left", "rejoined", "instance_replaced"
+EXPIRED, NOT_REJOINED, NOT_SYNCED, NOT_REVOKED = (
+    "session_expired", "rejoin_timeout", "sync_timeout", "revocation_timeout")
+SUBSCRIBED, TOPICS, TOO_MANY, DOWNGRADED, SETTINGS = (
+    "subscription_changed", "topics_changed", "group_too_large", "downgraded", "settings_changed")
+LOADED = "coordinator_changed"
+
+
+class Rebalance:
+    """One that goes on. waits: ids of members that are not yet where the group is; None: of all
+    that `whom` gives."""
+
+    __slots__ = ("began_ms", "causes", "causes_left_out", "clients", "idle_since_ms", "kind",
+                 "stopped_ms", "waits", "wall_ms", "whom")
+
+    def __init__(self, kind: str, now_ms: int, wall_ms: int):
+        self.kind = kind
+        self.began_ms = now_ms
+        self.wall_ms = wall_ms
+        self.causes: list[dict[str, Any]] = []
+        self.causes_left_out = 0
+        self.clients: dict[str, tuple[str, str]] = {}
+        self.idle_since_ms: dict[str, int] = {}
+        self.stopped_ms: dict[str, int] = {}
+        self.waits: set[str] | None = set()
+        self.whom: Callable[[], Iterable[str]] = tuple
+
+
+class Rebalances:
+    """Those of a machine's groups. over: takes what became of each, as told() has it."""
+
+    def __init__(self, clock: Time, over: Callable[[dict[str, Any]], None]):
+        self._clock = clock
+        self._over = over
+        self._open: dict[str, Rebalance] = {}
+
+    def because(self, group: Any, cause: str, member: Any = None, reason: str | None = "") -> None:
+        """Something for which the group rebalances, or which comes amid that. Keeps (1)."""
+        entry = self._open.get(group.id)
+        if entry is None:
+            entry = self._open[group.id] = Rebalance(
+                group.kind, self._clock.now_ms(), self._clock.wall_ms())
+        if len(entry.causes) == CAUSES_MAX:
+            entry.causes_left_out += 1
+            return
+        row = {"cause": cause, "after_ms": self._clock.now_ms() - entry.began_ms}
+        if member is not None:
+            row |= {"member_id": member.id, "client_id": member.client_id,
+                    "host": member.client_host}
+        if reason:
+            row["reason"] = reason[:REASON_MAX]
+        entry.causes.append(row)
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def stops(self, group: Any, member: Any) -> None:
+        """The member has no work from now on."""
+        entry = self._open.get(group.id)
+        if entry is not None:
+            entry.clients[member.id] = member.client_id, member.client_host
+            entry.idle_since_ms.setdefault(member.id, self._clock.now_ms())
+
+    def works(self, group: Any, member_id: str) -> None:
+        """The member has work, or is gone."""
+        entry = self._open.get(group.id)
+        if entry is not None:
+            self._works(entry, member_id)
+
+    def _works(self, entry: Rebalance, member_id: str) -> None:
+        since_ms = entry.idle_since_ms.pop(member_id, None)
+        if since_ms is not None:
+            entry.stopped_ms[member_id] = \
+                entry.stopped_ms.get(member_id, 0) + self._clock.now_ms() - since_ms
+
+    def waits_for(self, group: Any, whom: Callable[[], Iterable[str]]) -> None:
+        """The group has moved on: over when the members whose ids `whom` gives are where it is, or
+        gone. They are looked through when the first of them is: a thousand may join before."""
+        entry = self._open.get(group.id)
+        if entry is not None:
+            entry.waits, entry.whom = None, whom
+            if not any(True for _ in whom()):
+                self.ends(group)
+
+    def arrived(self, group: Any, member_id: str) -> None:
+        entry = self._open.get(group.id)
+        if entry is not None:
+            if entry.waits is None:
+                entry.waits = set(entry.whom())
+            entry.waits.discard(member_id)
+            if not entry.waits:
+                self.ends(group)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def ends(self, group: Any) -> None:
+        """Every member has its part, or nobody is left. Keeps (2)."""
+        entry = self._open.pop(group.id, None)
+        if entry is not None:
+            for member_id in list(entry.idle_since_ms):
+                self._works(entry, member_id)
+            self._over(_told(group, entry, self._clock.now_ms()))
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone."""
+        self._open.pop(group_id, None)
+
+
+def _told(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
+    """Keeps (3); the members that were without work the longest come first."""
+    longest = sorted(entry.stopped_ms.items(), key=lambda row: -row[1])
+    return {
+        "group": group.id, "type": entry.kind, "time_ms": entry.wall_ms,
+        "took_ms": now_ms - entry.began_ms, "generation": group.generation,
+        "members": len(group.members), "causes": entry.causes,
+        "causes_left_out": entry.causes_left_out,
+        "stopped": [{"member_id": member_id, "client_id": entry.clients[member_id][0],
+                     "host": entry.clients[member_id][1], "stopped_ms": stopped_ms}
+                    for member_id, stopped_ms in longest[:MEMBERS_MAX]],
+        "stopped_left_out": max(0, len(longest) - MEMBERS_MAX),
+        "stopped_ms": sum(entry.stopped_ms.values())}
+
+
+def sentence(entry: dict[str, Any]) -> str:
+    """Why it rebalanced and what that cost, for people."""
+    first = entry["causes"][0]
+    who = f"{first['client_id']} ({first['host'].removeprefix('/')}) " \
+        if "member_id" in first else ""
+    others = len(entry["causes"]) + entry["causes_left_out"] - 1
+    more = f" and {others} more" if others else ""
+    said = f", who said: {first['reason']}" if "reason" in first else ""
+    stopped = max((row["stopped_ms"] for row in entry["stopped"]), default=0)
+    idle = f"a member had no work for up to {stopped} ms" if stopped else "nobody stopped working"
+    return f"{who}{WORDS[first['cause']]}{more}{said}; {idle}"
+
+
+WORDS = {
+    JOINED: "joined", LEFT: "left", REJOINED: "joined again", REPLACED: "came back as an instance",
+    EXPIRED: "was not heard of within its session", NOT_REJOINED: "did not join again in time",
+    NOT_SYNCED: "did not ask for its assignment in time",
+    NOT_REVOKED: "did not give up its partitions in time",
+    SUBSCRIBED: "subscribes to something else", TOPICS: "its topics changed",
+    LOADED: "it has a new coordinator, which found it amid a rebalance",
+    TOO_MANY: "it has more members than group.max.size", DOWNGRADED: "it is a classic group again",
+    SETTINGS: "its settings changed",
+}

@@ -1,0 +1,51 @@
+"""What a subscription means in the cluster as it is: ids, shapes and a hash of topics.
+
+Owns: nothing.
+Invariants: (1) a topic that is not there counts for nothing; (2) the hash changes with a topic's
+  id, its partitions and their racks, whatever the order of the names, and is 0 for no topics.
+Source: KIP-848, KIP-1101 (metadata hash). Kafka's hash is another function: what it wrote differs
+  once, and costs one computation of the assignment.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from pylog.coordinator.groups.assignors.partitions import TopicShape
+from pylog.metadata.image.image import Image, Topic
+
+
+def topic_ids(image: Image, names: Iterable[str]) -> frozenset[bytes]:
+    topics = image.topics
+    return frozenset(topics[name].id for name in names if name in topics)
+
+
+def shapes(image: Image, ids: Iterable[bytes]) -> dict[bytes, TopicShape]:
+    racks = _racks(image)
+    return {id_: TopicShape(len(topic.partitions), _racks_of(topic, racks) if racks else ())
+            for id_ in ids if (topic := image.topics_by_id.get(id_)) is not None}
+
+
+def metadata_hash(image: Image, names: Iterable[str]) -> int:
+    """A signed 64-bit number. Keeps (2)."""
+    racks = tuple(sorted(_racks(image).items()))
+    found = [_topic_hash(topic, racks) for name in sorted(names)
+             if (topic := image.topics.get(name)) is not None]
+    if not found:
+        return 0
+    return int.from_bytes(blake2b(b"".join(found), digest_size=8).digest(), "big", signed=True)
+
+
+def _racks(image: Image) -> dict[int, str]:
+    return {id_: broker.rack for id_, broker in image.brokers.items() if broker.rack is not None}
+
+
+def _racks_of(topic: Topic, racks: dict[int, str]) -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(racks[id_] for id_ in partition.replicas if id_ in racks)
+                 for partition in topic.partitions)
+
+
+def _topic_hash(topic: Topic, racks: tuple[tuple[int, str], ...]) -> bytes:
+    text = [topic.name, topic.id.hex(), str(len(topic.partitions))]
+    if racks:
+        text += [repr(sorted(partition)) for partition in _racks_of(topic, dict(racks))]
+    return blake2b("\0".join(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,0 +1,120 @@
+"""From the tasks that a member of a Streams group has to those that it is to have: give up first,
+then be given.
+
+Owns: nothing.
+Invariants: (1) a member is given an active task only when no process runs it, and any task only
+  when its own process has no other copy of the state; (2) its epoch rises to the target's once it
+  owns nothing that it is to give up; (3) what it gets to run, it gets in that epoch.
+Source: KIP-1071; Kafka's CurrentAssignmentBuilder.
+"""
+
+from pylog.coordinator.groups.streams.group import (
+    MEMBER_STABLE,
+    NOTHING_HELD,
+    UNRELEASED,
+    UNREVOKED,
+    Assignment,
+    Dated,
+    Held,
+    StreamsGroup,
+    StreamsMember,
+    Tasks,
+)
+
+
+def reconciled(group: StreamsGroup, member: StreamsMember, epoch: int, target: Assignment,
+               owned: Assignment | None) -> StreamsMember:
+    """The member after its next step towards the target of `epoch`; itself when there is none.
+
+    owned: what the member says that it has; None: it does not say.
+    """
+    at = member.epoch
+    if member.state == MEMBER_STABLE:
+        if at == epoch:
+            return member
+    elif member.state == UNREVOKED:
+        if owned is None or member.revoking.shares(owned):
+            return member
+        at += 1
+    elif member.state != UNRELEASED:
+        at = epoch
+    return _next(group, member, at, epoch, target, owned)
+
+
+def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, target: Assignment,
+          owned: Assignment | None) -> StreamsMember:
+    had, process = member.assigned, member.process_id
+    kept_active, free, waits = _active_step(group, process, had.active, target.active)
+    kept, revoked, after = [], [], []
+    for mine, wanted in ((had.standby, target.standby), (had.warmup, target.warmup)):
+        stays, goes, comes, others = _copies_step(group, process, mine, wanted)
+        kept.append(stays)
+        revoked.append(goes)
+        after.append(_merged(stays, comes))
+        waits |= others
+    gone = {id_: left for id_, held in had.active.items()
+            if (left := {index: when for index, when in held.items()
+                         if index not in kept_active.get(id_, {})})}
+    revoking = Held(gone, *revoked)
+    if not revoking.is_empty() and (owned is None or revoking.shares(owned)):
+        # Keeps (2).
+        return _moved(member, UNREVOKED, at, Held(kept_active, *kept), revoking)
+    for id_, indexes in free.items():
+        # Keeps (3).
+        kept_active[id_] = {**kept_active.get(id_, {}), **dict.fromkeys(sorted(indexes), epoch)}
+    return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch,
+                  Held(kept_active, *after), NOTHING_HELD)
+
+
+def _active_step(group: StreamsGroup, process: str, had: Dated,
+                 target: Tasks) -> tuple[Dated, Tasks, bool]:
+    """(what stays, what can be given, whether others have yet to let go of something). Keeps (1).
+    """
+    kept: Dated = {}
+    free: Tasks = {}
+    waits = False
+    for id_, wanted in target.items():
+        mine = {index: when for index, when in had.get(id_, {}).items() if index in wanted}
+        if mine:
+            kept[id_] = mine
+        new = wanted - mine.keys()
+        can = frozenset(index for index in new if (id_, index) not in group.runs
+                        and not group.holds_state(process, (id_, index)))
+        waits |= can != new
+        if can:
+            free[id_] = can
+    return kept, free, waits
+
+
+def _copies_step(group: StreamsGroup, process: str, had: Tasks,
+                 target: Tasks) -> tuple[Tasks, Tasks, Tasks, bool]:
+    """(what stays, what is to go, what can be given, whether something is yet to go from the
+    process) of tasks that only follow. Keeps (1)."""
+    kept: Tasks = {}
+    gone: Tasks = {}
+    free: Tasks = {}
+    waits = False
+    for id_ in {**target, **had}:
+        wanted, has = target.get(id_, frozenset()), had.get(id_, frozenset())
+        new = wanted - has
+        can = frozenset(index for index in new if group.runs.get((id_, index)) != process
+                        and not group.holds_state(process, (id_, index)))
+        waits |= can != new
+        for found, part in ((kept, has & wanted), (gone, has - wanted), (free, can)):
+            if part:
+                found[id_] = part
+    return kept, gone, free, waits
+
+
+def _merged(kept: Tasks, given: Tasks) -> Tasks:
+    return {id_: kept.get(id_, frozenset()) | given.get(id_, frozenset())
+            for id_ in {**kept, **given}}
+
+
+def _moved(member: StreamsMember, state: int, epoch: int, assigned: Held,
+           revoking: Held) -> StreamsMember:
+    made = member.copy()
+    made.state = state
+    made.previous_epoch, made.epoch = member.epoch, epoch
+    made.assigned, made.revoking = assigned, revoking
+    return made

@@ -1,0 +1,194 @@
+"""The other brokers of the cluster, as a coordinator needs them: markers to the leaders of
+partitions, questions to the coordinators of other producers.
+
+Owns: a connection to each broker that was asked.
+Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
+  is an error that is tried again; (2) no answer is awaited from a broker that the controller has
+  fenced since; (3) a leader that is slow holds up no other's markers; (4) why a broker does not
+  answer stands in the log, once until it does: who asked knows only that it is tried again.
+Source: Kafka's marker channel manager and AddPartitionsToTxnManager.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from pylog.coordinator.runtime.internal_topic import Node
+from pylog.coordinator.runtime.local_append import Markers, Partition
+from pylog.coordinator.runtime.transactional_batches import Marker
+from pylog.metadata.image.image import NO_LEADER, Topic
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import Error, ErrorCode
+
+log = logging.getLogger("pylog.coordinator")
+
+MARKERS_VERSION = 2
+PARTITIONS_VERSION = 5
+PRODUCE_VERSION = 9
+ACKS_ALL = -1
+PRODUCE_TIMEOUT_MS = 5000
+CALL_SECONDS = 10.0
+LOOK_SECONDS = 0.1     # Between looks at the image, while an answer is awaited.
+
+
+class Brokers:
+    """markers: writes those of partitions that are led here."""
+
+    def __init__(self, node: Node, markers: Markers):
+        self._node = node
+        self._markers = markers
+        self._peers: dict[int, Any] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+        self._unheard: set[int] = set()      # Brokers whose silence was told of.
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+        self._peers = {}
+
+    async def write(self, marker: Marker,
+                    partitions: tuple[Partition, ...]) -> dict[Partition, Error]:
+        """Partition -> NONE when its leader has the marker, else why not. Keeps (1)."""
+        by_leader: dict[int, list[Partition]] = {}
+        for partition in partitions:
+            state = self._node.image.partition(*partition)
+            leader = NO_LEADER if state is None else state.leader
+            by_leader.setdefault(leader, []).append(partition)
+        found: dict[Partition, Error] = dict.fromkeys(
+            by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
+        under_way = [
+            self._markers.write(marker, rows) if leader == self._node.node_id
+            else self._sent(leader, marker, rows) for leader, rows in by_leader.items()]
+        # Keeps (3). For one alone, gather() would cost a task and two turns of the loop.
+        for written in [await under_way[0]] if len(under_way) == 1 \
+                else await asyncio.gather(*under_way):
+            found.update(written)
+        return found
+
+    async def append(self, topic: Topic, index: int, data: bytes) -> Error:
+        """NONE when a partition has the batch, as durable as an acks=all answer promises. Raises
+        PeerError."""
+        leader = topic.partitions[index].leader
+        if leader == self._node.node_id:
+            return await self._markers.append(topic.name, index, data)
+        if leader == NO_LEADER:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        new = messages.ProduceRequest
+        answer = await self.ask(leader, new(
+            acks=ACKS_ALL, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[new.TopicProduceData(
+                name=topic.name, partition_data=[
+                    new.PartitionProduceData(index=index, records=data)])]), PRODUCE_VERSION)
+        for row in answer.responses:
+            for cell in row.partition_responses:
+                return ErrorCode.of(cell.error_code)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+    async def _sent(self, leader: int, marker: Marker,
+                    partitions: list[Partition]) -> dict[Partition, Error]:
+        new = messages.WriteTxnMarkersRequest
+        request = new(markers=[new.WritableTxnMarker(
+            producer_id=marker.producer_id, producer_epoch=marker.epoch,
+            transaction_result=marker.committed, coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.version, topics=[
+                new.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                for name, indexes in _by_topic(partitions)])])
+        found = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        try:
+            answer = await self.ask(leader, request, MARKERS_VERSION)
+        except PeerError:
+            return found
+        for row in answer.markers:
+            for topic in row.topics:
+                for cell in topic.partitions:
+                    found[topic.name, cell.partition_index] = ErrorCode.of(cell.error_code)
+        return found
+
+    async def ask_coordinator(self, broker_id: int, id_: str, producer_id: int, epoch: int,
+                              partitions: list[Partition],
+                              verify_only: bool) -> dict[Partition, Error]:
+        """Partition -> what the coordinator of a transactional id says. Keeps (1)."""
+        new = messages.AddPartitionsToTxnRequest
+        request = new(transactions=[new.AddPartitionsToTxnTransaction(
+            transactional_id=id_, producer_id=producer_id, producer_epoch=epoch,
+            verify_only=verify_only, topics=[
+                new.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                for name, indexes in _by_topic(partitions)])])
+        try:
+            answer = await self.ask(broker_id, request, PARTITIONS_VERSION)
+        except PeerError:
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        if answer.error_code:
+            # As Kafka: the client can do nothing about a broker that may not ask.
+            refused = ErrorCode.INVALID_TXN_STATE \
+                if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED \
+                else ErrorCode.of(answer.error_code)
+            return dict.fromkeys(partitions, refused)
+        found = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        for row in answer.results_by_transaction:
+            for topic in row.topic_results:
+                for cell in topic.results_by_partition:
+                    found[topic.name, cell.partition_index] = \
+                        ErrorCode.of(cell.partition_error_code)
+        return found
+
+    async def ask(self, broker_id: int, request: Any, version: int) -> Any:
+        """The answer of another broker. Raises PeerError. Keeps (4)."""
+        try:
+            answer = await self._asked(broker_id, request, version)
+        except PeerError as error:
+            if broker_id not in self._unheard:
+                self._unheard.add(broker_id)
+                log.warning("a broker does not answer: tried again", extra={
+                    "broker": broker_id, "reason": str(error)})
+            raise
+        self._unheard.discard(broker_id)
+        return answer
+
+    async def _asked(self, broker_id: int, request: Any, version: int) -> Any:
+        """Raises PeerError."""
+        known = self._node.image.brokers.get(broker_id)
+        answering = asyncio.ensure_future(self._answer(broker_id, request, version))
+        try:
+            while not (await asyncio.wait([answering], timeout=LOOK_SECONDS))[0]:
+                if known is not None and self._has_gone(broker_id, known.epoch):
+                    # Keeps (2).
+                    peer = self._peers.pop(broker_id, None)
+                    if peer is not None:
+                        peer.close()
+                    raise PeerError(f"broker {broker_id} is fenced")
+            return answering.result()
+        finally:
+            answering.cancel()
+
+    def _has_gone(self, broker_id: int, epoch: int) -> bool:
+        registered = self._node.image.brokers.get(broker_id)
+        return registered is None or registered.fenced or registered.epoch != epoch
+
+    async def _answer(self, broker_id: int, request: Any, version: int) -> Any:
+        async with self._connecting.setdefault(broker_id, asyncio.Lock()):
+            peer = self._peers.get(broker_id)
+            if peer is None or peer.failure is not None:
+                # Imported here: one broker alone needs none.
+                from pylog.peer.connection import Peer
+
+                host, port = self._address_of(broker_id)
+                peer = await Peer.connect(host, port, f"coordinator-{self._node.node_id}",
+                                          credentials=self._node.credentials)
+                self._peers[broker_id] = peer
+        return await peer.call(request, version, CALL_SECONDS)
+
+    def _address_of(self, broker_id: int) -> tuple[str, int]:
+        name = self._node.settings.between_brokers
+        registered = self._node.image.brokers.get(broker_id)
+        for endpoint in () if registered is None else registered.endpoints:
+            if endpoint.name == name:
+                return endpoint.host, endpoint.port
+        raise PeerError(f"broker {broker_id} has no listener {name}")
+
+
+def _by_topic(partitions: list[Partition]) -> list[tuple[str, list[int]]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        found.setdefault(topic, []).append(index)
+    return list(found.items())

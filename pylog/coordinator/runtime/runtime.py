@@ -1,0 +1,540 @@
+"""The runtime of a coordinator: state machines on the partitions of an internal topic, whatever the
+machines are about.
+
+Owns: a Shard for each partition, the timer, loading and unloading, expiry, saving.
+Invariants: (1) a key's requests go to one shard; (2) a shard answers nothing but 14 or 16 before it
+  is loaded and after leadership has moved away; (3) the records of a step are written before it is
+  answered, and the answer waits until they are durable: no other way leads to an answer; (4) what
+  goes wrong in one shard costs the others nothing, and that one a reload at most; (5) a step that
+  failed is not written: the log says what was; (6) leader epochs of a partition rise: what is older
+  changes nothing.
+Source: Kafka's CoordinatorRuntime.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from functools import partial
+from typing import Any, Generic, NamedTuple
+
+from pylog import supervisor
+from pylog._native.flushes import FlushWaits
+from pylog._native.log import LogError
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.internal_topic import InternalTopic, Node, TopicSpec, partition_of
+from pylog.coordinator.runtime.journal import Journal, MissingOffsets, Token, replay
+from pylog.coordinator.runtime.shard import M, Shard, Snapshot
+from pylog.coordinator.runtime.snapshot_writer import Saver
+from pylog.coordinator.runtime.timers import Clock
+from pylog.coordinator.runtime.transactional_batches import UNKNOWN, Marker, TransactionalRecords
+from pylog.metadata.image.image import NO_LEADER, Topic
+from pylog.protocol.errors import Error, ErrorCode
+
+SAVE_SECONDS = 30      # How often what changed goes to snapshots,
+SAVE_RECORDS = 50_000  # and after how many records of one partition, looked at once a second.
+NOTHING = -1, -1
+
+log = logging.getLogger("pylog.coordinator")
+
+
+class Coordination(NamedTuple, Generic[M]):
+    """What a coordinator gives its runtime.
+
+    open: (topic id, partition, clock) -> (a function that makes an empty machine, its snapshot or
+    None). replay_batch: (machine, what of a transaction the log has), as replay() of a record.
+    prepare: the last step of a load, on a worker thread, and once more on the event loop if
+    the image changed meanwhile. expire: (machine) -> an iterator each step of which takes a few ms,
+    every expiry_ms. write_timeout_s: an answer that waits longer for the disk is 15.
+    changed: takes a machine whose records are about to be written; ended: one that serves no more.
+    """
+
+    topic: TopicSpec
+    open: Callable[[bytes, int, Clock], tuple[Callable[[], M], Snapshot[M] | None]]
+    replay_batch: Callable[[M, TransactionalRecords | Marker], object] = \
+        lambda machine, written: None
+    prepare: Callable[[M], object] = lambda machine: None
+    expire: Callable[[M], Iterator[object]] = lambda machine: iter(())
+    expiry_ms: int = 0
+    codec: int = 0
+    write_timeout_s: float = 5.0
+    changed: Callable[[M], object] = lambda machine: None
+    ended: Callable[[M], object] = lambda machine: None
+
+
+class CoordinatorRuntime(Generic[M]):
+    """node: the broker; see internal_topic.Node."""
+
+    def __init__(self, coordination: Coordination[M], node: Node):
+        self.topic = InternalTopic(coordination.topic, node)
+        self.records_written = 0
+        self._coordination = coordination
+        self._node = node
+        self._topic_id: bytes | None = None
+        self._shards: list[Shard[M] | None] = []
+        self._journals: list[Journal | None] = []   # By slot of `_waits`.
+        self._waits: FlushWaits | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._saver: Saver | None = None
+        self._clock: Clock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._loading = asyncio.Lock()   # One shard after the other.
+        self._stopped = False
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to load what this broker leads; returns at once. On the event loop."""
+        self._clock = Clock(self._node.now_ms)
+        self._saver = Saver()
+        topic = self.topic.current
+        if topic is not None:
+            self.topic_changed(topic)
+        self._keep_running("coordinator snapshots", self._save)
+        if self._coordination.expiry_ms:
+            self._keep_running("coordinator expiry", self._expire)
+
+    async def stop(self) -> None:
+        """Answers who waits for others, and takes no more requests."""
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        shards = [shard for shard in self._shards if shard is not None]
+        self._shards = []
+        if self._saver is not None:
+            for shard in shards:
+                shard.refuse_open()
+            for shard in shards:
+                await self._saver.save(shard)
+            await self._saver.close()
+
+    def _keep_running(self, work: str, run: Callable[[], Awaitable[None]],
+                      **details: object) -> None:
+        task = asyncio.get_running_loop().create_task(supervisor.restarting(
+            work, run, topic=self.topic.spec.name, **details))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _watch_flushes(self, count: int) -> None:
+        """Lets `count` journals learn when what they wrote is acknowledged."""
+        loop = asyncio.get_running_loop()
+        if self._waits is not None:
+            loop.remove_reader(self._waits.fileno())
+        self._waits = FlushWaits(count)
+        loop.add_reader(self._waits.fileno(), self._woken)
+
+    def _woken(self) -> None:
+        """The disk and the replicas have caught up with some journals, or are lost."""
+        assert self._waits is not None
+        for slot in self._waits.take():
+            journal = self._journals[slot]
+            assert journal is not None, slot
+            try:
+                journal.woken()
+            except Exception as error:
+                # Keeps (4).
+                journal.fail(error)
+
+    # ---- leadership -----------------------------------------------------------------------------
+
+    def topic_changed(self, topic: Topic) -> None:
+        """Partitions have the leaders and epochs that the topic, now in force, names."""
+        assert topic.name == self.topic.spec.name, topic.name
+        if self._stopped or self._clock is None:
+            return
+        if topic.id != self._topic_id:
+            self.topic_deleted()
+            self._topic_id = topic.id
+            # The count stays: with another one, keys would have other partitions.
+            self._watch_flushes(len(topic.partitions))
+            self._shards = [None] * len(topic.partitions)
+            self._journals = [None] * len(topic.partitions)
+        for index, shard in enumerate(self._shards):
+            state = topic.partitions[index]
+            if state.leader == self._node.node_id:
+                self._lead(index, state.leader_epoch)
+            elif shard is not None and state.leader_epoch > shard.epoch:
+                # Keeps (6).
+                shard.resign(state.leader_epoch)
+
+    def topic_deleted(self) -> None:
+        """Nothing is answered from the topic's partitions again."""
+        shards, self._shards = self._shards, []
+        self._topic_id = None
+        for shard in shards:
+            if shard is not None:
+                shard.resign(shard.epoch)
+
+    def _lead(self, index: int, epoch: int) -> Shard[M] | None:
+        """Begins a term, unless it is an older one or under way; None while its log is not open."""
+        assert epoch >= 0, (index, epoch)
+        shard = self._shards[index]
+        if shard is not None and epoch <= shard.epoch:
+            # Keeps (6).
+            return shard
+        partition_log = self._node.logs.get(self.topic.spec.name, index)
+        if partition_log is None or not partition_log.is_leader \
+                or partition_log.leader_epoch < epoch:
+            if shard is not None and shard.leads:
+                shard.resign(shard.epoch)
+            return None
+        if shard is None or shard.journal.log is not partition_log:
+            shard = self._made(index, partition_log)
+            if shard is None:
+                return None
+        shard.lead(epoch)
+        self._keep_running("coordinator partition", partial(self._serve, shard, epoch),
+                           partition=index)
+        return shard
+
+    def _made(self, index: int, partition_log: Any) -> Shard[M] | None:
+        """A shard on a log; None while the last one's flush has the slot."""
+        before, old = self._shards[index], self._journals[index]
+        if before is not None:
+            before.resign(before.epoch)
+        if old is not None and not old.is_idle:
+            return None
+        assert self._clock is not None and self._topic_id is not None, index
+        make, snapshot = self._coordination.open(self._topic_id, index, self._clock)
+        journal = self._journals[index] = Journal(
+            partition_log, self._node.now_ms, self._waits, index, self._coordination.codec,
+            self._coordination.write_timeout_s, self._node.later)
+        shard = self._shards[index] = Shard(
+            index, make, journal, snapshot, self._coordination.ended)
+        return shard
+
+    def _opened(self, index: int) -> Shard[M] | None:
+        """The shard of a partition whose log found no room, or was not recovered, until now."""
+        topic = self.topic.current
+        if topic is None or topic.id != self._topic_id:
+            return None
+        state = topic.partitions[index]
+        return self._lead(index, state.leader_epoch) if state.leader == self._node.node_id else None
+
+    async def _serve(self, shard: Shard[M], epoch: int) -> None:
+        """Loads a shard, and again each time that its memory is ahead of its log, for one term."""
+        while shard.serves(epoch):
+            async with self._loading:
+                if shard.serves(epoch) and not shard.ready:
+                    await self._load(shard, epoch)
+            if shard.ready and shard.serves(epoch):
+                await shard.journal.broken.wait()
+            if not shard.serves(epoch):
+                return
+            shard.unload()
+            if shard.journal.log.failed:
+                return   # Only a start finds the disk well again.
+            await asyncio.sleep(shard.next_pause_s())
+
+    async def _load(self, shard: Shard[M], epoch: int) -> None:
+        image = self._node.image
+        try:
+            async with shard.saving:
+                machine = await self._read(shard, epoch)
+            if not shard.serves(epoch):
+                return   # Another term has begun: this one's machine is nobody's.
+            if self._node.image is not image:
+                self._coordination.prepare(machine)
+            machine.loaded()
+        except Exception as error:
+            # Keeps (4): what one partition cannot be read for concerns no other.
+            if shard.serves(epoch):
+                shard.unreadable()
+                log.error("a coordinator's partition could not be loaded", extra={
+                    "topic": self.topic.spec.name, "partition": shard.index,
+                    "reason": str(error) or type(error).__name__})
+            return
+        shard.loaded(machine, epoch)
+        self._write(shard)
+
+    async def _read(self, shard: Shard[M], epoch: int) -> M:
+        """Return a machine with the state that the log describes."""
+        partition_log, snapshot = shard.journal.log, shard.snapshot
+        machine = shard.empty_machine()
+        if snapshot is not None and _is_of_log(snapshot, partition_log):
+            snapshot.restore(machine)
+            offset = snapshot.applied()[0] + 1
+            try:
+                await self._replay_on_thread(shard, machine, offset, epoch, contiguous=True)
+                return machine
+            except MissingOffsets as gap:
+                log.info("the log was compacted after the snapshot: reading the whole log", extra={
+                    "topic": self.topic.spec.name, "partition": shard.index, "reason": str(gap)})
+                machine = shard.empty_machine()
+        if snapshot is not None:
+            snapshot.clear()
+        await self._replay_on_thread(shard, machine, partition_log.start_offset, epoch)
+        return machine
+
+    async def _replay_on_thread(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+                                contiguous: bool = False) -> None:
+        if shard.journal.log.start_offset < shard.journal.log.end_offset:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._replay, shard, machine, offset, epoch, contiguous)
+
+    def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int,
+                contiguous: bool) -> None:
+        """Reads the rest of a log into a machine; on a worker thread, before it is ready."""
+        partition_log = shard.journal.log
+        if self._node.settings["log.flush.acks.all.enable"] and \
+                partition_log.flushed_offset < partition_log.end_offset:
+            # What is answered from now on must outlive a loss of power.
+            partition_log.flush()
+        for written in replay(partition_log, offset, contiguous):
+            if self._stopped or not shard.serves(epoch):
+                return
+            if isinstance(written, TransactionalRecords | Marker):
+                self._coordination.replay_batch(machine, written)
+            else:
+                machine.replay(*written)
+        self._coordination.prepare(machine)
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def run(self, key: str, pending: Pending, step: Callable[..., Any],
+            *arguments: Any) -> Pending:
+        """step(machine, *arguments) on the machine that has `key`; its answer goes to `pending`
+        when what was written is durable. None: the machine has `pending` and answers it later.
+        Returns `pending`. Keeps (3).
+        """
+        shard, error = self._find(key)
+        return self._run(shard, error, pending, step, arguments)
+
+    def run_as_producer(self, index: int, pending: Pending, fault: Callable[..., Error],
+                        producer_id: int, step: Callable[..., Any], *arguments: Any) -> Pending:
+        """As run() on one partition, of a step that writes as a producer. fault: what the log knows
+        of the producer, as producer_of() tells -> why the step is refused, or NONE."""
+        known, error = self.producer_at(index, producer_id)
+        if error == ErrorCode.NONE:
+            error = fault(known)
+        if error != ErrorCode.NONE:
+            pending.refuse(error)
+            return pending
+        return self._run(*self._at(index), pending, step, arguments)
+
+    def producer_at(self, index: int,
+                    producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
+        """(as producer_of(), NONE) of a partition, or (nothing known, the error to answer)."""
+        shard, error = self._at(index) if index < len(self._shards) \
+            else (None, ErrorCode.NOT_COORDINATOR)
+        if shard is None:
+            return UNKNOWN, error
+        try:
+            return shard.journal.producer(producer_id), ErrorCode.NONE
+        except LogError as failure:
+            return UNKNOWN, ErrorCode.of(failure.code)
+
+    def _run(self, shard: Shard[M] | None, error: Error, pending: Pending,
+             step: Callable[..., Any], arguments: tuple[Any, ...]) -> Pending:
+        if shard is None:
+            pending.refuse(error)
+            return pending
+        try:
+            message = step(shard.machine, *arguments)
+            # Keeps (3): an answer is given to the journal, by nobody else.
+            assert not pending.is_answered, step
+        except Exception as bug:
+            self._fail(shard, pending, bug)
+            return pending
+        self._write(shard)
+        if message is not None:
+            shard.journal.after(pending, message)
+        return pending
+
+    def run_in_pieces(self, key: str, pending: Pending,
+                      steps: Callable[..., Generator[None, None, Any]],
+                      *arguments: Any) -> Pending:
+        """As run(), of a step that takes long: a generator, which yields every few ms and returns
+        the answer. Others' steps come in between: what it has begun must be nobody else's.
+        """
+        shard, error = self._find(key)
+        if shard is None:
+            pending.refuse(error)
+        else:
+            shard.halfway += 1
+            self._next_piece(shard, shard.machine, pending, steps(shard.machine, *arguments))
+        return pending
+
+    def _next_piece(self, shard: Shard[M], machine: M, pending: Pending,
+                    pieces: Generator[None, None, Any]) -> None:
+        if self._stopped or shard.machine is not machine or shard.error != ErrorCode.NONE:
+            # Loaded again it has what was written; the client asks for the rest.
+            pieces.close()
+            pending.refuse(ErrorCode.NOT_COORDINATOR)
+            return
+        try:
+            next(pieces)
+        except StopIteration as end:
+            shard.halfway -= 1
+            self._write(shard)
+            shard.journal.after(pending, end.value)
+        except Exception as bug:
+            self._fail(shard, pending, bug)
+        else:
+            self._write(shard)
+            asyncio.get_running_loop().call_soon(
+                self._next_piece, shard, machine, pending, pieces)
+
+    def look(self, key: str, step: Callable[..., Any], *arguments: Any) -> tuple[Any, Error]:
+        """(step(machine, *arguments), NONE) at once, of a step that writes nothing but cleanups,
+        or (None, the error to answer)."""
+        shard, error = self._find(key)
+        if shard is None:
+            return None, error
+        machine = shard.machine
+        try:
+            found = step(machine, *arguments)
+            # Keeps (3).
+            assert len(machine.records) == machine.cleanups and not machine.replies, step
+        except Exception as bug:
+            # Keeps (5): what it left behind must not go out with the next step.
+            shard.journal.fail(bug)
+            raise
+        if machine.records:
+            self._write(shard)
+        return found, ErrorCode.NONE
+
+    def _find(self, key: str) -> tuple[Shard[M] | None, Error]:
+        """(Shard, NONE) of a key, or (None, the error to answer)."""
+        if not self._shards:
+            return None, ErrorCode.NOT_COORDINATOR
+        return self._at(partition_of(key, len(self._shards)))
+
+    def _at(self, index: int) -> tuple[Shard[M] | None, Error]:
+        shard = self._shards[index]
+        if shard is None or not shard.leads:
+            shard = self._opened(index) or shard
+        error = ErrorCode.NOT_COORDINATOR if shard is None else shard.error
+        return (shard, error) if error == ErrorCode.NONE else (None, error)
+
+    def leader_of(self, key: str) -> int:
+        """The broker that leads the partition of the topic that has the key; NO_LEADER."""
+        topic = self.topic.current
+        return NO_LEADER if topic is None else \
+            topic.partitions[partition_of(key, len(topic.partitions))].leader
+
+    def epoch_of(self, key: str) -> int:
+        """The leader epoch of the term in which this broker serves a key; -1: it does not."""
+        shard, _ = self._find(key)
+        return -1 if shard is None else shard.epoch
+
+    def shards(self) -> tuple[list[Shard[M]], bool]:
+        """(loaded shards, whether there are others that are still loading)."""
+        found = [(shard, shard.error) for shard in self._shards if shard is not None]
+        return ([shard for shard, error in found if error == ErrorCode.NONE],
+                any(error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for _, error in found))
+
+    def _write(self, shard: Shard[M]) -> None:
+        """Writes and sends what a step of a shard's machine left. Keeps (3)."""
+        machine = shard.machine
+        if machine.records:
+            self.records_written += len(machine.records)
+            self._coordination.changed(machine)
+            shard.journal.write(machine.records)
+            machine.records = []
+            machine.cleanups = 0
+        if machine.replies:
+            replies, machine.replies = machine.replies, []
+            for token, message in replies:
+                shard.journal.after(token, message)
+        self._arm(machine.timers.next_ms())
+
+    def _fail(self, shard: Shard[M], token: Token, bug: Exception) -> None:
+        """A request's step failed: what it left is thrown away, and the machine with it (5)."""
+        shard.journal.fail(bug)
+        token.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _arm(self, due_ms: int | None) -> None:
+        if due_ms is None or self._timer_ms is not None and self._timer_ms <= due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_ms = None
+        for shard in self._shards:
+            if shard is not None and shard.runs:
+                self._step(shard, shard.machine.tick)
+
+    def step_each(self, step: Callable[[M], object]) -> None:
+        """One step of every loaded machine, that no request asked for. Keeps (4)."""
+        for shard in self._shards:
+            if shard is not None and shard.runs:
+                self._step(shard, step, shard.machine)
+
+    def _step(self, shard: Shard[M], step: Callable[..., Any], *arguments: Any) -> Any:
+        """One step of a shard's machine that no request asked for; what it returns. Keeps (4)."""
+        try:
+            found = step(*arguments)
+        except Exception as error:
+            # Keeps (5).
+            shard.journal.fail(error)
+            return None
+        self._write(shard)
+        return found
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self._coordination.expiry_ms / 1000)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """What nobody uses any more goes; every expiry_ms."""
+        for shard in self.shards()[0]:
+            try:
+                await self._expire_shard(shard)
+            except Exception:
+                # Keeps (4).
+                supervisor.report("coordinator expiry", "a partition could not be expired",
+                                  topic=self.topic.spec.name, partition=shard.index)
+
+    async def _expire_shard(self, shard: Shard[M]) -> None:
+        machine = shard.machine
+        steps = self._coordination.expire(machine)
+        # Loaded again, it is the next time's.
+        while shard.machine is machine and shard.error == ErrorCode.NONE \
+                and self._step(shard, _advance, steps):
+            await asyncio.sleep(0)
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    async def _save(self) -> None:
+        """Brings snapshots up to date now and then, so that a load has little to replay."""
+        seconds = 0
+        while True:
+            await asyncio.sleep(1)
+            seconds = (seconds + 1) % SAVE_SECONDS
+            for shard in list(self._shards):
+                if shard is None or not shard.ready:
+                    continue
+                if shard.journal.log.failed:
+                    # Whoever waits for another member would wait for ever.
+                    shard.journal.fail("the partition is lost")
+                elif not seconds or shard.journal.written >= SAVE_RECORDS:
+                    await self.save(shard)
+
+    def save(self, shard: Shard[M]) -> Awaitable[None]:
+        """Brings one shard's snapshot up to date."""
+        assert self._saver is not None
+        return self._saver.save(shard)
+
+
+def _is_of_log(snapshot: Snapshot[Any], partition_log: Any) -> bool:
+    """Return True if the log has the last record that the snapshot reflects."""
+    offset, epoch = snapshot.applied()
+    return (offset, epoch) != NOTHING and offset < partition_log.end_offset \
+        and bool(partition_log.epoch_of(offset) == epoch)
+
+
+def _advance(steps: Iterator[object]) -> bool:
+    """Whether the iterator had another step."""
+    for _ in steps:
+        return True
+    return False

@@ -1,0 +1,73 @@
+"""Batches of a transaction: records that wait for its end, and the marker that is its end.
+
+Owns: nothing.
+Invariants: (1) a marker is one control record of version 0 in a batch without a sequence.
+Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
+  (one that is repeated is taken again).
+"""
+
+from typing import Any, NamedTuple
+
+from pylog._native import batch
+from pylog.coordinator.transactions.transaction_metadata import EPOCH_BUMP_SINCE, EPOCH_MAX
+from pylog.protocol import messages
+from pylog.protocol.codec import program
+from pylog.protocol.errors import Error, ErrorCode
+
+ABORT_KEY = b"\0\0\0\0"
+COMMIT_KEY = b"\0\0\0\1"
+UNKNOWN = -1, -1, -1, -1    # What producer_of() tells of a producer that it does not know.
+
+
+class TransactionalRecords(NamedTuple):
+    """Records [(key, value or None)] that are there when the producer's transaction commits."""
+
+    producer_id: int
+    epoch: int
+    records: list[tuple[bytes, bytes | None]]
+
+    def batch(self, now_ms: int, codec: int) -> bytes:
+        return batch.build(
+            [(key, value, now_ms, ()) for key, value in self.records], codec=codec,
+            producer_id=self.producer_id, producer_epoch=self.epoch, attributes=batch.TRANSACTIONAL)
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction. version: of transactions."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    committed: bool
+    version: int
+
+    def batch(self, now_ms: int, codec: int = 0) -> bytes:
+        """The control batch, which is never compressed."""
+        value = program("EndTxnMarker", 0).encode(
+            messages.EndTxnMarker(coordinator_epoch=self.coordinator_epoch), b"\0\0")
+        return batch.build(
+            [(COMMIT_KEY if self.committed else ABORT_KEY, value, now_ms, ())],
+            producer_id=self.producer_id, producer_epoch=self.epoch,
+            attributes=batch.TRANSACTIONAL | batch.CONTROL)
+
+    def fault(self, known: tuple[int, int, int, int]) -> Error:
+        """Why a log refuses it. known: as producer_of() tells."""
+        epoch, coordinator_epoch, first_open, _ = known
+        if self.epoch < epoch or (
+                self.version >= EPOCH_BUMP_SINCE and self.epoch == epoch and first_open >= 0
+                and epoch != EPOCH_MAX):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if self.coordinator_epoch < coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+
+def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
+    """What a batch of a transaction is; None for a control batch that ends none. header:
+    batch.Header; rows: its records as its records() has them."""
+    if not header.attributes & batch.CONTROL:
+        return TransactionalRecords(header.producer_id, header.producer_epoch, [
+            (row[2], row[3]) for row in rows if row[2] is not None])
+    if len(rows) != 1 or rows[0][2] not in (ABORT_KEY, COMMIT_KEY):
+        return None
+    return Marker(header.producer_id, header.producer_epoch, -1, rows[0][2] == COMMIT_KEY, 0)

@@ -1,0 +1,149 @@
+"""The share coordinator: what the states of share partitions add to the runtime of coordinators.
+
+Owns: the runtime over `__share_group_state`; how far each of its partitions may be cut.
+Invariants: (1) a record of the topic is deleted only when later ones hold all that it says.
+Source: KIP-932; Kafka's ShareCoordinatorService. The topic is not compacted: snapshots make earlier
+  records superfluous.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pylog import supervisor
+from pylog._native.log import LogError
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.coordinator.runtime.internal_topic import Node, TopicSpec
+from pylog.coordinator.runtime.runtime import Coordination, CoordinatorRuntime
+from pylog.coordinator.runtime.shard import Shard
+from pylog.coordinator.runtime.timers import Clock
+from pylog.coordinator.share.partition_state import ShareKey, is_key
+from pylog.coordinator.share.shard import ShareStates
+from pylog.metadata.image.image import Topic
+from pylog.protocol.errors import Error
+
+TOPIC = "__share_group_state"
+FEATURE = "share.version"
+
+log = logging.getLogger("pylog.coordinator")
+
+
+class ShareCoordinator:
+    """broker: see internal_topic.Node."""
+
+    def __init__(self, broker: Node):
+        settings = self._settings = broker.settings
+        self._broker = broker
+        self._pruning: asyncio.Task[None] | None = None
+        # By partition: (the machine of the mark, the end of the log then).
+        self._marks: dict[int, tuple[ShareStates, int]] = {}
+        self.runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(Coordination(
+            TopicSpec(
+                TOPIC, settings["share.coordinator.state.topic.num.partitions"],
+                settings["share.coordinator.state.topic.replication.factor"],
+                {"cleanup.policy": "delete", "retention.ms": "-1", "compression.type": "producer",
+                 "segment.bytes": str(settings["share.coordinator.state.topic.segment.bytes"])},
+                settings["share.coordinator.state.topic.min.isr"]),
+            self._open, prepare=ShareStates.forget_gone, expire=ShareStates.save_cold,
+            expiry_ms=settings["share.coordinator.cold.partition.snapshot.interval.ms"],
+            codec=settings["share.coordinator.state.topic.compression.codec"],
+            write_timeout_s=settings["share.coordinator.write.timeout.ms"] / 1000), broker)
+        self.is_key = is_key
+        self.leader_of = self.runtime.leader_of
+        self.shards = self.runtime.shards
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the cluster has share groups."""
+        return self._broker.image.features.get(FEATURE, 0) > 0
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether there may be a state at all."""
+        return self.runtime.topic.current is not None
+
+    def start(self) -> None:
+        """Begins to load what there is; returns at once. On the event loop."""
+        self.runtime.start()
+        self._pruning = asyncio.get_running_loop().create_task(
+            supervisor.restarting("share state pruning", self._prune))
+
+    async def stop(self) -> None:
+        if self._pruning is not None:
+            self._pruning.cancel()
+            await asyncio.gather(self._pruning, return_exceptions=True)
+        await self.runtime.stop()
+
+    async def ensure_topic(self) -> Error:
+        """Creates the internal topic unless it is there. Returns an error code."""
+        return await self.runtime.topic.ensure()
+
+    def run(self, key: ShareKey, pending: Pending, step: Callable[..., Any],
+            *arguments: Any) -> Pending:
+        """As runtime.run(), of a step that takes the key first."""
+        return self.runtime.run(key.text, pending, step, key, *arguments)
+
+    def topic_changed(self, topic: Topic) -> None:
+        """The topic, as it now is, has other partitions or leaders, or is new."""
+        if topic.name == TOPIC:
+            self.runtime.topic_changed(topic)
+
+    def topic_deleted(self, name: str) -> None:
+        """Forgets what is kept for a topic that is no more."""
+        if name == TOPIC:
+            self.runtime.topic_deleted()
+        else:
+            self.runtime.step_each(ShareStates.forget_gone)
+
+    def _open(self, topic_id: bytes, index: int,
+              clock: Clock) -> tuple[Callable[[], ShareStates], None]:
+        settings = self._settings
+        return lambda: ShareStates(
+            clock, self._leader_epoch_of,
+            settings["share.coordinator.snapshot.update.records.per.snapshot"],
+            settings["share.coordinator.cold.partition.snapshot.interval.ms"]), None
+
+    def _leader_epoch_of(self, topic_id: bytes, partition: int) -> int | None:
+        topic = self._broker.image.topics_by_id.get(topic_id)
+        if topic is None or partition >= len(topic.partitions):
+            return None
+        return topic.partitions[partition].leader_epoch
+
+    # ---- what is not needed any more ------------------------------------------------------------
+
+    async def _prune(self) -> None:
+        pause_s = self._settings["share.coordinator.state.topic.prune.interval.ms"] / 1000
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.prune()
+            except Exception:
+                # Without another try, the topic would grow until the next start.
+                log.exception("a topic could not be pruned; trying again", extra={
+                    "topic": TOPIC, "seconds": pause_s})
+
+    async def prune(self) -> None:
+        """Deletes the records that later ones replace, of every partition. Keeps (1)."""
+        for shard in self.shards()[0]:
+            try:
+                await self._prune_shard(shard)
+            except LogError as error:
+                log.warning("a partition could not be pruned", extra={
+                    "topic": TOPIC, "partition": shard.index, "reason": str(error)})
+            except Exception:
+                supervisor.report("share state pruning", "a partition could not be pruned",
+                                  topic=TOPIC, partition=shard.index)
+
+    async def _prune_shard(self, shard: Shard[ShareStates]) -> None:
+        machine, end = self._marks.get(shard.index, (None, 0))
+        if machine is shard.machine and machine.unsaved:
+            return
+        if machine is shard.machine and end <= shard.journal.log.high_watermark:
+            await asyncio.get_running_loop().run_in_executor(
+                None, self._broker.logs.move_start, TOPIC, shard.index, end)
+        # What this turn of the loop gathered is not in the log yet: it is in this mark's stretch.
+        shard.journal.append_now()
+        shard.machine.mark()
+        self._marks[shard.index] = shard.machine, shard.journal.log.end_offset
+

@@ -1,0 +1,203 @@
+"""The states of share partitions as a pure state machine: requests and a clock in, records out.
+
+Owns: the share partitions of one partition of `__share_group_state`.
+Invariants: (1) a write of an older leader or of an older state epoch changes nothing; (2) at most
+  updates_max updates follow a snapshot of a share partition; (3) what lies before mark()'s offset
+  is not needed any more once `unsaved` is empty.
+Source: KIP-932; Kafka's ShareCoordinatorShard, by its answers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pylog.coordinator.groups.state.group_config import Time
+from pylog.coordinator.runtime.journal import Token, Written
+from pylog.coordinator.runtime.timers import Timers
+from pylog.coordinator.share import partition_state as share_state
+from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
+from pylog.protocol import messages, records
+from pylog.protocol.errors import Error, ErrorCode
+
+UNINITIALIZED = "The share partition is not initialized."
+Fault = tuple[Error, str | None]
+FINE: Fault = ErrorCode.NONE, None
+
+
+class ShareStates:
+    """The share states of one partition of the topic.
+
+    leader_epoch_of: (topic id, partition) -> its leader epoch, or None if it does not exist.
+    updates_max: updates between two snapshots. cold_ms: the age at which a snapshot is rewritten.
+    See shard.Machine for the rest.
+    """
+
+    def __init__(self, clock: Time,
+                 leader_epoch_of: Callable[[bytes, int], int | None],
+                 updates_max: int, cold_ms: int):
+        self.records: list[Written] = []
+        self.replies: list[tuple[Token, Any]] = []
+        self.cleanups = 0
+        self.timers = Timers()
+        self.changed: set[Any] = set()
+        self.states: dict[ShareKey, ShareState] = {}
+        # Share partitions without a snapshot since mark().
+        self.unsaved: set[ShareKey] = set()
+        self._clock = clock
+        self._leader_epoch_of = leader_epoch_of
+        self._updates_max = updates_max
+        self._cold_ms = cold_ms
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        found = share_state.decode(key, value)
+        if found is None:
+            return
+        whose, is_snapshot, row = found
+        if row is None:
+            self.states.pop(whose, None)
+        elif is_snapshot:
+            self.states[whose] = share_state.state_from(row)
+        else:
+            self.states.setdefault(whose, ShareState(row.snapshot_epoch)).update(row)
+
+    def loaded(self) -> None:
+        self.mark()
+
+    def tick(self) -> None:
+        """Nothing is due: see save_cold()."""
+
+    def open_tokens(self) -> Iterable[Token]:
+        return ()
+
+    def saved(self, changed: set[Any]) -> None:
+        """There is no snapshot beside the log."""
+
+    def mark(self) -> None:
+        """From here on `unsaved` shrinks; see (3)."""
+        self.unsaved = set(self.states)
+
+    def _record_snapshot(self, key: ShareKey, state: ShareState) -> None:
+        state.updates = 0
+        self.unsaved.discard(key)
+        self.records.append((share_state.snapshot_key(key), share_state.snapshot_value(state)))
+
+    def _record_gone(self, key: ShareKey) -> None:
+        del self.states[key]
+        self.unsaved.discard(key)
+        self.records.append((share_state.snapshot_key(key), None))
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Fault:
+        """Replace the state by an empty one that starts at an offset.
+
+        start_offset: NO_OFFSET lets the leader choose it by the group's settings. The state gets
+        the partition's present leader epoch, because the start offset belongs to the log of that
+        epoch: a later leader compares the two to detect a truncated log.
+        """
+        known = self.states.get(key)
+        if known is not None and NO_EPOCH != state_epoch < known.state_epoch:
+            return ErrorCode.FENCED_STATE_EPOCH, None
+        fault = self._fault(key)
+        if fault != FINE:
+            return fault
+        state = ShareState(0 if known is None else known.snapshot_epoch + 1, state_epoch)
+        state.leader_epoch = self._leader_epoch_of(key.topic_id, key.partition) or 0
+        state.start_offset = start_offset
+        state.complete_count = share_state.NOT_COUNTED if start_offset == NO_OFFSET else 0
+        state.create_ms = state.write_ms = self._clock.wall_ms()
+        self.states[key] = state
+        self._record_snapshot(key, state)
+        return FINE
+
+    def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
+        """(FINE, the state), for the leader of that epoch: an older one is fenced from now on."""
+        fault, state = self._known(key, leader_epoch, NO_EPOCH)
+        if state is not None and leader_epoch > state.leader_epoch:
+            state.leader_epoch = leader_epoch
+            self._write(key, state, NO_OFFSET, state.complete_count, leader_epoch, ())
+        return fault, state
+
+    def write(self, key: ShareKey, state_epoch: int, leader_epoch: int, start_offset: int,
+              complete_count: int, batches: list[Batch]) -> Fault:
+        """Later states of some offsets. Keeps (1)."""
+        fault, state = self._known(key, leader_epoch, state_epoch)
+        if state is not None:
+            if any(not 0 <= row.first <= row.last or row.deliveries < 0 for row in batches):
+                return ErrorCode.INVALID_REQUEST, "The state batches are no ranges of offsets."
+            self._write(key, state, start_offset, complete_count, state.leader_epoch, batches)
+        return fault
+
+    def _write(self, key: ShareKey, state: ShareState, start_offset: int, complete_count: int,
+               leader_epoch: int, batches: Sequence[Batch]) -> None:
+        is_full = state.updates >= self._updates_max
+        state.write(start_offset, complete_count, leader_epoch, batches)
+        if is_full:
+            # Keeps (2).
+            self._snapshot(key, state)
+            return
+        new = messages.ShareUpdateValue
+        row = new(
+            snapshot_epoch=state.snapshot_epoch, leader_epoch=leader_epoch,
+            start_offset=start_offset, delivery_complete_count=complete_count,
+            state_batches=[new.StateBatch(
+                first_offset=cell.first, last_offset=cell.last, delivery_state=cell.state,
+                delivery_count=cell.deliveries) for cell in batches])
+        self.records.append((share_state.update_key(key),
+                             records.encode_value(share_state.VALUE_VERSION, row)))
+
+    def _snapshot(self, key: ShareKey, state: ShareState) -> None:
+        state.snapshot_epoch += 1
+        state.create_ms = state.write_ms = self._clock.wall_ms()
+        self._record_snapshot(key, state)
+
+    def summary(self, key: ShareKey) -> tuple[Fault, ShareState | None]:
+        """(FINE, the state or, where there is none, None)."""
+        fault = self._fault(key)
+        return fault, self.states.get(key) if fault == FINE else None
+
+    def delete(self, key: ShareKey) -> Fault:
+        fault = self._fault(key)
+        if fault == FINE and key in self.states:
+            self._record_gone(key)
+        return fault
+
+    def _known(self, key: ShareKey, leader_epoch: int,
+               state_epoch: int) -> tuple[Fault, ShareState | None]:
+        state = self.states.get(key)
+        if key.partition < 0 or state is None:
+            return (ErrorCode.INVALID_REQUEST, UNINITIALIZED), None
+        if NO_EPOCH != leader_epoch < state.leader_epoch:
+            return (ErrorCode.FENCED_LEADER_EPOCH, None), None
+        if NO_EPOCH != state_epoch < state.state_epoch:
+            return (ErrorCode.FENCED_STATE_EPOCH, None), None
+        fault = self._fault(key)
+        return fault, state if fault == FINE else None
+
+    def _fault(self, key: ShareKey) -> Fault:
+        if key.partition < 0:
+            return ErrorCode.INVALID_REQUEST, "The partition is negative."
+        if self._leader_epoch_of(key.topic_id, key.partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        return FINE
+
+    # ---- upkeep ---------------------------------------------------------------------------------
+
+    def forget_gone(self) -> None:
+        """Forgets share partitions of topics that are no more."""
+        for key in [key for key in self.states
+                    if self._leader_epoch_of(key.topic_id, key.partition) is None]:
+            self._record_gone(key)
+
+    def save_cold(self) -> Iterator[None]:
+        """Writes snapshots of what has had none for long, so that (3) comes about."""
+        now_ms = self._clock.wall_ms()
+        for key in list(self.unsaved):
+            state = self.states.get(key)
+            if state is not None and now_ms - state.write_ms >= self._cold_ms:
+                state.snapshot_epoch += 1
+                state.write_ms = now_ms
+                self._record_snapshot(key, state)
+                yield

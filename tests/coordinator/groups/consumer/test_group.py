@@ -1,0 +1,28 @@
+"""The state of one consumer group, whatever the order in which its records come."""
+
+import pytest
+
+from pylog.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember
+
+TOPIC = b"t" * 16
+
+
+def member(id_, *partitions):
+    made = ConsumerMember(id_)
+    made.assigned = {TOPIC: dict.fromkeys(partitions, 1)} if partitions else {}
+    return made
+
+
+@pytest.mark.parametrize("leave", [
+    lambda group: group.remove("a"),
+    lambda group: group.put(member("a"))], ids=["it goes", "it stays"])
+def test_who_lost_all_of_a_topic_to_one_that_is_gone_has_nothing_left_to_let_go(leave):
+    group = ConsumerGroup("g")
+    group.put(member("a", 0))
+    group.put(member("b", 0))
+    assert group.owner(TOPIC, 0) == "b"
+    group.remove("b")
+    assert group.owner(TOPIC, 0) is None
+    leave(group)
+    assert group.owners == {}
+    group.check()

@@ -1,0 +1,225 @@
+"""Consumer groups as a state machine: what one heartbeat costs, what is kept, what is refused."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.groups import describe as group_describe
+from pylog.coordinator.groups import offsets
+from pylog.coordinator.groups.assignors import partitions as partition_assignors
+from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.consumer.group import ConsumerGroup
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.snapshot import ShardSnapshot
+from pylog.coordinator.groups.state.group_config import ConsumerLimits
+from pylog.coordinator.groups.state.group_store import Name
+from pylog.metadata.image.image import Image, Topic
+from pylog.metadata.image.state_store import Store
+from pylog.protocol import messages
+from tests.coordinator.world import LIMITS, Clock
+
+T, U = (Topic(name, name.encode() * 16, (SimpleNamespace(replicas=()),) * 4) for name in "tu")
+IMAGE = Image(topics={"t": T, "u": U}, topics_by_id={T.id: T, U.id: U}, offset=5)
+CLIENT = consumer_heartbeat.Client("c", "/h")
+SESSION_MS = 45_000
+
+
+class Machine:
+    """A machine with one group, and heartbeats to it."""
+
+    def __init__(self, limits=LIMITS, groups=None):
+        self.groups = groups or Groups(limits, Clock(), str, image=lambda: IMAGE)
+        if groups is None:
+            self.groups.loaded()
+
+    @property
+    def group(self):
+        return self.groups.groups["g"]
+
+    def beat(self, member_id: str, epoch: int, **fields):
+        answer = consumer_heartbeat.heartbeat(self.groups, messages.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=member_id, member_epoch=epoch, **fields), 1, CLIENT)
+        if isinstance(self.groups.groups.get("g"), ConsumerGroup):
+            self.group.check()
+        return answer
+
+    def join(self, member_id: str, topics=("t",), **fields):
+        return self.beat(member_id, 0, topic_partitions=[], subscribed_topic_names=list(topics),
+                         **{"rebalance_timeout_ms": 1000, **fields})
+
+    def run(self, ms: int) -> None:
+        self.groups.clock.ms += ms
+        self.groups.tick()
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing_and_looks_at_nobody(machine, monkeypatch):
+    machine.join("a")
+    machine.groups.records.clear()
+    for name in ("subscribe", "assign_if_due", "topic_ids_of"):
+        monkeypatch.setattr(target_assignment, name, None)
+    answer = machine.beat("a", 2)
+    assert (answer.error_code, answer.member_epoch, answer.assignment) == (0, 2, None)
+    assert machine.groups.records == []
+
+
+def test_who_is_silent_is_missed_and_a_heartbeat_is_a_sign_of_life(machine):
+    machine.join("a")
+    machine.join("b")
+    machine.run(SESSION_MS - 1)
+    machine.beat("a", 2)
+    machine.run(1)
+    assert list(machine.group.members) == ["a"]
+    assert machine.beat("b", 3).error_code == 25
+    machine.run(SESSION_MS)
+    assert machine.group.state == "Empty"
+
+
+def test_a_group_that_comes_together_is_to_ask_again_soon(machine):
+    assert machine.join("a").heartbeat_interval_ms == 500
+    machine.run(2999)
+    assert machine.beat("a", 2).heartbeat_interval_ms == 500, "others may come"
+    machine.run(1)
+    assert machine.beat("a", 2).heartbeat_interval_ms == 5000
+    machine.groups.clock.ms -= 60_000
+    assert machine.beat("a", 2).heartbeat_interval_ms == 5000, "a clock that was put back"
+
+
+def test_who_waits_for_others_is_to_ask_again_soon_however_long_that_takes(machine):
+    rows = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=[0, 1, 2, 3])]
+    machine.join("a", rebalance_timeout_ms=40_000)
+    waiting = machine.join("b")
+    machine.run(10_000)
+    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 500
+    told = machine.beat("a", 2, topic_partitions=rows)
+    assert told.heartbeat_interval_ms == 500, "it has something to give up"
+    machine.beat("a", 2, topic_partitions=[messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=told.assignment.topic_partitions[0].partitions)])
+    assert machine.beat("b", waiting.member_epoch).heartbeat_interval_ms == 5000
+
+
+def test_a_large_group_is_to_ask_again_as_often_as_a_coordinator_can_bear(machine):
+    for number in range(1000):
+        answer = machine.join(f"m-{number}", topics=("none",))
+    assert answer.heartbeat_interval_ms == 1000
+    quick = ConsumerLimits(settings={
+        **ConsumerLimits().settings, "group.consumer.heartbeat.interval.ms": 300})
+    assert Machine(LIMITS._replace(consumer=quick)).join("a").heartbeat_interval_ms == 300
+
+
+def test_who_does_not_revoke_in_time_is_fenced(machine):
+    machine.join("a")
+    machine.join("b")
+    machine.beat("a", 2)
+    machine.run(1000)
+    assert list(machine.group.members) == ["b"]
+    answer = machine.beat("b", 3)
+    assert [row.partitions for row in answer.assignment.topic_partitions] == [[0, 1, 2, 3]]
+
+
+def test_a_topic_that_grows_or_goes_is_seen_by_its_group_only(machine, monkeypatch):
+    machine.join("a")
+    grown = Topic("t", T.id, T.partitions + T.partitions)
+    image = Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
+    machine.groups.image = lambda: image
+    target_assignment.topics_changed(machine.groups, {"u"})
+    assert machine.beat("a", 2).member_epoch == 2
+    target_assignment.topics_changed(machine.groups, {"t"})
+    answer = machine.beat("a", 2)
+    assert answer.member_epoch == 3
+    assert [row.partitions for row in answer.assignment.topic_partitions] == [list(range(8))]
+
+
+def test_what_is_replayed_or_kept_is_the_group(machine, tmp_path):
+    machine.join("a", instance_id="i", rack_id="r", server_assignor="range")
+    machine.join("b", topics=(), subscribed_topic_regex="[tu]")
+    machine.run(2)
+    machine.join("c")
+    machine.beat("b", -1)
+    groups = machine.groups
+    commit = SimpleNamespace(group_id="g", generation_id_or_member_epoch=2, member_id="a",
+                             group_instance_id=None, retention_time_ms=-1)
+    assert offsets.commit(groups, commit, [("t", T.id, 0, 7, -1, "")], 9) == 0
+    replayed = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
+    for key, value in groups.records:
+        replayed.replay(key, value)
+    replayed.loaded()
+    store = Store(tmp_path)
+    try:
+        snapshot = ShardSnapshot(store, bytes(16), 0)
+        for rows in snapshot.rows(groups, groups.changed):
+            snapshot.write(rows, None)
+        restored = Groups(LIMITS, Clock(), str, snapshot.find, snapshot.names, image=lambda: IMAGE)
+        snapshot.restore(restored)
+        names = snapshot.names()
+    finally:
+        store.close()
+    assert names == [Name("g", "consumer", "consumer")]
+    for other in (replayed.groups["g"], restored.groups["g"]):
+        other.check()
+        assert _facts(other) == _facts(machine.group)
+
+
+def _facts(group) -> tuple:
+    return (group.epoch, group.hash, group.assignment_epoch, group.targets, group.resolved,
+            group.offsets, {id_: member.subscription() + member.progress()
+                            for id_, member in group.members.items()})
+
+
+def test_a_group_is_deleted_when_nobody_is_in_it(machine):
+    machine.join("a")
+    assert list(group_describe.delete(machine.groups, "g")) == []
+    assert machine.groups.find("g") is not None
+    machine.beat("a", -1)
+    list(group_describe.delete(machine.groups, "g"))
+    assert machine.groups.find("g") is None
+    again = Groups(LIMITS, Clock(), str, image=lambda: IMAGE)
+    for key, value in machine.groups.records:
+        again.replay(key, value)
+    assert again.find("g") is None
+
+
+def test_what_is_too_much_is_refused_and_changes_nothing(machine):
+    small = Machine(LIMITS._replace(consumer=ConsumerLimits(members_max=1)))
+    small.join("a")
+    small.groups.records.clear()
+    assert small.join("b").error_code == 81
+    assert machine.join("a", topics=["x" * 249] * 5000).error_code == 10
+    assert machine.join("a", instance_id="x" * (600 << 10)).error_code == 10
+    assert machine.join("a", subscribed_topic_regex="x" * 5000).error_code == 128
+    assert machine.groups.groups == {} and machine.groups.records == small.groups.records == []
+
+
+def test_an_assignor_that_fails_leaves_the_group_what_it_has():
+    def fails(members, topics):
+        if len(members) > 1:
+            raise RuntimeError("made up")
+        return partition_assignors.assign_range(members, topics)
+
+    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(assignors={"own": fails})))
+    machine.join("a")
+    assert machine.join("b").error_code == -1
+    assert machine.beat("a", 2).member_epoch == 2
+    machine.beat("b", -1)
+    assert machine.beat("a", 2).member_epoch == 4
+
+
+def test_many_expressions_are_matched_in_steps(machine):
+    names = {f"t{number}": Topic(f"t{number}", number.to_bytes(16, "big"), ())
+             for number in range(20_000)}
+    image = Image(topics=names, topics_by_id={row.id: row for row in names.values()}, offset=6)
+    machine.groups.image = lambda: image
+    machine.beat("a", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="t1.*")
+    steps = 0
+    while machine.group.resolving is not None:
+        target_assignment.resolve_some(machine.groups, machine.group)
+        steps += 1
+    assert steps > 20_000 // target_assignment.MATCHES_STEP
+    assert len(machine.group.resolved["t1.*"].topics) == 11_111

@@ -1,0 +1,220 @@
+"""What a ConsumerGroupHeartbeat is refused for, at each bound; nothing has changed then."""
+
+import pytest
+
+from pylog.coordinator.groups.consumer import (
+    group as consumer_group,
+)
+from pylog.coordinator.groups.consumer import (
+    heartbeat as consumer_heartbeat,
+)
+from pylog.coordinator.groups.state.group_config import ConsumerLimits
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from tests.coordinator.groups.consumer.test_heartbeat import CLIENT, SESSION_MS, Machine, T, U
+from tests.coordinator.world import LIMITS
+
+REQUEST = messages.ConsumerGroupHeartbeatRequest
+INVALID, FENCED = ErrorCode.INVALID_REQUEST, ErrorCode.FENCED_MEMBER_EPOCH
+NO_GROUP, UNKNOWN = ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def rows(topic, *partitions):
+    return [REQUEST.TopicPartitions(topic_id=topic.id, partitions=list(partitions))]
+
+
+def ask(machine, version=1, **fields):
+    """A join of "m" but for what is said."""
+    fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000,
+              "topic_partitions": [], "subscribed_topic_names": ["t"], **fields}
+    return consumer_heartbeat.heartbeat(machine.groups, REQUEST(**fields), version, CLIENT)
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.mark.parametrize(("fields", "code", "text"), [
+    ({"member_id": ""}, INVALID, "a member id is needed"),
+    ({"member_id": "", "version": 0, "member_epoch": 1}, INVALID, "a member id is needed"),
+    ({"member_id": "", "version": 0, "member_epoch": -1}, INVALID, "a member id is needed"),
+    ({"member_id": "", "version": 0}, 0, None),
+    ({"group_id": ""}, INVALID, "the group id is empty"),
+    ({"instance_id": ""}, INVALID, "the instance id is empty"),
+    ({"rack_id": ""}, INVALID, "the rack id is empty"),
+    ({"rebalance_timeout_ms": -1}, INVALID, "who joins names a rebalance time-out"),
+    ({"topic_partitions": None}, INVALID, "who joins owns no partitions, and says so"),
+    ({"topic_partitions": rows(T, 0)}, INVALID, "who joins owns no partitions, and says so"),
+    ({"subscribed_topic_names": None}, INVALID, "who joins names topics or an expression"),
+    ({"subscribed_topic_names": None, "subscribed_topic_regex": "t"}, 0, None),
+    ({"subscribed_topic_names": []}, 0, None),
+    ({"member_epoch": -2}, INVALID, "only an instance leaves for a while"),
+    ({"member_epoch": -3}, INVALID, "there is no such member epoch"),
+    ({"member_epoch": -3, "instance_id": "i"}, INVALID, "there is no such member epoch"),
+    ({"server_assignor": "other"}, ErrorCode.UNSUPPORTED_ASSIGNOR,
+     "the assignors here are uniform, range"),
+    ({"server_assignor": "range"}, 0, None), ({}, 0, None)])
+def test_what_no_group_accepts_makes_none(machine, fields, code, text):
+    answer = ask(machine, **fields)
+    assert (answer.error_code, answer.error_message) == (code, text)
+    assert ("g" in machine.groups.groups) == (code == 0)
+    assert bool(machine.groups.records) == (code == 0)
+
+
+@pytest.mark.parametrize(("last", "code"), [(285, 0), (286, ErrorCode.MESSAGE_TOO_LARGE)])
+def test_what_a_member_says_of_itself_has_a_bound(machine, last, code):
+    """512 KiB, each text with its length of two bytes: 524 names of 1,000, "m" and the rest."""
+    names = [f"{number:0998}" for number in range(524)] + ["x" * (last - 2)]
+    assert ask(machine, subscribed_topic_names=names).error_code == code
+
+
+@pytest.mark.parametrize(("count", "code"), [
+    (100_000, UNKNOWN), (100_001, ErrorCode.MESSAGE_TOO_LARGE)])
+def test_a_member_owns_no_more_partitions_than_there_may_be(machine, count, code):
+    ask(machine)
+    assert ask(machine, member_id="o", member_epoch=1,
+               topic_partitions=rows(T, *range(count))).error_code == code
+
+
+def test_a_group_that_is_being_deleted_takes_nobody(machine):
+    machine.groups.deleting.add("g")
+    assert ask(machine).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.mark.parametrize("epoch", [1, -1])
+def test_only_who_joins_makes_a_group(machine, epoch):
+    answer = ask(machine, member_epoch=epoch)
+    assert (answer.error_code, answer.error_message) == (
+        NO_GROUP, "there is no such consumer group")
+
+
+@pytest.mark.parametrize("epoch", [0, 1, -1])
+def test_a_share_groups_name_is_not_a_consumer_groups(machine, epoch):
+    machine.groups.shares["g"] = None
+    assert ask(machine, member_epoch=epoch).error_code == NO_GROUP
+
+
+@pytest.mark.parametrize(("member_id", "epoch", "code"), [
+    ("other", 2, UNKNOWN), ("other", -1, UNKNOWN), ("m", 2, 0), ("m", -1, 0)])
+def test_who_is_no_member_joins_first(machine, member_id, epoch, code):
+    ask(machine)
+    assert ask(machine, member_id=member_id, member_epoch=epoch,
+               topic_partitions=None).error_code == code
+
+
+@pytest.mark.parametrize(("most", "code"), [(1, ErrorCode.GROUP_MAX_SIZE_REACHED), (2, 0)])
+def test_a_group_is_full_for_who_is_not_in_it(most, code):
+    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(members_max=most)))
+    ask(machine)
+    answer = ask(machine, member_id="o")
+    assert answer.error_code == code
+    assert answer.error_message == ("the group has 1 member" if code else None)
+    assert ask(machine).error_code == 0
+
+
+@pytest.mark.parametrize(("epoch", "owned", "code"), [
+    (4, None, FENCED), (3, None, 0), (2, None, FENCED), (2, (0, 1), 0), (2, (0, 1, 2), FENCED),
+    (2, (), 0), (1, (0, 1), FENCED)])
+def test_the_epoch_before_the_last_is_believed_of_who_owns_what_it_was_given(
+        machine, epoch, owned, code):
+    """The answer with the last one may have been lost on its way."""
+    ask(machine)
+    machine.join("o")
+    # "m" lets go of what the other is to have, and is in epoch 3 with two partitions.
+    kept = sorted(machine.group.targets["m"][T.id])
+    ask(machine, member_epoch=2, topic_partitions=rows(T, *kept))
+    member = machine.group.members["m"]
+    assert (member.epoch, member.previous_epoch, sorted(member.assigned[T.id])) == (3, 2, kept)
+    others = sorted(set(range(4)) - set(kept))
+    held = None if owned is None else rows(T, *[[*kept, *others][at] for at in owned])
+    answer = ask(machine, member_epoch=epoch, topic_partitions=held)
+    assert answer.error_code == code
+    if code:
+        assert answer.error_message == f"the member is in epoch 3, not {epoch}: join again"
+
+
+def test_an_instance_is_one_member_until_it_leaves_for_a_while(machine):
+    ask(machine, instance_id="i")
+    refused = ask(machine, member_id="o", instance_id="i")
+    assert refused.error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert refused.error_message == "m is the instance still"
+    assert ask(machine, instance_id="i", member_epoch=-2).member_epoch == -2
+    assert ask(machine, member_id="o", instance_id="i").error_code == 0
+    assert set(machine.group.members) == {"o"}
+    assert {("g", ("m",)), ("g", ("o",))} <= machine.groups.changed
+    for epoch, member_id, instance_id, code in (
+            (3, "m", "i", ErrorCode.FENCED_INSTANCE_ID), (3, "o", "j", UNKNOWN),
+            (-1, "m", "i", ErrorCode.FENCED_INSTANCE_ID), (-2, "o", "j", UNKNOWN)):
+        assert ask(machine, member_epoch=epoch, member_id=member_id, instance_id=instance_id,
+                   topic_partitions=None).error_code == code
+
+
+def test_an_instance_that_is_away_keeps_what_it_had_until_its_session_ends(machine):
+    ask(machine, instance_id="i")
+    ask(machine, instance_id="i", member_epoch=-2)
+    assert machine.group.members["m"].assigned == {T.id: dict.fromkeys(range(4), 0)}
+    machine.run(SESSION_MS - 1)
+    assert "m" in machine.group.members
+    machine.run(1)
+    assert "m" not in machine.group.members
+
+
+def test_who_has_yet_to_revoke_after_a_restart_has_its_rebalance_time_again(machine):
+    ask(machine)
+    machine.join("o")
+    ask(machine, member_epoch=2, topic_partitions=rows(T, *range(4)))
+    assert machine.group.members["m"].state == 1
+    kept = [(key, value) for key, value in machine.groups.records]
+    other = Machine(groups=None)
+    for key, value in kept:
+        other.groups.replay(key, value)
+    other.groups.loaded()
+    other.run(999)
+    assert "m" in other.group.members
+    other.run(1)
+    assert "m" not in other.group.members
+
+
+def test_a_heartbeat_that_says_all_is_answered_with_all(machine):
+    ask(machine)
+    said = {"member_epoch": 2, "topic_partitions": rows(T, *range(4))}
+    assert ask(machine, **said).assignment is not None
+    for less in ({"rebalance_timeout_ms": -1}, {"topic_partitions": None},
+                 {"subscribed_topic_names": None}):
+        assert ask(machine, **{**said, **less}).assignment is None
+    assert ask(machine, **said, subscribed_topic_regex="").assignment is not None
+
+
+def test_what_changes_is_told_and_what_stays_is_not_asked_again(machine):
+    ask(machine)
+    answer = ask(machine, member_epoch=2, subscribed_topic_names=["u"])
+    assert machine.group.members["m"].topics == {"u"} and answer.error_code == 0
+    ask(machine, member_epoch=2, topic_partitions=[], subscribed_topic_names=None)
+    member = machine.group.members["m"]
+    assert set(member.assigned) == {U.id} and member.rebalance_ms == 1000
+
+
+def test_who_waits_for_what_others_let_go_writes_nothing_meanwhile(machine):
+    ask(machine)
+    machine.join("o")
+    machine.beat("o", 3)
+    machine.groups.records.clear()
+    machine.groups.changed.clear()
+    for owned in ([], None):
+        assert ask(machine, member_id="o", member_epoch=3, topic_partitions=owned).error_code == 0
+    assert machine.group.members["o"].state != 0
+    assert machine.groups.records == [] and not machine.groups.changed
+
+
+@pytest.mark.parametrize(("owned", "code"), [(None, FENCED), ((0,), FENCED), ((), 0)])
+def test_who_is_in_a_state_that_nobody_knows_joins_again_unless_it_owns_nothing(
+        machine, owned, code):
+    ask(machine)
+    member = machine.group.members["m"].copy()
+    member.state = consumer_group.UNKNOWN
+    machine.group.put(member)
+    answer = ask(machine, member_epoch=2, topic_partitions=None if owned is None
+                 else rows(T, *owned) if owned else [])
+    assert answer.error_code == code
+    assert answer.error_message == ("nobody knows the member's state" if code else None)

@@ -1,0 +1,442 @@
+"""When a consumer group looks at its topics and expressions again, and when it makes a target."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.groups.consumer import target_assignment as targets
+from pylog.coordinator.groups.state.group_config import ConsumerLimits
+from pylog.metadata.image.image import Image, Topic
+from tests.coordinator.groups.consumer import test_heartbeat
+from tests.coordinator.groups.consumer.test_heartbeat import CLIENT, IMAGE, Machine, T, U
+from tests.coordinator.world import LIMITS
+
+PAUSE_MS, REFRESH_MS, NEVER_MS = 10_000, 600_000, 2**31 - 1
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def grown(topic, offset=6) -> Image:
+    """The cluster with twice the partitions of one topic."""
+    now = {name: Topic(name, row.id, row.partitions * (1 + (row is topic)))
+           for name, row in IMAGE.topics.items()}
+    return Image(topics=now, topics_by_id={row.id: row for row in now.values()}, offset=offset)
+
+
+def without(name, offset=6) -> Image:
+    now = {key: row for key, row in IMAGE.topics.items() if key != name}
+    return Image(topics=now, topics_by_id={row.id: row for row in now.values()}, offset=offset)
+
+
+def join_matching(machine, text, member_id="m"):
+    answer = machine.beat(member_id, 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                          subscribed_topic_regex=text)
+    machine.run(0)
+    machine.run(0)
+    return answer
+
+
+def beat_matching(machine, text, member_id="m"):
+    epoch = machine.group.members[member_id].epoch
+    assert machine.beat(member_id, epoch, subscribed_topic_regex=text).error_code == 0
+
+
+def records_of(machine) -> int:
+    found, machine.groups.records = len(machine.groups.records), []
+    return found
+
+
+# ---- topics -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("ms, epoch", [(NEVER_MS - 1, 2), (NEVER_MS, 3)])
+def test_without_a_hint_topics_are_looked_at_again_after_a_very_long_time(machine, ms, epoch):
+    machine.join("a")
+    machine.groups.image = lambda: grown(T)
+    machine.groups.clock.ms += ms
+    assert machine.beat("a", 2).member_epoch == epoch
+
+
+def test_a_hint_without_a_change_moves_no_epoch_and_is_taken_once(machine):
+    machine.join("a")
+    records_of(machine)
+    targets.topics_changed(machine.groups, {"t"})
+    assert machine.group.refresh_ms == 0
+    assert machine.beat("a", 2).member_epoch == 2
+    assert records_of(machine) == 0
+    assert machine.group.refresh_ms == machine.groups.clock.now_ms() + NEVER_MS
+
+
+def test_topics_of_which_nobody_has_any_are_not_looked_at(machine):
+    machine.join("a")
+    before = machine.group.refresh_ms
+    targets.topics_changed(machine.groups, {"u", "other"})
+    assert machine.group.refresh_ms == before
+    targets.topics_changed(machine.groups, {"u", "t"})
+    assert machine.group.refresh_ms == 0
+
+
+def test_the_newest_image_that_a_hint_came_with_is_remembered(machine):
+    assert machine.groups.topics_version < 5
+    targets.topics_changed(machine.groups, set())
+    assert machine.groups.topics_version == 5
+    machine.groups.image = lambda: grown(T, offset=4)
+    targets.topics_changed(machine.groups, set())
+    assert machine.groups.topics_version == 5
+
+
+def test_an_older_kafkas_record_of_topics_goes_at_the_next_look(machine):
+    machine.join("a")
+    records_of(machine)
+    machine.group.had_old_metadata = True
+    machine.beat("a", 2)
+    assert records_of(machine) == 0
+    targets.topics_changed(machine.groups, {"t"})
+    machine.beat("a", 2)
+    (key, value), = machine.groups.records
+    assert (int.from_bytes(key[:2], "big"), value) == (4, None)
+    assert not machine.group.had_old_metadata
+
+
+def test_each_epoch_counts_as_a_rebalance_and_each_newcomer_once(machine):
+    machine.join("a")
+    machine.join("b")
+    events = machine.groups.events
+    assert (events["member_joined"], events["rebalance"], events["generation"]) == (2, 2, 2)
+    machine.beat("a", 2)
+    assert (events["member_joined"], events["rebalance"]) == (2, 2)
+
+
+def test_what_a_member_says_anew_is_written_and_what_it_repeats_is_not(machine):
+    machine.join("a")
+    records_of(machine)
+    machine.groups.changed.clear()
+    machine.beat("a", 2, rack_id="r")
+    (key, _), = machine.groups.records
+    assert int.from_bytes(key[:2], "big") == 5
+    assert machine.groups.changed == {("g", ("a",))}
+    records_of(machine)
+    machine.beat("a", 2, rack_id="r", subscribed_topic_names=["t"])
+    assert records_of(machine) == 0 and machine.group.epoch == 2
+
+
+def test_other_topics_are_a_new_epoch_with_a_reason_of_its_own(machine):
+    machine.join("a")
+    answer = machine.beat("a", 2, subscribed_topic_names=["t", "u"])
+    assert answer.member_epoch == 3
+    assert {row.topic_id for row in answer.assignment.topic_partitions} == {T.id, U.id}
+
+
+# ---- expressions --------------------------------------------------------------------------------
+
+def test_an_expression_that_is_no_longer_anybodys_is_forgotten_with_its_record(machine):
+    join_matching(machine, "t.*")
+    join_matching(machine, "u.*", "n")
+    assert set(machine.group.regexes) == {"t.*", "u.*"}
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(machine, "u.*", "n")
+    machine.run(0)
+    machine.run(0)
+    assert set(machine.group.resolved) == {"t.*", "u.*"}
+    records_of(machine)
+    machine.groups.changed.clear()
+    machine.beat("n", -1)
+    assert set(machine.group.resolved) == {"t.*"}
+    gone = [key for key, value in machine.groups.records
+            if value is None and int.from_bytes(key[:2], "big") == 16]
+    assert len(gone) == 1 and b"u.*" in gone[0]
+    assert ("g", None) in machine.groups.changed
+
+
+@pytest.mark.parametrize("ms, resolves", [(PAUSE_MS, False), (PAUSE_MS + 1, True)])
+def test_between_two_matches_is_a_pause_also_for_a_new_expression(machine, ms, resolves):
+    join_matching(machine, "t.*")
+    machine.groups.clock.ms += ms
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="u.*")
+    assert (machine.group.resolving is not None) == resolves
+    machine.run(0)
+    machine.run(0)
+    machine.run(0)
+    assert ("u.*" in machine.group.resolved) == resolves
+    assert machine.group.resolving is None
+
+
+@pytest.mark.parametrize("ms, resolves", [(REFRESH_MS, False), (REFRESH_MS + 1, True)])
+def test_expressions_are_matched_again_after_the_refresh_interval(ms, resolves):
+    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(refresh_ms=REFRESH_MS)))
+    join_matching(machine, "t.*")
+    machine.groups.clock.ms += ms
+    beat_matching(machine, "t.*")
+    assert (machine.group.resolving is not None) == resolves
+
+
+@pytest.mark.parametrize("version, resolves", [(5, False), (6, True)])
+def test_expressions_are_matched_again_when_topics_are_newer(machine, version, resolves):
+    join_matching(machine, "t.*")
+    machine.groups.topics_version = version
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(machine, "t.*")
+    assert (machine.group.resolving is not None) == resolves
+
+
+def test_while_expressions_are_matched_nobody_begins_again(machine):
+    machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="t.*")
+    under_way = machine.group.resolving
+    assert under_way is not None
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="u.*")
+    assert machine.group.resolving is under_way
+
+
+def test_a_match_of_the_same_topics_moves_no_epoch_and_one_of_others_does(machine):
+    join_matching(machine, "[tv]")
+    beat_matching(machine, "[tv]")
+    epoch = machine.group.epoch
+    machine.groups.clock.ms += REFRESH_MS + 1
+    beat_matching(machine, "[tv]")
+    machine.run(0)
+    assert machine.group.resolving is None and machine.group.epoch == epoch
+    assert machine.group.resolved["[tv]"].ms == machine.groups.clock.wall_ms()
+    now = {**IMAGE.topics, "v": Topic("v", b"v" * 16, (SimpleNamespace(replicas=()),))}
+    machine.groups.image = lambda: Image(
+        topics=now, topics_by_id={row.id: row for row in now.values()}, offset=8)
+    machine.groups.clock.ms += REFRESH_MS + 1
+    beat_matching(machine, "[tv]")
+    machine.run(0)
+    assert machine.group.epoch == epoch + 1
+    assert machine.group.resolved["[tv]"].topics == {"t", "v"}
+    assert machine.group.resolved["[tv]"].version == 8
+
+
+def test_an_expression_that_everybody_gave_up_while_it_was_matched_is_not_kept(machine):
+    machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="t.*")
+    machine.join("n")
+    machine.beat("m", -1)
+    machine.run(0)
+    assert machine.group.resolving is None and machine.group.resolved == {}
+
+
+def test_an_expression_matches_only_what_its_member_may_see(machine):
+    join_matching(machine, "[tu]")
+    group = machine.group
+    group.viewers["[tu]"] = lambda name: name == "u"
+    group.resolving = targets._resolving(machine.groups, group)
+    targets.resolve_some(machine.groups, group)
+    assert group.resolved["[tu]"].topics == {"u"}
+
+
+def test_a_refresh_matches_each_expression_with_the_rights_of_its_own_member(machine, monkeypatch):
+    def beat(member_id, epoch, text, seen):
+        monkeypatch.setattr(test_heartbeat, "CLIENT", CLIENT._replace(
+            sees=lambda name: name in seen))
+        machine.beat(member_id, epoch, rebalance_timeout_ms=1000, topic_partitions=[],
+                     subscribed_topic_regex=text)
+        machine.run(0)
+        machine.run(0)
+        machine.run(0)
+
+    beat("m", 0, "[tu]", {"t"})
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat("n", 0, "t|u", {"u"})
+    found = {text: row.topics for text, row in machine.group.resolved.items()}
+    assert found == {"[tu]": {"t"}, "t|u": {"u"}}
+
+
+def test_an_expression_of_a_member_that_is_silent_since_the_load_keeps_its_topics(machine):
+    join_matching(machine, "t.*")
+    machine.group.viewers.clear()
+    machine.groups.clock.ms += PAUSE_MS + 1
+    join_matching(machine, "u.*", "n")
+    machine.run(0)
+    assert set(machine.group.resolved) == {"t.*", "u.*"}
+    assert machine.group.resolved["t.*"].ms < machine.group.resolved["u.*"].ms
+
+
+def test_static_members_that_return_with_another_assignor_get_its_target(machine):
+    for name in "abc":
+        machine.join(name, instance_id=name, server_assignor="uniform")
+    epoch = machine.group.epoch
+    for name in "abc":
+        machine.beat(name, -2, instance_id=name)
+    machine.join("a2", instance_id="a", server_assignor="range")
+    assert machine.group.epoch == epoch
+    machine.join("b2", instance_id="b", server_assignor="range")
+    assert machine.group.epoch == epoch + 1
+    machine.join("c2", instance_id="c", server_assignor="range")
+    assert machine.group.epoch == epoch + 1 and machine.group.assignors == {"range": 3}
+
+
+def test_to_go_on_with_nothing_that_was_begun_is_nothing(machine):
+    machine.join("a")
+    records_of(machine)
+    targets.resolve_some(machine.groups, machine.group)
+    assert records_of(machine) == 0
+
+
+def test_many_topics_take_a_step_each_five_thousand_and_one_expression_of_few_none():
+    machine = Machine()
+    for count, steps in ((4_999, 1), (5_000, 2), (5_001, 2), (10_000, 3)):
+        names = {f"t{number}": Topic(f"t{number}", number.to_bytes(16, "big"), ())
+                 for number in range(count)}
+        image = Image(topics=names, topics_by_id={}, offset=6)
+        machine.groups.image = lambda image=image: image
+        group = SimpleNamespace(regexes={"t1": 1}, viewers={"t1": None})
+        found = list(targets._resolving(machine.groups, group))
+        assert found[:-1] == [None] * (steps - 1)
+        assert found[-1]["t1"].topics == {"t1"}
+
+
+def test_of_several_expressions_each_is_a_step(machine):
+    group = SimpleNamespace(regexes={"t": 1, "u": 1}, viewers={"t": None, "u": None})
+    found = list(targets._resolving(machine.groups, group))
+    assert found[:-1] == [None, None]
+    assert {text: row.topics for text, row in found[-1].items()} == {"t": {"t"}, "u": {"u"}}
+
+
+@pytest.mark.parametrize("text, code", [("(", 128), ("t.*", 0), ("", 0)])
+def test_an_expression_that_is_none_is_refused_and_nothing_is_kept_of_it(machine, text, code):
+    answer = machine.beat("m", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                          subscribed_topic_names=[], subscribed_topic_regex=text)
+    assert answer.error_code == code and bool(answer.error_message) == bool(code)
+    assert ("g" in machine.groups.groups) == (code == 0)
+
+
+def test_only_an_expression_that_is_new_to_the_group_is_a_reason_to_match_again(machine):
+    join_matching(machine, "t.*")
+    machine.groups.clock.ms += PAUSE_MS + 1
+    beat_matching(machine, "t.*")
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="t.*")
+    machine.join("o")
+    assert machine.group.resolving is None
+
+
+def test_an_instance_that_is_away_is_not_waited_for(machine):
+    machine.join("a", instance_id="i")
+    machine.join("b")
+    machine.beat("a", -2, instance_id="i")
+    assert len(machine.group.members) == 2
+    waited = []
+    machine.groups.rebalances.waits_for = lambda group, whom: waited.append(list(whom()))
+    targets.next_epoch(machine.groups, machine.group)
+    assert waited == [["b"]]
+
+
+# ---- targets ------------------------------------------------------------------------------------
+
+def interval_machine(interval_ms):
+    settings = {**ConsumerLimits().settings,
+                "group.consumer.assignment.interval.ms": interval_ms}
+    return Machine(LIMITS._replace(consumer=ConsumerLimits(settings=settings)))
+
+
+@pytest.mark.parametrize("ms, epoch", [(99, 2), (100, 3)])
+def test_the_next_target_is_made_after_the_interval(ms, epoch):
+    machine = interval_machine(100)
+    assert machine.join("a").member_epoch == 2
+    machine.groups.clock.ms += ms
+    machine.join("b")
+    assert (machine.group.epoch, machine.group.assignment_epoch) == (3, epoch)
+    machine.groups.clock.ms += 100 - ms
+    machine.beat("a", 2)
+    assert machine.group.assignment_epoch == 3
+
+
+def test_without_an_interval_each_epoch_has_its_target_at_once():
+    machine = interval_machine(0)
+    machine.join("a")
+    machine.join("b")
+    assert machine.group.assignment_epoch == machine.group.epoch == 3
+
+
+def test_a_target_is_made_once_for_an_epoch(machine):
+    machine.join("a")
+    records_of(machine)
+    assert targets.assign_if_due(machine.groups, machine.group) is True
+    assert records_of(machine) == 0
+
+
+def test_an_assignor_that_failed_is_tried_again_after_the_interval():
+    calls = []
+
+    def fails(members, topics):
+        calls.append(len(members))
+        raise RuntimeError("made up")
+
+    settings = {**ConsumerLimits().settings, "group.consumer.assignment.interval.ms": 100}
+    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
+        assignors={"own": fails}, settings=settings)))
+    assert machine.join("a").error_code == -1
+    group = machine.group
+    assert group.assignment_ms == machine.groups.clock.wall_ms()
+    machine.groups.clock.ms += 99
+    assert targets.assign_if_due(machine.groups, group) is True and len(calls) == 1
+    machine.groups.clock.ms += 1
+    assert targets.assign_if_due(machine.groups, group) is False and len(calls) == 2
+
+
+def test_the_assignor_that_most_members_ask_for_makes_the_target_else_the_first():
+    asked = []
+
+    def named(name):
+        def assign(members, topics):
+            asked.append(name)
+            return {}
+        return assign
+
+    machine = Machine(LIMITS._replace(consumer=ConsumerLimits(
+        assignors={"first": named("first"), "second": named("second")})))
+    machine.join("a")
+    machine.join("b", server_assignor="second")
+    assert asked == ["first", "second"]
+    # What a member asked for before a restart without that assignor.
+    member = machine.group.members["b"].copy()
+    member.assignor = "gone"
+    machine.group.put(member)
+    targets.next_epoch(machine.groups, machine.group)
+    targets.assign_if_due(machine.groups, machine.group)
+    assert asked[-1] == "first"
+
+
+def test_a_member_whose_target_is_as_before_gets_no_record_of_it(machine):
+    machine.join("a")
+    records_of(machine)
+    targets.next_epoch(machine.groups, machine.group)
+    machine.groups.changed.clear()
+    targets.assign_if_due(machine.groups, machine.group)
+    kinds = [int.from_bytes(key[:2], "big") for key, _ in machine.groups.records]
+    assert kinds == [3, 6]
+    assert machine.groups.changed == {("g", None)}
+
+
+def test_a_topic_that_is_gone_is_in_no_target(machine):
+    machine.join("a", topics=("t", "u"))
+    machine.groups.image = lambda: without("u")
+    targets.topics_changed(machine.groups, {"u"})
+    answer = machine.beat("a", 2)
+    assert [row.topic_id for row in answer.assignment.topic_partitions] == [T.id]
+
+
+@pytest.mark.parametrize("ahead_ms, waits", [(0, True), (1, False), (10**9, False)])
+def test_a_clock_that_was_put_back_holds_no_assignment_up(ahead_ms, waits):
+    obeyed = LIMITS.consumer.settings | {"group.consumer.assignment.interval.ms": 5_000}
+    machine = Machine(LIMITS._replace(consumer=LIMITS.consumer._replace(settings=obeyed)))
+    machine.join("a")
+    group = machine.group
+    group.epoch += 1
+    group.assignment_ms = machine.groups.clock.wall_ms() + ahead_ms
+    assert targets.assign_if_due(machine.groups, group)
+    assert (group.assignment_epoch < group.epoch) == waits
+
+
+def test_a_clock_that_was_put_back_holds_no_expression_up(machine):
+    join_matching(machine, "t.*")
+    machine.group.matched_ms += 10**9
+    machine.beat("n", 0, rebalance_timeout_ms=1000, topic_partitions=[],
+                 subscribed_topic_regex="u.*")
+    assert machine.group.resolving is not None

@@ -1,0 +1,137 @@
+"""Where share groups are, altered and deleted, and share groups deleted, in the machine."""
+
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.share import group as share_group
+from pylog.coordinator.groups.share import offsets as share_offsets
+from pylog.coordinator.groups.share.offsets import FINE
+from pylog.protocol.errors import ErrorCode
+from tests.coordinator.groups.share.test_heartbeat import LIMITS, T, World, topic
+from tests.coordinator.world import Clock, loaded
+
+U = b"u" * 16
+
+
+def altered(world, places, names=None, group="g"):
+    found = share_offsets.alter(world.machine, group, places, names or {T: "t"})
+    world.settle()
+    return found
+
+
+def begun(world, *names, group="g"):
+    found = share_offsets.begin_deletion(world.machine, group, names, world.topics)
+    world.settle()
+    return found
+
+
+def replayed(records):
+    """The groups that records make."""
+    machine = Groups(LIMITS, Clock(), lambda: "id")
+    loaded(machine, records)
+    return machine.shares
+
+
+def left(world):
+    """A group with an initialized topic and without members."""
+    epoch = world.joined()
+    world.beat("m", -1, None)
+    return epoch
+
+
+def test_altering_makes_the_group_that_there_is_none_of():
+    world = World()
+    found = altered(world, {T: [1]})
+    assert found.fault == FINE
+    assert world.group().initializing[T].partitions == {1}
+    assert not world.group().members
+    assert found.state_epoch == world.group().epoch
+
+
+def test_altering_nothing_makes_no_group():
+    world = World()
+    assert altered(world, {}).fault == FINE
+    assert not world.machine.shares and not world.log
+
+
+def test_a_group_of_another_kind_is_not_altered():
+    world = World()
+    world.machine.find_or_make("g")
+    assert altered(world, {T: [0]}).fault.error == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "g" not in world.machine.shares
+
+
+def test_nothing_is_altered_or_deleted_while_there_are_members():
+    world = World()
+    world.joined()
+    before = list(world.log)
+    assert altered(world, {T: [0]}).fault.error == ErrorCode.NON_EMPTY_GROUP
+    assert begun(world, "t").fault.error == ErrorCode.NON_EMPTY_GROUP
+    assert share_offsets.begin_group_deletion(
+        world.machine, "g", {T: topic()}).fault.error == ErrorCode.NON_EMPTY_GROUP
+    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.NON_EMPTY_GROUP
+    world.settle()
+    assert world.log == before
+
+
+def test_a_deletion_is_recorded_before_and_after_the_states_go():
+    world = World()
+    left(world)
+    found = begun(world, "t", "none")
+    assert found.places == {T: [0, 1]}
+    assert found.refused["none"].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert T in world.group().deleting and T not in world.group().initialized
+    assert share_offsets.deleted(world.machine, "g", [T]) == ErrorCode.NONE
+    assert not world.group().deleting
+    assert begun(world, "t").refused["t"].text == share_offsets.NOTHING_TEXT
+
+
+def test_a_deletion_that_was_interrupted_is_done_again():
+    world = World()
+    left(world)
+    begun(world, "t")
+    assert begun(world, "t").places == {T: [0, 1]}
+    assert begun(world, "t").refused == {}
+
+
+def test_what_a_deletion_left_half_done_begins_anew_with_the_next_member():
+    world = World()
+    left(world)
+    begun(world, "t")
+    world.beat("n")
+    assert world.asked[0].places == {T: [0, 1]}
+    assert not world.group().deleting
+
+
+def test_a_group_goes_with_all_of_its_share_partitions():
+    world = World()
+    left(world)
+    world.topics["u"] = topic("u", U, 1)
+    altered(world, {U: [0]}, {U: "u"})
+    begun(world, "t")
+    found = share_offsets.begin_group_deletion(
+        world.machine, "g", {T: topic(), U: world.topics["u"]})
+    assert found.places == {T: [0, 1], U: [0]}
+    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.NONE
+    world.settle()
+    assert not world.machine.shares
+    assert share_offsets.delete_group(world.machine, "g") == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_the_records_of_a_deleted_group_leave_none():
+    world = World()
+    left(world)
+    share_offsets.begin_group_deletion(world.machine, "g", {T: topic()})
+    world.settle()
+    half = list(world.log)
+    share_offsets.delete_group(world.machine, "g")
+    world.settle()
+    assert replayed(half)["g"].deleting == {T: "t"}
+    assert not replayed(world.log)
+
+
+def test_every_step_is_what_its_records_say():
+    world = World()
+    left(world)
+    begun(world, "t")
+    altered(world, {U: [3]}, {U: "u"})
+    group = replayed(world.log)["g"]
+    assert list(share_group.records_of(group)) == list(share_group.records_of(world.group()))

@@ -1,0 +1,171 @@
+"""What of each kind of group is counted, told of its rebalances, and by which cause."""
+
+import pytest
+
+from pylog.coordinator.groups.state import rebalance_tracker as rebalances
+from tests.coordinator.groups.consumer import test_heartbeat as consumers
+from tests.coordinator.groups.consumer.test_heartbeat_refusals import rows as partition_rows
+from tests.coordinator.groups.streams import test_heartbeat as streams
+from tests.coordinator.streams_world import CHANGELOG, REPARTITION, SOURCE
+from tests.coordinator.streams_world import rows as task_rows
+
+
+class Consumers(consumers.Machine):
+    """A group with one member, "a", and what became of its rebalances. owns: how a member says
+    that it has n of the partitions or tasks that it was given."""
+
+    session_ms = consumers.SESSION_MS
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+        self.groups.rebalances._over = self.heard.append
+
+    def again(self, member_id, **fields):
+        return self.beat(member_id, self.epoch(member_id), **fields)
+
+    def epoch(self, member_id):
+        return self.group.members[member_id].epoch
+
+    def lets_go(self, member_id):
+        """The member says that it has what it is to keep, and no more."""
+        kept = sorted(self.group.members[member_id].assigned.get(consumers.T.id, ()))
+        return self.again(member_id, topic_partitions=partition_rows(consumers.T, *kept))
+
+    def causes(self):
+        """Of each rebalance that is over: [(cause, member or None)]."""
+        found = [[(row["cause"], row.get("member_id")) for row in entry["causes"]]
+                 for entry in self.heard]
+        self.heard.clear()
+        return found
+
+
+class Streams(streams.Machine, Consumers):
+    session_ms = streams.SESSION_MS
+
+    def __init__(self):
+        streams.Machine.__init__(self)
+        self.heard = []
+        self.groups.rebalances._over = self.heard.append
+
+    def lets_go(self, member_id):
+        kept = self.group.members[member_id].assigned
+        return self.again(member_id, active_tasks=task_rows(kept.active), standby_tasks=[],
+                          warmup_tasks=[])
+
+
+@pytest.fixture(params=[Consumers, Streams])
+def machine(request):
+    made = request.param()
+    made.join("a")
+    return made
+
+
+def counted(machine):
+    return {name: machine.groups.events[name] for name in (
+        "member_joined", "member_left", "member_expired", "rebalance")}
+
+
+def test_a_first_member_is_a_rebalance_that_is_over_at_once(machine):
+    assert machine.causes() == [[(rebalances.JOINED, "a")]]
+    assert counted(machine) == {
+        "member_joined": 1, "member_left": 0, "member_expired": 0, "rebalance": 1}
+
+
+def test_a_second_member_is_waited_for_until_it_has_its_part(machine):
+    machine.causes()
+    machine.join("b")
+    machine.again("a")
+    assert machine.causes() == []
+    machine.groups.clock.ms += 30
+    machine.lets_go("a")
+    machine.again("b")
+    entry, = machine.heard
+    assert machine.causes() == [[(rebalances.JOINED, "b")]]
+    # "b" had no work from its join on, "a" had some all the time.
+    assert [(row["member_id"], row["stopped_ms"]) for row in entry["stopped"]] == [("b", 30)]
+    assert (entry["took_ms"], entry["members"], entry["stopped_ms"]) == (30, 2, 30)
+    assert counted(machine)["rebalance"] == 2
+
+
+def test_who_leaves_is_counted_once_and_is_the_cause(machine):
+    machine.join("b")
+    machine.causes()
+    machine.beat("b", -1)
+    machine.again("a")
+    assert machine.causes()[-1][-1] == (rebalances.LEFT, "b")
+    assert counted(machine) == {
+        "member_joined": 2, "member_left": 1, "member_expired": 0, "rebalance": 3}
+    assert ("g", ("b",)) in machine.groups.changed
+
+
+def test_who_is_silent_is_counted_once_and_is_the_cause(machine):
+    machine.causes()
+    machine.run(machine.session_ms)
+    assert machine.causes() == [[(rebalances.EXPIRED, "a")]]
+    assert counted(machine) == {
+        "member_joined": 1, "member_left": 0, "member_expired": 1, "rebalance": 2}
+
+
+def test_who_does_not_let_go_in_time_is_the_cause(machine):
+    if isinstance(machine, Streams):
+        machine.again("a", rebalance_timeout_ms=100)
+    machine.join("b")
+    machine.causes()
+    machine.again("a")
+    machine.run(machine.group.members["a"].rebalance_ms)
+    machine.again("b")
+    assert machine.causes() == [
+        [(rebalances.JOINED, "b"), (rebalances.NOT_REVOKED, "a")]]
+    assert counted(machine)["member_expired"] == 1
+
+
+def test_who_let_go_in_time_is_not_missed_at_the_end_of_that_time(machine):
+    machine.join("b")
+    machine.again("a")
+    machine.lets_go("a")
+    for _ in range(4):
+        machine.run(machine.group.members["a"].rebalance_ms // 4 + 1)
+        machine.again("a")
+        machine.again("b")
+    assert counted(machine)["member_expired"] == 0 and len(machine.group.members) == 2
+
+
+def test_a_member_that_is_gone_is_not_missed_later(machine):
+    machine.join("b")
+    machine.again("a")
+    machine.beat("a", -1)
+    machine.run(machine.session_ms - 1)
+    assert list(machine.group.members) == ["b"] and counted(machine)["member_expired"] == 0
+    machine.join("a")
+    machine.run(1)
+    # The one that is back has a session of its own.
+    assert list(machine.group.members) == ["a"] and counted(machine)["member_expired"] == 1
+
+
+def test_what_a_member_says_anew_is_a_cause_and_no_join(machine):
+    machine.causes()
+    if isinstance(machine, Streams):
+        machine.again("a", rack_id="r")
+    else:
+        machine.again("a", subscribed_topic_names=["u"])
+        machine.again("a", topic_partitions=[])
+    assert machine.causes() == [[(rebalances.SUBSCRIBED, "a")]]
+    assert counted(machine)["member_joined"] == 1 and counted(machine)["rebalance"] == 2
+
+
+def test_topics_that_change_are_a_cause_without_a_member():
+    machine = Streams()
+    machine.join("a")
+    machine.causes()
+    machine.set_topics({SOURCE: 1, REPARTITION: 1, CHANGELOG: 1})
+    machine.again("a")
+    machine.lets_go("a")
+    assert machine.causes() == [[(rebalances.TOPICS, None)]]
+
+
+def test_what_comes_with_a_join_is_no_cause_of_its_own():
+    """Topics and settings are new to a group whose first member joins."""
+    machine = Streams()
+    machine.join("a")
+    assert machine.causes() == [[(rebalances.JOINED, "a")]]

@@ -1,0 +1,312 @@
+"""Why a group rebalanced and who had no work meanwhile; and the files that keep it."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.state import rebalance_history as history
+from pylog.coordinator.groups.state import rebalance_tracker
+from pylog.coordinator.groups.state.rebalance_history import History
+from pylog.metadata.image.image import Image, Topic
+from pylog.protocol import messages
+from tests.coordinator.groups.consumer.test_heartbeat import IMAGE, SESSION_MS, T
+from tests.coordinator.groups.consumer.test_heartbeat import Machine as Consumers
+from tests.coordinator.groups.test_shard import LIMITS
+from tests.coordinator.groups.test_shard import Machine as Classic
+from tests.coordinator.world import Clock
+
+
+def classic():
+    machine = Classic()
+    machine.told = []
+    machine.groups.rebalances = rebalance_tracker.Rebalances(machine.clock, machine.told.append)
+    return machine
+
+
+def consumers():
+    told = []
+    machine = Consumers(groups=Groups(LIMITS, Clock(), str, image=lambda: IMAGE, over=told.append))
+    machine.groups.loaded()
+    machine.told = told
+    return machine
+
+
+def causes(rebalance) -> list:
+    return [(row["cause"], row.get("member_id")) for row in rebalance["causes"]]
+
+
+# ---- the classic protocol -----------------------------------------------------------------------
+
+def test_the_first_rebalance_names_who_joined_and_how_long_each_waited():
+    machine = classic()
+    machine.join("a")
+    machine.run(5)
+    machine.join("b")
+    machine.run(100).run(100).run(100)
+    assert machine.told == []
+    first = machine.answers["a"]
+    second = machine.answers["b"]
+    machine.sync("a syncs", first.member_id, 1)
+    machine.run(7)
+    machine.sync("b syncs", second.member_id, 1)
+    [told] = machine.told
+    assert causes(told) == [("joined", first.member_id), ("joined", second.member_id)]
+    assert [row["after_ms"] for row in told["causes"]] == [0, 5]
+    assert (told["took_ms"], told["generation"], told["members"]) == (312, 1, 2)
+    assert {row["member_id"]: row["stopped_ms"] for row in told["stopped"]} == {
+        first.member_id: 305, second.member_id: 307}
+    assert told["stopped_ms"] == 612 and told["type"] == "classic"
+    assert told["stopped"][0] == {"member_id": second.member_id, "client_id": "client",
+                                  "host": "/host", "stopped_ms": 307}
+
+
+def test_a_member_that_is_not_heard_of_is_the_cause_and_has_the_others_join_again():
+    machine = classic()
+    a, b = machine.stable("a", "b")
+    machine.told.clear()
+    machine.run(999)
+    machine.heartbeat(a, 1)
+    machine.run(1)
+    machine.run(50)
+    machine.join("again", a)
+    machine.sync("last", a, 2)
+    [told] = machine.told
+    assert causes(told) == [("session_expired", b)]
+    assert (told["took_ms"], told["members"], told["generation"]) == (50, 1, 2)
+    assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [(a, 0)]
+
+
+def test_who_leaves_or_joins_again_may_say_why():
+    machine = classic()
+    a, b = machine.stable("a", "b")
+    machine.told.clear()
+    machine.groups.leave("g", [(b, None, "the consumer is being closed")])
+    machine.settle()
+    machine.join("again", a)
+    machine.sync("last", a, 2)
+    assert [row["reason"] for row in machine.told[0]["causes"]] == ["the consumer is being closed"]
+    new = messages.JoinGroupRequest
+    machine.groups.join(new(
+        group_id="g", session_timeout_ms=1000, rebalance_timeout_ms=500, member_id=a,
+        protocol_type="consumer", reason="r" * 300,
+        protocols=[new.JoinGroupRequestProtocol(name="range", metadata=b"new")]),
+        9, "client", "/host", "third")
+    machine.settle()
+    machine.sync("third sync", a, 3)
+    assert causes(machine.told[1]) == [("rejoined", a)]
+    assert machine.told[1]["causes"][0]["reason"] == "r" * rebalance_tracker.REASON_MAX
+
+
+@pytest.mark.parametrize("joins", (False, True))
+def test_who_holds_the_others_up_is_named(joins):
+    machine = classic()
+    a, b = machine.stable("a", "b")
+    machine.told.clear()
+    machine.join("a again", a, protocols=(("range", b"other"),))
+    if joins:
+        machine.join("b again", b)
+        machine.sync("a syncs again", a, 2)
+    for _ in range(5):
+        machine.heartbeat(a, machine.group.generation)
+        machine.heartbeat(b, machine.group.generation)
+        machine.run(100)
+    if joins:
+        machine.join("a once more", a)
+    machine.sync("last", a, machine.group.generation)
+    [told] = machine.told
+    assert causes(told) == [("rejoined", a), ("sync_timeout" if joins else "rejoin_timeout", b)]
+    assert (told["took_ms"], told["members"]) == (500, 1)
+
+
+def test_a_group_that_everybody_left_has_its_rebalance_over():
+    machine = classic()
+    [a] = machine.stable("a")
+    machine.told.clear()
+    machine.groups.leave("g", [(a, None)])
+    machine.settle()
+    [told] = machine.told
+    assert (causes(told), told["members"], told["stopped"]) == ([("left", a)], 0, [])
+
+
+def test_an_instance_that_comes_back_is_a_cause_only_when_it_makes_a_rebalance():
+    machine = classic()
+    both = (("range", b""), ("roundrobin", b""))
+    machine.join("a", instance="i", protocols=both)
+    machine.run(100).run(100)
+    machine.sync("a syncs", machine.answers["a"].member_id, 1)
+    machine.told.clear()
+    machine.join("back", instance="i", protocols=both)
+    machine.sync("back syncs", machine.answers["back"].member_id, 1)
+    assert machine.told == []
+    machine.join("other", instance="i", protocols=(("roundrobin", b""),))
+    machine.sync("other syncs", machine.answers["other"].member_id, 2)
+    assert [cause for cause, _ in causes(machine.told[0])] == ["instance_replaced"]
+
+
+def test_causes_and_members_are_bounded_and_the_others_counted():
+    machine = classic()
+    machine.groups.limits = LIMITS._replace(members_max=1000)
+    for number in range(30):
+        machine.join(number)
+    while 0 not in machine.answers:
+        machine.run(100)
+    for number in range(30):
+        machine.sync(f"{number} syncs", machine.answers[number].member_id, 1)
+    [told] = machine.told
+    assert (len(told["causes"]), told["causes_left_out"]) == (rebalance_tracker.CAUSES_MAX, 10)
+    assert (len(told["stopped"]), told["stopped_left_out"]) == (rebalance_tracker.MEMBERS_MAX, 10)
+    assert "and 29 more" in rebalance_tracker.sentence(told)
+
+
+# ---- consumer groups ----------------------------------------------------------------------------
+
+def test_a_consumer_group_is_rebalanced_when_all_its_members_are_where_it_is():
+    machine = consumers()
+    machine.join("a")
+    assert [(causes(told), told["took_ms"]) for told in machine.told] == [([("joined", "a")], 0)]
+    machine.join("b")
+    machine.run(30)
+    machine.beat("a", 2)      # Learns what it is to give up.
+    machine.run(40)
+    machine.beat("a", 2, topic_partitions=[_owns(T.id, (0, 1))])
+    assert len(machine.told) == 1
+    machine.run(5)
+    machine.beat("b", 3)
+    told = machine.told[1]
+    assert causes(told) == [("joined", "b")] and told["type"] == "consumer"
+    assert (told["took_ms"], told["generation"], told["members"]) == (75, 3, 2)
+    # Whoever keeps some of its partitions goes on.
+    assert [(row["member_id"], row["stopped_ms"]) for row in told["stopped"]] == [("b", 75)]
+
+
+def test_members_are_not_looked_through_whenever_others_join():
+    looked, told = [], []
+    group = SimpleNamespace(id="g", kind="consumer", generation=1, members=range(1000))
+
+    def whom():
+        for number in group.members:
+            looked.append(number)
+            yield f"m{number}"
+
+    kept = rebalance_tracker.Rebalances(Clock(), told.append)
+    kept.because(group, rebalance_tracker.JOINED)
+    for _ in range(50):
+        kept.waits_for(group, whom)
+    assert len(looked) == 50
+    for number in group.members:
+        assert told == []
+        kept.arrived(group, f"m{number}")
+    assert len(told) == 1 and len(looked) == 1050
+
+
+def test_sessions_subscriptions_and_topics_are_told_apart():
+    machine = consumers()
+    machine.join("a")
+    machine.join("b", topics=("u",))
+    machine.beat("a", 2)
+    machine.told.clear()
+    machine.beat("a", 3, subscribed_topic_names=["t", "u"])
+    machine.beat("a", 4)
+    machine.beat("b", 3)
+    machine.beat("b", 3, topic_partitions=[_owns(IMAGE.topics["u"].id, (0, 1))])
+    machine.beat("a", 4)
+    assert causes(machine.told[0])[0] == ("subscription_changed", "a")
+    grown = Topic("t", T.id, T.partitions + T.partitions)
+    machine.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
+    target_assignment.topics_changed(machine.groups, {"t"})
+    machine.told.clear()
+    machine.run(SESSION_MS)
+    assert {row[0] for told in machine.told for row in causes(told)} == {"session_expired"}
+    assert machine.told[-1]["members"] == 0
+
+
+def test_a_topic_that_grows_is_a_cause_without_a_member():
+    machine = consumers()
+    machine.join("a")
+    machine.told.clear()
+    grown = Topic("t", T.id, T.partitions + T.partitions)
+    machine.groups.image = lambda: Image(topics={"t": grown}, topics_by_id={T.id: grown}, offset=6)
+    target_assignment.topics_changed(machine.groups, {"t"})
+    machine.beat("a", 2)
+    [told] = machine.told
+    assert causes(told) == [("topics_changed", None)]
+    assert rebalance_tracker.sentence(told) == "its topics changed; nobody stopped working"
+
+
+def test_who_does_not_revoke_or_leaves_is_named():
+    machine = consumers()
+    machine.join("a")
+    machine.join("b")
+    machine.beat("a", 2)
+    machine.told.clear()
+    machine.run(1000)
+    machine.beat("b", 3)
+    assert causes(machine.told[0]) == [("joined", "b"), ("revocation_timeout", "a")]
+    assert machine.told[0]["stopped_ms"] == 1000
+    machine.beat("b", -1)
+    assert (causes(machine.told[1]), machine.told[1]["members"]) == ([("left", "b")], 0)
+
+
+def _owns(topic_id, partitions):
+    return messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=topic_id, partitions=list(partitions))
+
+
+# ---- what is kept -------------------------------------------------------------------------------
+
+def one(group="g", generation=1):
+    return {"group": group, "type": "classic", "time_ms": 1, "took_ms": 2, "generation": generation,
+            "members": 1, "causes": [{"cause": "topics_changed", "after_ms": 0}],
+            "causes_left_out": 0, "stopped": [], "stopped_left_out": 0, "stopped_ms": 0}
+
+
+def added(kept: History, *rows) -> None:
+    async def work():
+        for row in rows:
+            kept.add(row)
+        await kept.close()
+
+    asyncio.run(work())
+
+
+def test_the_newest_come_first_and_survive_a_restart(tmp_path):
+    added(History(str(tmp_path)), one(generation=1), one("other"), one('"g"'), one(generation=2))
+    kept = History(str(tmp_path))
+    assert [row["generation"] for row in kept.find("g", 10)] == [2, 1]
+    assert kept.find("g", 1) == [one(generation=2)]
+    assert kept.find('"g"', 10) == [one('"g"')]
+    assert kept.find("nobody", 10) == []
+
+
+def test_half_a_line_costs_that_line_only(tmp_path):
+    added(History(str(tmp_path)), one(generation=1), one(generation=2))
+    path = tmp_path / history.FILE
+    path.write_bytes(path.read_bytes()[:-9])
+    kept = History(str(tmp_path))
+    added(kept, one(generation=3))
+    assert [row["generation"] for row in kept.find("g", 10)] == [3, 1]
+
+
+def test_the_files_are_bounded_and_the_older_one_is_read_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "BYTES_MAX", 3 * len(json.dumps(one())))
+    for generation in range(10):
+        added(History(str(tmp_path)), one(generation=generation))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [history.OLDER, history.FILE]
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * history.BYTES_MAX // 2
+    found = [row["generation"] for row in History(str(tmp_path)).find("g", 10)]
+    assert found == [9, 8, 7, 6]
+
+
+def test_what_cannot_be_written_is_counted_and_told_later(tmp_path, monkeypatch):
+    kept = History(str(tmp_path / "gone"))
+    added(kept, one(generation=1), one(generation=2))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(history, "LINES_MAX", 1)
+    added(kept, one(generation=3), one(generation=4))
+    added(kept, one(generation=5))
+    assert [(row["generation"], row.get("dropped_before")) for row in kept.find("g", 9)] == [
+        (5, 1), (3, 2)]

@@ -1,0 +1,413 @@
+"""Streams groups as a state machine: what members are told, what is kept, what is refused; and
+walks from seeds, with restarts and losses."""
+
+import random
+
+import pytest
+
+from pylog.coordinator.groups import describe as group_describe, offsets
+from pylog.coordinator.groups.consumer import heartbeat as consumer_heartbeat
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.snapshot import ShardSnapshot
+from pylog.coordinator.groups.state.classic_group import STREAMS
+from pylog.coordinator.groups.streams import (
+    heartbeat as streams_heartbeat, topology as streams_topology,
+)
+from pylog.coordinator.groups.streams.records import group_state, member_state
+from pylog.metadata.image.state_store import Store
+from pylog.protocol import messages
+from tests.coordinator.streams_world import (
+    CHANGELOG,
+    CLIENT,
+    DELAY_MS,
+    REPARTITION,
+    SESSION_MS,
+    SOURCE,
+    World,
+    codes,
+    image_of,
+    limits,
+    rows,
+    subtopology,
+    told,
+    topology,
+    word_count,
+)
+from tests.coordinator.world import Clock
+
+WALKS = 40
+STALE, NO_SOURCE, WRONG, NO_INTERNAL, SHUTDOWN, DELAYED = range(6)
+
+
+class Machine:
+    """A machine with one group, and heartbeats to it. topics: name -> partitions."""
+
+    def __init__(self, topics=None, groups=None, **settings):
+        self.image = image_of(topics if topics is not None else {
+            SOURCE: 2, REPARTITION: 2, CHANGELOG: 2})
+        settings = {"initial_rebalance_delay_ms": 0, "assignment_interval_ms": 0, **settings}
+        self.groups = groups or Groups(limits(**settings), Clock(), str, image=lambda: self.image)
+        if groups is None:
+            self.groups.loaded()
+        self.missing = ()
+
+    @property
+    def group(self):
+        return self.groups.groups["g"]
+
+    def beat(self, member_id: str, epoch: int, **fields):
+        answer, self.missing = streams_heartbeat.heartbeat(
+            self.groups, messages.StreamsGroupHeartbeatRequest(
+                group_id="g", member_id=member_id, member_epoch=epoch, **fields), CLIENT)
+        if getattr(self.groups.groups.get("g"), "kind", None) == STREAMS:
+            self.group.check()
+        return answer
+
+    def join(self, member_id: str, named=None, **fields):
+        return self.beat(member_id, 0, **{
+            "rebalance_timeout_ms": 1000, "topology": named or word_count(),
+            "process_id": f"of {member_id}", "active_tasks": [], "standby_tasks": [],
+            "warmup_tasks": [], **fields})
+
+    def full(self, member_id: str, epoch: int, active=None, standby=None):
+        return self.beat(member_id, epoch, active_tasks=rows(active or {}),
+                         standby_tasks=rows(standby or {}), warmup_tasks=[])
+
+    def set_topics(self, topics: dict[str, int]) -> None:
+        self.image = image_of(topics, self.image)
+        target_assignment.topics_changed(self.groups, set(topics))
+
+    def run(self, ms: int) -> None:
+        self.groups.clock.ms += ms
+        self.groups.tick()
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+ALL = {(id_, index) for id_ in "01" for index in range(2)}
+
+
+def test_the_first_member_gets_all_tasks(machine):
+    answer = machine.join("a")
+    assert (answer.error_code, answer.member_epoch, codes(answer)) == (0, 2, [])
+    assert told(answer) == (ALL, set())
+    assert machine.group.state == "Stable"
+
+
+def test_tasks_move_when_they_were_given_up(machine):
+    machine.join("a")
+    answer = machine.join("b")
+    assert (told(answer), answer.member_epoch) == ((set(), set()), 3)
+    assert machine.group.state == "Reconciling"
+    answer = machine.beat("a", 2)
+    kept, _ = told(answer)
+    assert len(kept) == 2 and answer.member_epoch == 2
+    assert told(machine.beat("b", 3)) is None
+    owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
+    assert machine.full("a", 2, owned).member_epoch == 3
+    assert told(machine.beat("b", 3)) == (ALL - kept, set())
+    assert machine.group.state == "Stable"
+
+
+def test_a_heartbeat_that_changes_nothing_writes_nothing(machine, monkeypatch):
+    epoch = machine.join("a").member_epoch
+    machine.groups.records.clear()
+    for name in ("_assign", "_next_epoch"):
+        monkeypatch.setattr(streams_heartbeat, name, None)
+    monkeypatch.setattr(streams_topology, "configure", None)
+    assert told(machine.beat("a", epoch)) is None
+    assert machine.groups.records == []
+
+
+def test_missing_topics_are_told_and_the_internal_ones_asked_for():
+    machine = Machine({})
+    answer = machine.join("a")
+    assert (codes(answer), machine.missing, told(answer)) == ([NO_SOURCE], (), (set(), set()))
+    assert machine.group.state == "NotReady"
+    machine.set_topics({SOURCE: 3})
+    assert codes(machine.beat("a", answer.member_epoch)) == [NO_INTERNAL]
+    assert {(row.name, row.partitions, row.factor) for row in machine.missing} == {
+        (REPARTITION, 3, -1), (CHANGELOG, 3, -1)}
+    machine.set_topics({SOURCE: 3, REPARTITION: 3, CHANGELOG: 3})
+    answer = machine.beat("a", machine.group.members["a"].epoch)
+    assert codes(answer) == [] and machine.missing == ()
+    assert len(told(answer)[0]) == 6 and machine.group.state == "Stable"
+
+
+def test_internal_topics_with_other_partitions_stop_the_group():
+    machine = Machine({SOURCE: 3, REPARTITION: 2, CHANGELOG: 3})
+    assert codes(machine.join("a")) == [WRONG]
+    assert machine.missing == ()
+
+
+def test_tasks_are_taken_back_when_a_topic_goes(machine):
+    epoch = machine.join("a").member_epoch
+    machine.set_topics({REPARTITION: 2, CHANGELOG: 2})
+    target_assignment.topics_changed(machine.groups, {SOURCE})
+    answer = machine.beat("a", epoch)
+    assert (codes(answer), told(answer)) == ([NO_SOURCE], (set(), set()))
+
+
+def test_nobody_gets_a_task_before_the_first_rebalances_delay():
+    machine = Machine(initial_rebalance_delay_ms=DELAY_MS)
+    for name in "ab":
+        answer = machine.join(name)
+        assert (codes(answer), told(answer), answer.member_epoch) == (
+            [DELAYED], (set(), set()), 1)
+    machine.run(DELAY_MS)
+    found = [told(machine.beat(name, 1))[0] for name in "ab"]
+    assert [len(tasks) for tasks in found] == [2, 2] and found[0] | found[1] == ALL
+
+
+def test_assignments_keep_their_interval(machine):
+    machine = Machine(assignment_interval_ms=500)
+    machine.join("a")
+    assert codes(machine.join("b")) == [DELAYED]
+    machine.run(SESSION_MS - 1)
+    machine.beat("a", 2)
+    machine.beat("b", 2)
+    machine.run(201)
+    assert codes(machine.beat("b", 2)) == []
+    assert machine.group.assignment_epoch == machine.group.epoch
+
+
+def test_copies_of_state_go_to_other_processes():
+    machine = Machine(num_standby_replicas=1)
+    machine.join("a")
+    machine.join("b")
+    first = machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
+    active, standby = told(first)
+    owned = {id_: {index for one, index in active if one == id_} for id_ in "01"}
+    machine.full("a", 2, owned)
+    active, standby = told(machine.beat("b", 3))
+    assert standby == {("1", 0), ("1", 1)} - active
+    assert machine.group.state in ("Stable", "Reconciling")
+
+
+def test_another_number_of_copies_begins_a_rebalance(machine):
+    epoch = machine.join("a").member_epoch
+    machine.groups.limits.consumer.settings["group.streams.num.standby.replicas"] = 2
+    assert machine.beat("a", epoch).member_epoch == epoch + 1
+    assert machine.group.configs == {"num.standby.replicas": "2"}
+
+
+def test_a_silent_member_is_gone_and_its_tasks_go_to_the_others(machine):
+    machine.join("a")
+    machine.run(SESSION_MS // 2)
+    machine.join("b")
+    machine.run(SESSION_MS // 2)
+    assert list(machine.group.members) == ["b"]
+    assert told(machine.beat("b", 3)) == (ALL, set())
+
+
+def test_who_does_not_give_up_tasks_in_time_is_gone(machine):
+    machine.join("a", rebalance_timeout_ms=100)
+    machine.join("b")
+    machine.beat("a", 2)
+    machine.run(100)
+    assert list(machine.group.members) == ["b"]
+
+
+def test_a_lost_answer_is_given_again(machine):
+    machine.join("a")
+    machine.join("b")
+    kept, _ = told(machine.beat("a", 2))
+    owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
+    machine.full("a", 2, owned)
+    given = told(machine.beat("b", 3))
+    assert told(machine.beat("b", 3)) is None
+    assert told(machine.full("b", 3)) == given
+
+
+def test_an_older_epoch_is_believed_of_who_owns_nothing_else(machine):
+    machine.join("a")
+    machine.join("b")
+    kept, _ = told(machine.beat("a", 2))
+    owned = {id_: {index for one, index in kept if one == id_} for id_ in "01"}
+    assert machine.full("a", 2, owned).member_epoch == 3
+    assert machine.full("a", 2, owned).member_epoch == 3
+    assert machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}}).error_code == 110
+    assert machine.beat("a", 2).error_code == 110
+    assert machine.beat("a", 4).error_code == 110
+
+
+def test_a_shutdown_is_told_to_everybody_until_all_are_gone(machine):
+    epoch = machine.join("a").member_epoch
+    machine.beat("a", epoch, shutdown_application=True)
+    assert codes(machine.join("b")) == [SHUTDOWN]
+    machine.beat("a", -1)
+    assert codes(machine.beat("b", 3)) == [SHUTDOWN]
+    machine.beat("b", -1)
+    assert codes(machine.join("a")) == []
+
+
+def test_an_older_topology_is_told_a_newer_one_refused(machine):
+    later = word_count()
+    later.epoch = 3
+    machine.join("a", later)
+    assert codes(machine.join("b")) == [STALE]
+    newest = word_count()
+    newest.epoch = 4
+    for named in (newest, topology(subtopology("0", [SOURCE]), epoch=3)):
+        assert machine.join("c", named).error_code == 42
+    assert list(machine.group.members) == ["a", "b"]
+
+
+@pytest.mark.parametrize("named", [
+    topology(subtopology("0")), topology(subtopology("0", [SOURCE], changelogs=[("c", 2)])),
+    topology(subtopology("0", [SOURCE]), subtopology("1", repartitions=["nobody's"])),
+    topology(subtopology("0", [SOURCE], copartitions=[([1], [])])),
+    topology(subtopology("0", [SOURCE], copartitions=[([-1], [])])),
+    topology(*(subtopology(str(number), [SOURCE]) for number in range(1001))),
+    topology(subtopology("0", repartitions=[("big", 100_001)], sinks=["big"])),
+])
+def test_a_topology_that_no_cluster_can_run_is_refused_and_changes_nothing(machine, named):
+    assert machine.join("a", named).error_code == 130
+    assert machine.groups.records == [] and "g" not in machine.groups.groups
+
+
+def test_what_is_too_long_is_refused(machine):
+    assert machine.join("a", rack_id="r" * (1 << 20)).error_code == 10
+    assert machine.join("a", topology(subtopology("0" * (1 << 20), [SOURCE]))).error_code == 10
+    machine.join("a")
+    assert machine.full("a", 2, {"0": set(range(200_000))}).error_code == 10
+
+
+def test_a_group_has_as_many_members_as_it_may(machine):
+    machine.groups.limits = machine.groups.limits._replace(streams_members_max=1)
+    machine.join("a")
+    assert machine.join("b").error_code == 81
+    assert machine.join("a").error_code == 0
+
+
+def test_an_id_names_one_group(machine):
+    machine.join("a")
+    answer = consumer_heartbeat.heartbeat(
+        machine.groups, messages.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="c", rebalance_timeout_ms=1, topic_partitions=[],
+            subscribed_topic_names=[SOURCE]), 1, consumer_heartbeat.Client("c", "/h"))
+    assert answer.error_code == 69
+    other = Machine()
+    other.groups.find_or_make("g").offsets[SOURCE, 0] = offsets.Offset(5, -1, "", 0, -1, bytes(16))
+    assert other.join("a").error_code == 0
+    assert other.group.kind == STREAMS and other.group.offsets[SOURCE, 0].offset == 5
+
+
+def test_endpoints_are_told_to_who_does_not_know_them(machine):
+    endpoint = messages.StreamsGroupHeartbeatRequest.Endpoint(host="h", port=80)
+    machine.join("a")
+    answer = machine.join("b", user_endpoint=endpoint)
+    assert answer.endpoint_information_epoch == 1
+    answer = machine.beat("a", 2, endpoint_information_epoch=0)
+    row, = answer.partitions_by_user_endpoint
+    assert (row.user_endpoint.host, row.active_partitions) == ("h", [])
+    version = answer.endpoint_information_epoch
+    answer = machine.beat("a", 2, endpoint_information_epoch=version)
+    assert answer.partitions_by_user_endpoint is None
+
+
+def test_offsets_are_committed_by_who_has_the_task(machine):
+    machine.join("a")
+    machine.join("b")
+
+    def commit(member_id: str, epoch: int, topic: str = SOURCE, version: int = 9):
+        return offsets.commit(machine.groups, messages.OffsetCommitRequest(
+            group_id="g", member_id=member_id, generation_id_or_member_epoch=epoch),
+            [(topic, bytes(16), 0, 5, -1, "")], version)
+
+    assert (commit("a", 2), commit("b", 3), commit("c", 2)) == (0, 0, 25)
+    # It was given its tasks in epoch 2, and is still there.
+    machine.full("a", 2, {"0": {0}, "1": {0}})
+    assert machine.group.members["a"].epoch == 3
+    assert (commit("a", 2), commit("a", 1), commit("a", 2, CHANGELOG), commit("a", 4)) == (
+        0, 113, 113, 113)
+    assert commit("a", 3, version=8) == 35
+    assert offsets.delete(machine.groups, "g", [(SOURCE, [0]), ("other", [0])]) == (
+        0, {SOURCE: 86, "other": 0})
+
+
+def test_a_group_is_listed_described_and_deleted_when_nobody_is_in_it(machine):
+    machine.join("a", client_tags=[messages.StreamsGroupHeartbeatRequest.KeyValue(
+        key="zone", value="z")])
+    row, = group_describe.listed(machine.groups, {"stable"}, {"streams"})
+    assert (row.group_type, row.protocol_type, row.group_state) == ("streams", "streams", "Stable")
+    assert list(group_describe.listed(machine.groups, {"notready"}, set())) == []
+    described, = streams_heartbeat.described(machine.groups, "g", 10)
+    member, = described.members
+    assert (member.member_id, member.process_id, member.member_epoch) == ("a", "of a", 2)
+    assert [(tag.key, tag.value) for tag in member.client_tags] == [("zone", "z")]
+    assert [(row.name, row.partitions) for sub in described.topology.subtopologies
+            for row in sub.state_changelog_topics] == [(CHANGELOG, 2)]
+    assert list(group_describe.delete(machine.groups, "g")) == []
+    machine.beat("a", -1)
+    list(group_describe.delete(machine.groups, "g"))
+    assert "g" not in machine.groups.groups
+    again = Groups(limits(), Clock(), str)
+    for key, value in machine.groups.records:
+        again.replay(key, value)
+    again.loaded()
+    assert again.groups == {} and again.find("g") is None
+
+
+def test_a_topology_without_members_expires_with_its_offsets(machine):
+    machine.join("a")
+    machine.beat("a", -1)
+    machine.groups.records.clear()
+    assert offsets.expire(machine.groups, machine.group) == 0
+    assert "g" not in machine.groups.groups
+    assert [value for _, value in machine.groups.records] == [None] * 3
+
+
+def state(group):
+    return [*group_state(group), *(record for member_id in group.members
+                                   for record in member_state(group, member_id))]
+
+
+def test_a_replay_makes_an_equal_group_and_a_second_one_changes_nothing():
+    machine = Machine(num_standby_replicas=1)
+    machine.join("a", rack_id="r", user_endpoint=messages.StreamsGroupHeartbeatRequest.Endpoint(
+        host="h", port=80))
+    machine.join("b")
+    machine.full("a", 2, {"0": {0, 1}, "1": {0, 1}})
+    again = Machine(groups=Groups(limits(), Clock(), str, image=lambda: machine.image))
+    for _ in range(2):
+        for key, value in machine.groups.records:
+            again.groups.replay(key, value)
+        again.groups.loaded()
+        again.group.check()
+        assert state(again.group) == state(machine.group)
+    again.run(SESSION_MS)
+    assert again.group.members == {} and again.group.state == "Empty"
+
+
+def test_the_snapshot_keeps_groups_and_members(machine, tmp_path):
+    machine.join("a")
+    machine.join("b")
+    store = Store(str(tmp_path))
+    try:
+        snapshot = ShardSnapshot(store, bytes(16), 0)
+        for part in snapshot.rows(machine.groups, machine.groups.changed):
+            snapshot.write(part, None)
+        assert state(snapshot.find("g")) == state(machine.group)
+        machine.groups.changed.clear()
+        machine.beat("a", -1)
+        for part in snapshot.rows(machine.groups, machine.groups.changed):
+            snapshot.write(part, None)
+        assert state(snapshot.find("g")) == state(machine.group)
+        assert [(row.id, row.kind) for row in snapshot.names()] == [("g", STREAMS)]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("number", range(WALKS))
+def test_every_task_runs_once_whatever_happens(random_source, number):
+    world = World(random.Random(random_source.randrange(1 << 30)))
+    for _ in range(600):
+        if not world.step():
+            break
+    world.calm_down()
+    world.check_end()

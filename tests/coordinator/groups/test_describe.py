@@ -1,0 +1,68 @@
+"""What is told of consumer groups: who their members are, and what each has."""
+
+import pytest
+
+from pylog.coordinator.groups import describe as group_describe
+from pylog.coordinator.groups.consumer.group import ConsumerGroup
+from tests.coordinator.groups.consumer.test_classic_members import Mixed
+from tests.coordinator.groups.consumer.test_heartbeat import Machine, T
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1     # Kafka's ConsumerGroupDescribe, version 1.
+MANY = 100
+
+
+def described(machine, members_max=MANY, group_id="g"):
+    return list(group_describe.described_consumers(machine.groups, group_id, members_max))
+
+
+def test_members_of_both_protocols_are_told_apart():
+    mixed = Mixed()
+    old = mixed.mixed_group()
+    group, = described(mixed)
+    assert {member.member_id: member.member_type for member in group.members} == {
+        "new": CONSUMER_MEMBER, old: CLASSIC_MEMBER}
+
+
+def test_a_member_answers_for_what_it_has_yet_to_revoke():
+    machine = Machine()
+    machine.join("a")
+    machine.join("b")
+    machine.beat("a", 2)
+    group, = described(machine)
+    assert (group.group_state, group.group_epoch, group.assignor_name) == (
+        machine.group.state, machine.group.epoch, "uniform")
+    found = {member.member_id: member for member in group.members}
+    held, = found["a"].assignment.topic_partitions
+    assert (held.topic_id, held.topic_name, held.partitions) == (T.id, "t", [0, 1, 2, 3])
+    wanted, = found["a"].target_assignment.topic_partitions
+    assert len(wanted.partitions) == 2 and found["b"].assignment.topic_partitions == []
+
+
+@pytest.mark.parametrize(("members_max", "expected"), [
+    (1, [1, 1, 1]), (2, [2, 1]), (3, [3]), (4, [3])])
+def test_a_group_comes_in_parts_of_so_many_members(members_max, expected):
+    machine = Machine()
+    for member_id in "abc":
+        machine.join(member_id)
+    parts = described(machine, members_max)
+    assert [len(part.members) for part in parts] == expected
+    assert [member.member_id for part in parts for member in part.members] == list("abc")
+    assert {part.group_id for part in parts} == {"g"}
+
+
+def test_a_group_without_members_is_told_of_once():
+    machine = Machine()
+    machine.join("a")
+    machine.beat("a", -1)
+    assert isinstance(machine.group, ConsumerGroup)
+    group, = described(machine)
+    assert (group.group_state, group.members) == ("Empty", [])
+
+
+def test_of_a_group_of_another_kind_it_says_that_there_is_no_such_consumer_group():
+    mixed = Mixed()
+    mixed.classic_group()
+    for group_id in ("g", "none"):
+        answer, = described(mixed, group_id=group_id)
+        assert (answer.group_id, answer.error_code, answer.error_message) == (
+            group_id, 69, "there is no such consumer group")

@@ -1,0 +1,131 @@
+"""What figures take of groups: how many with their offsets, and what their members have."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.groups import metrics as group_metrics
+from pylog.coordinator.groups.consumer.group import ConsumerMember
+from pylog.coordinator.groups.metrics import Room
+
+KNOWN, GONE = b"t" * 16, b"g" * 16
+
+
+def test_groups_and_their_offsets_are_taken_to_the_last_that_has_room():
+    room = Room(groups=2, offsets=5)
+    assert room.take(3) and not room.is_full()
+    assert room.take(2) and room.is_full()
+    assert not room.take(0) and room.left_out == 1
+
+
+def test_once_a_group_finds_no_room_for_its_offsets_no_later_one_is_taken():
+    room = Room(groups=10, offsets=5)
+    assert room.take(5) and not room.take(1)
+    assert room.is_full() and not room.take(0)
+    assert room.left_out == 2
+
+
+def test_a_member_has_what_it_is_given_and_what_it_gives_back_of_topics_that_are_there():
+    member = ConsumerMember("m")
+    member.assigned = {KNOWN: {0: 3, 2: 3}, GONE: {0: 3}}
+    member.revoking = {KNOWN: {1: 2}}
+    machine = SimpleNamespace(
+        groups={"g": SimpleNamespace(kind="consumer", members={"m": member})},
+        image=lambda: SimpleNamespace(topics_by_id={KNOWN: SimpleNamespace(name="t")}))
+    coordinator = SimpleNamespace(look=lambda group_id, look: (look(machine), 0))
+    [row] = asyncio.run(group_metrics.members(coordinator, "g"))
+    assert (row["member_id"], row["partitions"]) == ("m", [("t", 0), ("t", 2), ("t", 1)])
+    assert asyncio.run(group_metrics.members(coordinator, "h")) == []
+
+
+# What is in memory, and what is in the snapshot only.
+
+def group(id_, offsets=1, members=2):
+    return SimpleNamespace(
+        id=id_, state="Stable", generation=4, members=dict.fromkeys(range(members)),
+        offsets={("t", number): number for number in range(offsets)})
+
+
+def shard(*groups, gone=(), kept=()):
+    """kept: groups in its snapshot."""
+    known = {one.id: one for one in kept}
+    return SimpleNamespace(
+        machine=SimpleNamespace(groups={one.id: one for one in groups}, gone=set(gone)),
+        snapshot=SimpleNamespace(names=lambda: [(id_, "", "classic") for id_ in known],
+                                 find=lambda id_: known[id_]))
+
+
+def rows(room, *shards, meanwhile=None):
+    """What rows() gives, and how often the loop went on in between."""
+    turns = []
+
+    async def work():
+        going = asyncio.ensure_future(group_metrics.rows(
+            SimpleNamespace(shards=lambda: (list(shards), False)), room))
+        while not going.done():
+            await asyncio.sleep(0)
+            turns.append(1)
+            if meanwhile is not None:
+                meanwhile()
+        return going.result()
+    return asyncio.run(work()), len(turns)
+
+
+def test_groups_of_all_shards_are_taken_as_they_are_and_none_is_forgotten():
+    one, two = shard(group("a", 2), gone=["x"]), shard(group("b", 0, 0), gone=["y"])
+    (found, ids, shards, gone), _ = rows(Room(9, 9), one, two)
+    assert [(row.id, row.state, row.generation, row.members, len(row.offsets)) for row in found] \
+        == [("a", "Stable", 4, 2, 2), ("b", "Stable", 4, 0, 0)]
+    assert (ids, shards, gone) == ({"a", "b"}, [one, two], {"x", "y"})
+    assert found[0].offsets is not one.machine.groups["a"].offsets
+
+
+def test_groups_without_room_are_known_all_the_same():
+    room = Room(1, 9)
+    (found, ids, _, _), _ = rows(room, shard(group("a"), group("b"), group("c")))
+    assert [row.id for row in found] == ["a"] and ids == {"a", "b", "c"} and room.left_out == 2
+
+
+@pytest.mark.parametrize(("groups", "offsets", "more"), [
+    (group_metrics.STEP - 1, 0, 0), (group_metrics.STEP, 0, 1), (2 * group_metrics.STEP, 0, 2),
+    (1, group_metrics.STEP_OFFSETS, 1), (1, group_metrics.STEP_OFFSETS // 2, 0),
+    (2, group_metrics.STEP_OFFSETS // 2, 1)])
+def test_the_loop_goes_on_between_a_few_groups_or_offsets(groups, offsets, more):
+    _, turns = rows(Room(10**9, 10**9), shard(*[
+        group(str(number), offsets) for number in range(groups)]))
+    _, least = rows(Room(1, 1), shard())
+    assert turns - least == more
+
+
+def test_a_group_that_goes_meanwhile_is_not_taken():
+    one = shard(*[group(f"{number:04}", 0) for number in range(group_metrics.STEP + 1)])
+    last = f"{group_metrics.STEP:04}"
+    (found, ids, _, _), _ = rows(Room(10**9, 10**9), one,
+                                 meanwhile=lambda: one.machine.groups.pop(last, None))
+    assert len(found) == group_metrics.STEP and last not in ids
+
+
+def test_groups_that_are_kept_only_are_read_once_and_those_elsewhere_never():
+    known = {"a": group_metrics.row(group("a", 3))}
+    room = Room(9, 9)
+    kept = shard(kept=[group("a"), group("b"), group("c")])
+    found = group_metrics.kept_rows([kept], known, {"c"}, room)
+    assert found["a"] is known["a"] and set(found) == {"a", "b"} and room.left_out == 0
+
+
+def test_kept_groups_without_room_are_counted_and_not_read():
+    room = Room(1, 9)
+    kept = shard(kept=[group("a"), group("b"), group("c")])
+    read = []
+    find = kept.snapshot.find
+    kept.snapshot.find = lambda id_: read.append(id_) or find(id_)
+    assert set(group_metrics.kept_rows([kept], {}, set(), room)) == {"a"}
+    assert (room.left_out, read) == (2, ["a"])
+
+
+def test_a_kept_group_that_is_gone_when_it_is_read_is_not_counted():
+    room = Room(9, 9)
+    kept = shard(kept=[group("a")])
+    kept.snapshot.find = lambda id_: None
+    assert group_metrics.kept_rows([kept], {}, set(), room) == {} and room.left_out == 0

@@ -1,0 +1,417 @@
+"""Committed offsets: who may commit, what is kept of it, what is read, and what goes when."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.groups import offsets, transactional_offsets
+from pylog.coordinator.groups.offsets import UNSTABLE
+from pylog.coordinator.groups.state.classic_group import CONSUMER, NO_TIME
+from pylog.coordinator.runtime.transactional_batches import Marker, TransactionalRecords
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from tests.coordinator.groups.consumer.test_classic_members import subscription
+from tests.coordinator.groups.consumer.test_heartbeat import Machine as Consumers
+from tests.coordinator.groups.consumer.test_heartbeat import T
+from tests.coordinator.groups.test_shard import LIMITS, Machine
+
+LOADING, GENERATION, UNKNOWN = 14, 22, 25
+REBALANCING, TOO_LARGE, NO_GROUP, FENCED = 27, 12, 69, 82
+LONGEST = LIMITS.metadata_characters_max
+RETENTION_MS = LIMITS.retention_ms
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def asked(member="", generation=-1, instance=None, retention_ms=-1, group="g", producer=7):
+    return SimpleNamespace(
+        group_id=group, generation_id_or_member_epoch=generation, generation_id=generation,
+        member_id=member, group_instance_id=instance, retention_time_ms=retention_ms,
+        producer_id=producer, producer_epoch=0)
+
+
+def row(offset, topic="t", partition=0, metadata=None):
+    return topic, bytes(16), partition, offset, -1, metadata
+
+
+def commit(machine, *rows, version=0, **request):
+    return offsets.commit(machine.groups, asked(**request), rows or [row(1)], version)
+
+
+def commit_open(machine, *rows, **request):
+    return offsets.commit_in_transaction(machine.groups, asked(**request), rows or [row(1)])
+
+
+def committed(machine, group="g") -> dict:
+    return {place: entry.offset
+            for place, entry in machine.groups.groups[group].offsets.items()}
+
+
+# ---- commits ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("length, found", [
+    (LONGEST, ErrorCode.NONE), (LONGEST + 1, [TOO_LARGE, 0])])
+def test_only_an_entry_whose_metadata_is_too_long_is_refused(machine, length, found):
+    long, short = row(1, metadata="m" * length), row(2, partition=1, metadata="m")
+    assert commit(machine, long, short) == found
+    assert (("t", 0) in committed(machine)) == (found == ErrorCode.NONE)
+    assert machine.groups.groups["g"].offsets["t", 1].metadata == "m"
+    assert machine.groups.events["offset_committed"] == len(machine.groups.records) \
+        == len(committed(machine))
+
+
+def test_a_group_that_was_made_for_a_commit_that_is_refused_is_not_left_behind(machine):
+    assert commit(machine, row(1, metadata="m" * 99)) == [TOO_LARGE]
+    assert commit_open(machine, row(1, metadata="m" * 99)) == [TOO_LARGE]
+    assert not machine.groups.groups and not machine.groups.records
+
+
+def test_a_group_with_something_in_it_stays_when_a_commit_is_refused(machine):
+    commit(machine, row(5))
+    assert commit(machine, row(6, metadata="m" * 99)) == [TOO_LARGE]
+    assert commit_open(machine, row(6, metadata="m" * 99)) == [TOO_LARGE]
+    assert committed(machine) == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("retention_ms, expires", [(-1, False), (0, True), (9, True)])
+def test_a_commit_may_say_when_it_expires(machine, retention_ms, expires):
+    commit(machine, row(1), retention_ms=retention_ms)
+    entry = machine.groups.groups["g"].offsets["t", 0]
+    assert entry.commit_ms == machine.clock.wall_ms()
+    assert entry.expire_ms == (entry.commit_ms + retention_ms if expires else NO_TIME)
+
+
+def test_what_changed_is_told_once_for_a_topic(machine):
+    commit(machine, row(1), row(2, partition=1), row(3, "u"), row(4))
+    assert machine.groups.changed >= {("g", "t"), ("g", "u")}
+    assert committed(machine) == {("t", 0): 4, ("t", 1): 2, ("u", 0): 3}
+    assert len({key for key, _ in machine.groups.records}) == 3
+
+
+@pytest.mark.parametrize("generation, version, error", [
+    (-1, 0, 0), (0, 8, GENERATION), (0, 9, NO_GROUP), (1, 8, GENERATION), (1, 9, NO_GROUP)])
+def test_a_generation_of_a_group_that_is_not_there_is_wrong(machine, generation, version, error):
+    assert commit(machine, generation=generation, version=version) == error
+    assert ("g" in machine.groups.groups) == (error == 0)
+
+
+def test_a_group_that_is_being_deleted_takes_no_commit(machine):
+    machine.groups.deleting.add("g")
+    assert commit(machine) == LOADING and commit_open(machine) == [LOADING]
+    assert not machine.groups.groups
+
+
+def test_a_share_group_takes_no_commit(machine):
+    machine.groups.shares["g"] = None
+    assert commit(machine, version=9) == NO_GROUP
+    assert not machine.groups.groups
+
+
+def test_who_is_not_in_a_group_with_members_may_not_commit(machine):
+    member, = machine.stable("a")
+    assert commit(machine) == UNKNOWN
+    assert commit(machine, member=member) == GENERATION
+    assert commit(machine, member="other", generation=1) == UNKNOWN
+    assert commit(machine, generation=1) == UNKNOWN
+    assert commit(machine, member=member, generation=2) == GENERATION
+    assert commit(machine, member=member, generation=0) == GENERATION
+    assert commit(machine, member=member, generation=1) == 0
+
+
+def test_older_clients_need_not_say_in_a_transaction_who_they_are(machine):
+    member, = machine.stable("a")
+    assert commit_open(machine) == [0]
+    assert commit_open(machine, member=member) == [GENERATION]
+    assert commit_open(machine, generation=1) == [UNKNOWN]
+
+
+def test_an_instance_under_an_older_member_id_is_fenced(machine):
+    machine.join("a", instance="i")
+    machine.run(100)
+    generation = machine.answers["a"].generation_id
+    member = machine.answers["a"].member_id
+    assert commit(machine, member="other", instance="i", generation=generation) == FENCED
+    assert commit(machine, member=member, instance="i", generation=generation) == REBALANCING
+    assert commit_open(machine, member=member, instance="i", generation=generation) == [0]
+
+
+def test_whoever_commits_while_others_join_stays_a_member(machine):
+    first, = machine.stable("a")
+    machine.join("b")
+    assert machine.group.state == "PreparingRebalance"
+    machine.run(400)
+    assert commit(machine, member=first, generation=1) == 0
+    assert committed(machine) == {("t", 0): 1}
+
+
+@pytest.mark.parametrize("commits, left", [(True, 1), (False, 0)])
+def test_a_commit_is_a_sign_of_life(machine, commits, left):
+    member, = machine.stable("a")
+    machine.run(999)
+    if commits:
+        assert commit(machine, member=member, generation=1) == 0
+    machine.run(1)
+    assert len(machine.group.members) == left
+
+
+# ---- in a transaction ---------------------------------------------------------------------------
+
+def test_offsets_of_a_transaction_are_one_batch_that_its_marker_commits(machine):
+    assert commit_open(machine, row(5), row(6, "u", metadata="m" * 99), row(7, "u")) \
+        == [0, TOO_LARGE, 0]
+    made, = machine.groups.records
+    assert isinstance(made, TransactionalRecords) and (made.producer_id, made.epoch) == (7, 0)
+    assert len(made.records) == 2 and machine.groups.events["offset_committed"] == 2
+    assert committed(machine) == {}
+    assert transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0)) == 0
+    assert committed(machine) == {("t", 0): 5, ("u", 0): 7}
+    assert machine.groups.open_offsets == {} and machine.group.unstable == {}
+
+
+def test_an_aborted_transaction_leaves_what_was_and_no_group_that_it_made(machine):
+    commit_open(machine, row(5))
+    transactional_offsets.end(machine.groups, Marker(7, 0, 0, False, 0))
+    assert not machine.groups.groups
+    commit(machine, row(1))
+    commit_open(machine, row(5))
+    transactional_offsets.end(machine.groups, Marker(8, 0, 0, True, 0))
+    assert committed(machine) == {("t", 0): 1} and ("t", 0) in machine.group.unstable
+    transactional_offsets.end(machine.groups, Marker(7, 0, 0, False, 0))
+    assert committed(machine) == {("t", 0): 1} and not machine.group.unstable
+
+
+def test_of_two_transactions_the_one_that_wrote_last_counts_in_whatever_order_they_end(machine):
+    for first, second in ((7, 8), (8, 7)):
+        commit_open(machine, row(5), producer=7)
+        commit_open(machine, row(6), producer=8)
+        for producer in (first, second):
+            transactional_offsets.end(machine.groups, Marker(producer, 0, 0, True, 0))
+        assert committed(machine) == {("t", 0): 6}
+
+
+def test_a_plain_commit_outdoes_what_was_open_before_and_not_what_comes_after(machine):
+    commit_open(machine, row(5), row(5, partition=1))
+    commit(machine, row(6))
+    transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0))
+    assert committed(machine) == {("t", 0): 6, ("t", 1): 5}
+    commit(machine, row(7))
+    commit_open(machine, row(8))
+    transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0))
+    assert committed(machine)["t", 0] == 8
+
+
+# ---- groups of a newer protocol -----------------------------------------------------------------
+
+@pytest.mark.parametrize("member, generation, version, in_transaction, found", [
+    ("a", 2, 9, False, 0), ("a", 2, 8, False, ErrorCode.UNSUPPORTED_VERSION), ("a", 2, 0, True, 0),
+    ("a", 3, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("a", 3, 0, True, GENERATION),
+    ("a", 1, 9, False, ErrorCode.STALE_MEMBER_EPOCH), ("", -1, 9, False, UNKNOWN),
+    ("b", 2, 9, False, UNKNOWN), ("", -1, 0, True, 0), ("b", -1, 0, True, UNKNOWN),
+    ("", 2, 0, True, UNKNOWN)])
+def test_a_member_of_a_consumer_group_commits_in_its_epoch(
+        member, generation, version, in_transaction, found):
+    machine = Consumers()
+    machine.join("a")
+    request = {"member": member, "generation": generation}
+    if in_transaction:
+        assert commit_open(machine, **request) == [found]
+    else:
+        assert commit(machine, version=version, **request) == found
+    assert bool(machine.group.offsets) == (found == 0 and not in_transaction)
+    assert bool(machine.group.unstable) == (found == 0 and in_transaction)
+
+
+def test_who_is_behind_commits_what_it_has_had_since_the_epoch_that_it_names():
+    machine = Consumers()
+    machine.join("a")
+    machine.join("b")
+    mine = [messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+        topic_id=T.id, partitions=sorted(machine.group.targets["a"][T.id]))]
+    machine.beat("a", 2, topic_partitions=mine)
+    held = machine.group.members["a"].assigned[T.id]
+    assert machine.group.members["a"].epoch == 3 and set(held.values()) == {2}
+    first = min(held)
+    other = min(set(range(4)) - set(held))
+    for generation, partition, found in (
+            (2, first, 0), (1, first, ErrorCode.STALE_MEMBER_EPOCH),
+            (2, other, ErrorCode.STALE_MEMBER_EPOCH), (3, other, 0)):
+        entry = "t", T.id, partition, 1, -1, None
+        assert commit(machine, entry, version=9, member="a", generation=generation) == found
+
+
+@pytest.mark.parametrize("member, epoch, found", [
+    (None, -1, 0), (None, 0, UNKNOWN), ("a", 2, 0), ("a", 1, ErrorCode.STALE_MEMBER_EPOCH),
+    ("a", 3, ErrorCode.STALE_MEMBER_EPOCH), ("b", 2, UNKNOWN), ("b", -1, UNKNOWN)])
+def test_a_member_sees_what_its_group_committed_in_its_epoch(member, epoch, found):
+    machine = Consumers()
+    machine.join("a")
+    assert offsets.fetch_fault(machine.groups, "g", member, epoch) == found
+    assert offsets.fetch_fault(machine.groups, "other", member, epoch) == 0
+
+
+# ---- fetches ------------------------------------------------------------------------------------
+
+def test_who_wants_stable_offsets_is_told_of_those_that_may_change(machine):
+    commit(machine, row(1), row(2, partition=1))
+    wanted = [("t", [0, 1, 2]), ("u", [0])]
+
+    def seen(stable, topics=wanted):
+        return {(topic, index): getattr(entry, "offset", entry)
+                for topic, found in offsets.fetch(machine.groups, "g", topics, stable)
+                for index, entry in found}
+
+    plain = {("t", 0): 1, ("t", 1): 2, ("t", 2): None, ("u", 0): None}
+    assert seen(True) == seen(False) == plain
+    commit_open(machine, row(5), row(5, partition=2))
+    assert seen(False) == plain
+    assert seen(True) == {**plain, ("t", 0): UNSTABLE, ("t", 2): UNSTABLE}
+    assert seen(True, None) == {("t", 0): UNSTABLE, ("t", 1): 2}
+    assert seen(False, None) == {("t", 0): 1, ("t", 1): 2}
+
+
+def test_a_group_that_is_not_there_has_no_offsets(machine):
+    assert offsets.fetch(machine.groups, "g", [("t", [0])], True) == [("t", [(0, None)])]
+    assert offsets.fetch(machine.groups, "g", None, True) == []
+    assert len(offsets.everything(machine.groups, "g")) == 0 and not machine.groups.groups
+
+
+@pytest.mark.parametrize("count, sizes", [
+    (1, [1] * 7 + [0]), (2, [2, 2, 2, 1]), (3, [3, 3, 1]), (6, [6, 1]), (7, [7, 0]), (8, [7])])
+def test_everything_comes_in_parts_of_so_many_partitions(machine, count, sizes):
+    for topic, partitions in (("t", 4), ("u", 3)):
+        for partition in range(partitions):
+            commit(machine, row(partition, topic, partition))
+    parts = list(offsets.everything(machine.groups, "g").parts(count))
+    assert [sum(len(found) for _, found in part) for part in parts] == sizes
+    assert [(topic, index) for part in parts for topic, found in part for index, _ in found] \
+        == list(committed(machine))
+
+
+def test_a_long_listing_lets_others_run_in_between(machine):
+    everything = offsets.Everything({("t", number): number for number in range(10_001)})
+    parts = list(everything.parts(10_001))
+    assert [bool(part) for part in parts] == [False, False, True, False]
+    assert everything.rows() == [("t", [(number, number) for number in range(10_001)])]
+
+
+# ---- what goes ----------------------------------------------------------------------------------
+
+def test_to_forget_what_is_not_there_writes_nothing(machine):
+    commit(machine, row(1))
+    machine.settle()
+    group = machine.group
+    assert offsets.forget(machine.groups, group, "t", 1) is False
+    assert machine.groups.records == []
+    assert offsets.forget(machine.groups, group, "t", 0) is True
+    (_, value), = machine.groups.records
+    assert value is None and not group.offsets
+    assert not group.offset_keys, "nothing of the topic stays in memory"
+
+
+def test_what_is_open_only_is_forgotten_with_a_record_too(machine):
+    commit_open(machine, row(1))
+    machine.settle()
+    assert offsets.forget(machine.groups, machine.group, "t", 0) is True
+    assert len(machine.groups.records) == 1
+    assert not machine.groups.open_offsets and not machine.group.unstable
+
+
+@pytest.mark.parametrize("count, pauses", [(999, 0), (1000, 1), (2001, 2)])
+def test_all_that_a_group_has_is_forgotten_in_steps(machine, count, pauses):
+    commit(machine, *(row(1, partition=number) for number in range(1, count)))
+    commit_open(machine, row(1), row(1, partition=1))
+    machine.groups.records = []
+    assert len(list(offsets.forget_all(machine.groups, machine.group))) == pauses
+    assert len({key for key, _ in machine.groups.records}) == len(machine.groups.records) == count
+    assert not machine.groups.open_offsets and not machine.group.unstable
+
+
+def test_a_topic_that_is_gone_takes_its_offsets_and_no_others(machine):
+    commit(machine, row(1), row(2, "u"))
+    commit_open(machine, row(3), row(3, partition=1))
+    machine.groups.records = []
+    offsets.forget_topic(machine.groups, machine.group, "t")
+    assert committed(machine) == {("u", 0): 2} and not machine.group.unstable
+    assert len(machine.groups.records) == 2
+
+
+@pytest.mark.parametrize("group, error", [("", 24), ("other", NO_GROUP), ("g", 0)])
+def test_offsets_are_deleted_in_a_group_that_is_there(machine, group, error):
+    commit(machine, row(1), row(2, "u"))
+    found = offsets.delete(machine.groups, group, [("t", [0, 5])])
+    assert found == (error, {} if error else {"t": 0})
+    assert (("t", 0) in committed(machine)) == (error != 0)
+    assert ("u", 0) in committed(machine)
+
+
+def test_offsets_of_a_group_that_is_no_consumers_are_deleted_when_nobody_is_in_it(machine):
+    machine.join("a", kind="connect")
+    commit_open(machine, row(1))
+    transactional_offsets.end(machine.groups, Marker(7, 0, 0, True, 0))
+    assert offsets.delete(machine.groups, "g", [("t", [0])]) == (ErrorCode.NON_EMPTY_GROUP, {})
+    assert committed(machine) == {("t", 0): 1}
+
+
+def test_offsets_that_members_are_subscribed_to_are_not_deleted(machine):
+    machine.join("a", protocols=(("range", subscription("t")),))
+    machine.run(100)
+    generation, member = machine.answers["a"].generation_id, machine.answers["a"].member_id
+    machine.sync("s", member, generation, {member: b""})
+    assert commit(machine, row(1), row(2, "u"), member=member, generation=generation) == 0
+    assert offsets.delete(machine.groups, "g", [("t", [0]), ("u", [0])]) == (0, {
+        "t": ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, "u": 0})
+    assert committed(machine) == {("t", 0): 1}
+
+
+def test_what_cannot_be_read_of_a_subscription_keeps_all_offsets(machine):
+    machine.join("a", protocols=(("range", b"\x7f"),))
+    machine.run(100)
+    assert offsets.subscribed_topics(machine.group) is None
+    assert offsets.is_subscribed(machine.group, "t")
+    assert machine.group.protocol_type == CONSUMER
+
+
+# ---- expiry -------------------------------------------------------------------------------------
+
+def test_an_offset_with_a_time_of_its_own_goes_at_it_and_the_group_with_the_last(machine):
+    commit(machine, row(1), retention_ms=50)
+    commit(machine, row(2, "u"), retention_ms=60)
+    machine.run(49)
+    assert offsets.expire(machine.groups, machine.group) == 0
+    machine.run(1)
+    assert offsets.expire(machine.groups, machine.group) == 1
+    assert committed(machine) == {("u", 0): 2}
+    machine.run(10)
+    assert offsets.expire(machine.groups, machine.group) == 1
+    assert not machine.groups.groups and machine.groups.events["offset_expired"] == 2
+
+
+def test_an_offset_that_a_transaction_may_change_does_not_expire(machine):
+    commit(machine, row(1), row(2, partition=1))
+    commit_open(machine, row(3))
+    machine.run(RETENTION_MS)
+    assert offsets.expire(machine.groups, machine.group) == 1
+    assert committed(machine) == {("t", 0): 1}
+
+
+def test_a_group_that_somebody_is_about_to_join_does_not_go(machine):
+    machine.join("a", version=4)
+    group = machine.group
+    assert group.pending and offsets.expire(machine.groups, group) == 0
+    assert "g" in machine.groups.groups
+    machine.run(1000)
+    assert not group.pending
+    offsets.expire(machine.groups, group)
+    assert not machine.groups.groups
+
+
+def test_while_members_join_nothing_expires(machine):
+    commit(machine, row(1), retention_ms=5)
+    machine.join("a")
+    machine.run(50)
+    assert machine.group.state == "PreparingRebalance"
+    assert offsets.expire(machine.groups, machine.group) == 0
+    assert committed(machine) == {("t", 0): 1}

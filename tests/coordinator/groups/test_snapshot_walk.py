@@ -1,0 +1,126 @@
+"""Snapshots along histories of groups from seeds: what changed in a step is all that is written,
+and what is read back is the machine as it is."""
+
+import random
+
+import pytest
+
+from pylog.coordinator.groups.consumer import records as consumer_records
+from pylog.coordinator.groups.consumer import target_assignment
+from pylog.coordinator.groups.shard import Groups
+from pylog.coordinator.groups.snapshot import ShardSnapshot
+from pylog.coordinator.groups.state import classic_records
+from pylog.coordinator.groups.state.classic_group import CLASSIC, EMPTY, STABLE, STREAMS
+from pylog.coordinator.groups.streams import records as streams_records
+from pylog.metadata.image.state_store import Store
+from tests.coordinator import consumer_world, streams_world, world
+
+STEPS = 250
+SEEDS = 2
+CHECK_EVERY = 4     # Steps: what a restart finds is compared.
+
+
+def facts(group):
+    """What the log would say of a group, however it came about."""
+    if group.kind == CLASSIC:
+        value = classic_records.group_value(group) if group.generation > 0 else None
+        return value, dict(group.offsets)
+    of = streams_records if group.kind == STREAMS else consumer_records
+    return (of.group_state(group), dict(group.offsets),
+            {id_: of.member_state(group, id_) for id_ in group.members})
+
+
+def followed(base, store):
+    """A world whose machine is saved after each step. store: where to."""
+
+    class Followed(base):
+        def __init__(self, source):
+            self.kept = ShardSnapshot(store, bytes(16), 0)
+            self.saves = self.checks = 0
+            super().__init__(source)
+
+        # Of what was not on disk a restart knows nothing.
+
+        def start(self):
+            self.kept.clear()
+            super().start()
+
+        def start_machine(self):
+            self.kept.clear()
+            super().start_machine()
+
+        def settle(self):
+            super().settle()
+            machine = self.machine
+            self.saves += 1
+            changed = machine.changed
+            machine.changed = type(changed)()
+            for rows in self.kept.rows(machine, changed):
+                self.kept.write(rows, None)
+            machine.saved(changed)
+            if self.saves % CHECK_EVERY == 0:
+                self.check_saved()
+
+        def check_saved(self):
+            live = self.machine
+            if any(group.kind == CLASSIC and group.state not in (STABLE, EMPTY)
+                   for group in live.groups.values()):
+                return      # The record of a classic group comes with its assignment.
+            self.checks += 1
+            found = Groups(live.limits, live.clock, str, self.kept.find, self.kept.names,
+                           image=live.image)
+            self.kept.restore(found)
+            assert {name.id for name in self.kept.names()} == set(live.groups)
+            assert set(found.groups) == {id_ for id_, group in live.groups.items()
+                                         if group.members}
+            for id_, group in live.groups.items():
+                assert facts(found.find(id_)) == facts(group)
+
+    return Followed
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(str(tmp_path))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_what_is_saved_step_by_step_is_what_there_is(
+        store, random_source, monkeypatch, base, number):
+    monkeypatch.setattr(target_assignment, "PAUSE_MS", 150)
+    walk = followed(base, store)(random.Random(random_source.randrange(1 << 40)))
+    for _ in range(STEPS):
+        if not walk.step():
+            break
+    assert walk.checks > 5
+
+
+@pytest.mark.parametrize("base", [consumer_world.World, streams_world.World, world.World])
+def test_a_change_that_is_not_told_is_found(store, monkeypatch, base):
+    class Deaf(set):
+        """Misses every third change that it is told of alone, and all that come together."""
+
+        count = 0
+
+        def add(self, change):
+            Deaf.count += 1
+            if Deaf.count % 3:
+                super().add(change)
+
+        def update(self, changes):
+            pass
+
+    made = Groups.__init__
+
+    def deaf(self, *arguments, **named):
+        made(self, *arguments, **named)
+        self.changed = Deaf()
+
+    monkeypatch.setattr(Groups, "__init__", deaf)
+    with pytest.raises(AssertionError):
+        walk = followed(base, store)(random.Random(1))
+        for _ in range(STEPS):
+            walk.step()

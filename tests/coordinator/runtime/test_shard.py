@@ -1,0 +1,27 @@
+"""What a partition of a coordinator does and answers, by the state of its log."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.runtime.shard import Shard
+from pylog.protocol.errors import ErrorCode
+
+
+@pytest.mark.parametrize("settling, failed, runs, error", [
+    (False, False, True, ErrorCode.NONE),
+    (True, False, True, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    (False, True, False, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)])
+def test_timers_go_on_while_a_log_settles_and_requests_are_told_to_wait(
+        settling, failed, runs, error):
+    """A timer that came meanwhile and was passed over was never set again."""
+    async def scenario() -> None:
+        journal = SimpleNamespace(log=SimpleNamespace(failed=False), failed=failed,
+                                  is_settling=settling)
+        shard: Shard = Shard(0, SimpleNamespace, journal, None)
+        assert (shard.runs, shard.error) == (False, ErrorCode.NOT_COORDINATOR)
+        shard.leads = shard.ready = True
+        assert (shard.runs, shard.error) == (runs, error)
+
+    asyncio.run(scenario())

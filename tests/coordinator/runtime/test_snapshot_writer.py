@@ -1,0 +1,224 @@
+"""What of a machine's changes goes to its snapshot, in what order, and what is left for next time;
+the log, the machine and the snapshot are the test's."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pylog._native.log import LogError
+from pylog.coordinator.runtime import snapshot_writer
+from pylog.coordinator.runtime.snapshot_writer import Saver
+from pylog.metadata.image.state_store import StoreError
+from pylog.protocol.errors import ErrorCode
+
+
+class World:
+    """A shard and its snapshot, whose calls are noted in `heard`. steps: the rows that each step of
+    the snapshot has. fails: name of a call -> what it raises."""
+
+    def __init__(self, steps=((1, 2), (3,))):
+        self.heard, self.fails, self.steps = [], {}, [list(rows) for rows in steps]
+        self.meanwhile = lambda: None
+        self.log = SimpleNamespace(
+            topic="t", flush=self._does("flush"), last_stable_offset=8, high_watermark=9,
+            end_offset=9, epoch_of=lambda offset: 100 + offset)
+        self.journal = SimpleNamespace(
+            log=self.log, failed=False, written=5, append_now=self._does("append_now"))
+        self.machine = SimpleNamespace(records=[], changed={"a", "b"}, saved=self._does("saved"))
+        self.shard = SimpleNamespace(
+            index=3, machine=self.machine, journal=self.journal, ready=True, halfway=0,
+            saving=asyncio.Lock(), snapshot=SimpleNamespace(
+                rows=self._rows, write=self._does("write")))
+
+    def _does(self, name):
+        def call(*given):
+            self.heard.append((name, *given))
+            if name in self.fails:
+                raise self.fails[name]
+        return call
+
+    def _rows(self, machine, changed):
+        assert machine is self.machine and machine.changed == set()
+        for rows in self.steps:
+            yield rows
+            self.meanwhile()
+
+    def save(self):
+        async def work():
+            one = Saver()
+            await one.save(self.shard)
+            await one.close()
+        asyncio.run(work())
+        return [call for call in self.heard if call[0] != "append_now"]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_rows_are_written_after_the_log_is_on_disk_and_the_applied_offset_with_the_last(world):
+    assert world.save() == [("flush",), ("write", [1, 2, 3], (7, 107)), ("saved", {"a", "b"})]
+    assert world.machine.changed == set() and world.journal.written == 0
+
+
+def test_many_rows_are_written_in_stretches_and_what_came_meanwhile_is_appended_first(
+        world, monkeypatch):
+    monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
+    world.save()
+    assert world.heard == [
+        ("append_now",), ("flush",), ("write", [1, 2], None), ("append_now",), ("flush",),
+        ("write", [3], (7, 107)), ("saved", {"a", "b"})]
+
+
+def test_a_stretch_is_not_written_before_it_is_whole(world, monkeypatch):
+    monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 3)
+    assert [call for call in world.save() if call[0] == "write"] == [
+        ("write", [1, 2, 3], None), ("write", [], (7, 107))]
+
+
+@pytest.mark.parametrize("what", ["failed", "not ready", "halfway", "unchanged"])
+def test_what_is_not_whole_or_has_not_changed_is_left_alone(world, what):
+    world.journal.failed, world.shard.ready = what == "failed", what != "not ready"
+    world.shard.halfway = int(what == "halfway")
+    if what == "unchanged":
+        world.machine.changed = set()
+    before = set(world.machine.changed)
+    assert world.save() == [] and world.heard == [("append_now",)]
+    assert world.machine.changed == before and world.journal.written == 5
+
+
+@pytest.mark.parametrize(("stable", "visible", "saved"), [
+    (9, 9, True), (9, 8, False), (0, 9, False), (1, 9, True)])
+def test_a_snapshot_waits_until_every_replica_has_the_log_and_something_is_stable(
+        world, stable, visible, saved):
+    world.log.last_stable_offset, world.log.high_watermark = stable, visible
+    found = world.save()
+    assert bool(found) == saved
+    assert world.machine.changed == (set() if saved else {"a", "b"})
+    if saved:
+        assert found[1][2] == (stable - 1, 99 + stable)
+
+
+def test_records_that_the_log_did_not_take_are_in_no_later_stretch(world, monkeypatch):
+    monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
+
+    def append_now():
+        # The second one: the first rows are written.
+        world.journal.failed = len(world.heard) > 0
+
+    world.journal.append_now = append_now
+    assert world.save() == [("flush",), ("write", [1, 2], None)]
+
+
+def test_rows_of_records_that_a_replica_has_not_wait_for_it(world, monkeypatch):
+    monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
+    monkeypatch.setattr(snapshot_writer, "LOOK_SECONDS", 0)
+    looks = []
+
+    class Log(SimpleNamespace):
+        """One more record is written with the first rows, and replicated at the third look."""
+
+        @property
+        def high_watermark(self):
+            looks.append(self.end_offset)
+            return 10 if looks.count(10) >= 3 else 9
+
+    world.shard.journal.log = world.log = Log(**{
+        name: value for name, value in vars(world.log).items() if name != "high_watermark"})
+
+    def append_now():
+        world.log.end_offset = 9 + min(1, len(world.heard))
+
+    world.journal.append_now = append_now
+    assert world.save() == [("flush",), ("write", [1, 2], None), ("flush",),
+                            ("write", [3], (7, 107)), ("saved", {"a", "b"})]
+    assert looks.count(10) == 3
+
+
+@pytest.mark.parametrize("left", ["a replica that is away", "a term that ends"])
+def test_rows_of_records_that_another_leader_may_not_have_are_left_for_later(
+        world, monkeypatch, left):
+    monkeypatch.setattr(snapshot_writer, "SAVE_ROWS", 2)
+    monkeypatch.setattr(snapshot_writer, "LOOK_SECONDS", 0)
+
+    def append_now():
+        if world.heard:
+            world.log.end_offset = 10
+            world.journal.failed = left == "a term that ends"
+
+    world.journal.append_now = append_now
+    assert world.save() == [("flush",), ("write", [1, 2], None)]
+    assert world.machine.changed == {"a", "b"}
+
+
+@pytest.mark.parametrize(("name", "error", "traced"), [
+    ("write", StoreError("planted"), False), ("saved", ValueError("ours"), True),
+    ("flush", LogError(5, ErrorCode.KAFKA_STORAGE_ERROR, "planted"), False)])
+def test_a_save_that_fails_is_told_and_what_changed_is_saved_next_time(
+        world, caplog, name, error, traced):
+    world.fails = {name: error}
+    world.machine.changed = {"a"}
+    world.save()
+    assert world.machine.changed == {"a"}
+    assert [line.message for line in caplog.records] == ["state.lmdb is behind"] * traced + [
+        "state.lmdb could not be brought up to date"]
+    assert (caplog.records[-1].partition, caplog.records[-1].reason) == (3, str(error))
+    assert not world.shard.saving.locked()
+
+
+def test_what_changes_while_a_save_fails_is_not_forgotten(world):
+    world.fails = {"write": StoreError("planted")}
+    world.meanwhile = lambda: world.machine.changed.add("c")
+    world.save()
+    assert world.machine.changed == {"a", "b", "c"}
+
+
+def test_without_a_snapshot_nothing_is_saved(world):
+    world.shard.snapshot = None
+    assert world.save() == [] and world.heard == []
+
+
+def test_a_save_that_is_called_off_waits_for_what_is_being_written(world):
+    begun, gate = threading.Event(), threading.Event()
+    write = world.shard.snapshot.write
+
+    def slow(rows, applied):
+        begun.set()
+        assert gate.wait(30)
+        write(rows, applied)
+
+    world.shard.snapshot.write = slow
+
+    async def work():
+        one = Saver()
+        saving = asyncio.ensure_future(one.save(world.shard))
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 30)
+        saving.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not saving.done()
+        gate.set()
+        await asyncio.gather(saving, return_exceptions=True)
+        assert saving.cancelled() and ("write", [1, 2, 3], (7, 107)) in world.heard
+        await one.close()
+
+    asyncio.run(work())
+    assert world.machine.changed == {"a", "b"}
+
+
+def test_saves_of_one_shard_do_not_overtake_each_other(world):
+    async def work():
+        one = Saver()
+        async with world.shard.saving:
+            saving = asyncio.ensure_future(one.save(world.shard))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert world.heard == []
+        await saving
+        await one.close()
+
+    asyncio.run(work())
+    assert ("saved", {"a", "b"}) in world.heard

@@ -1,0 +1,384 @@
+"""Transactional ids at their bounds: what is allowed, what a record says, what is left alone."""
+
+import pytest
+
+from pylog.coordinator.transactions import transaction_metadata
+from pylog.coordinator.transactions.shard import Ending, NeedProducerId, Overdue
+from pylog.coordinator.transactions.transaction_metadata import Transaction, decode
+from pylog.protocol import messages
+from pylog.protocol.errors import ProtocolError
+from tests.coordinator.transactions.test_shard import (
+    AT,
+    BUSY,
+    FENCED,
+    ID,
+    MAPPING,
+    MORE,
+    STATE,
+    V1,
+    Side,
+    begun,
+)
+
+INVALID, TIMEOUT = 42, 50
+
+
+def last(side) -> Transaction:
+    """What the last record says."""
+    return decode(*side.log[-1])[1]
+
+
+# ---- InitProducerId -----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("timeout_ms, found", [
+    (-1, TIMEOUT), (0, TIMEOUT), (1, (7, 0)), (60_000, (7, 0)), (60_001, TIMEOUT)])
+def test_a_timeout_is_positive_and_at_most_what_the_broker_allows(timeout_ms, found):
+    side = Side()
+    assert side.init(timeout_ms=timeout_ms) == found
+    assert bool(side.log) == bool(side.machine.transactions) == (found != TIMEOUT)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 60_001])
+def test_two_phases_make_a_timeout_meaningless(timeout_ms):
+    side = Side(has_two_phases=True)
+    assert side.init(timeout_ms=timeout_ms, enable2_pc=True) == (7, 0)
+    assert last(side).timeout_ms == transaction_metadata.TIMEOUT_NEVER
+
+
+def test_a_refused_init_names_no_producer():
+    side = Side()
+    answer = side.machine.init(messages.InitProducerIdRequest(
+        transactional_id=ID, enable2_pc=True))
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (53, -1, -1)
+
+
+def test_an_init_makes_a_fresh_start_of_what_was():
+    side, producer = begun()
+    side.end(producer)
+    side.complete()
+    side.ms += 5
+    assert side.init(timeout_ms=2_000) == (7, 2)
+    found = last(side)
+    assert (found.state, found.start_ms, found.update_ms) == ("Empty", -1, 1_005)
+    assert (found.timeout_ms, found.epoch, found.last_epoch) == (2_000, 2, -1)
+
+
+@pytest.mark.parametrize("epoch, found", [
+    (32_765, FENCED), (32_766, (8, 0)), (32_767, (8, 0))])
+def test_who_had_the_producer_id_before_goes_on_from_its_last_epochs_only(epoch, found):
+    """The new id came with the end of a transaction, whose answer was lost."""
+    side = Side()
+    side.init()
+    held = side.machine.transactions[ID]
+    held.previous_producer_id, held.producer_id, held.epoch, held.last_epoch = 7, 8, 0, epoch
+    assert side.init((7, epoch)) == found
+
+
+def test_who_names_another_epoch_of_a_used_up_id_does_not_use_a_new_id():
+    side = Side()
+    side.init()
+    held = side.machine.transactions[ID]
+    held.epoch, held.last_epoch = 32_766, 32_765
+    assert side.init((7, 32_765)) == (7, 32_766)
+    assert next(side.ids) == 8
+
+
+def test_an_id_that_the_broker_does_not_know_goes_on_under_a_new_producer_id():
+    side = Side()
+    assert side.init((3, 5)) == (7, 0)
+    assert last(side).last_epoch == -1
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_producer_that_was_fenced_by_a_newer_one_cannot_go_on(level):
+    side, producer = begun(Side(level), version=level)
+    assert side.init() == BUSY
+    side.complete()
+    assert side.init() == (7, 2)
+    assert side.init(producer) == FENCED
+    assert side.init((7, 2)) == (7, 3)
+
+
+def test_below_the_level_that_bumps_a_fenced_producer_has_no_last_epoch():
+    side, _ = begun(Side(0), version=V1)
+    assert side.init() == BUSY
+    assert (last(side).state, side.machine.transactions[ID].last_epoch) == ("PrepareAbort", -1)
+
+
+@pytest.mark.parametrize("producer", [(-1, -1), (7, 0)])
+def test_what_is_prepared_is_not_taken_over(producer):
+    side, first = begun()
+    side.end(first)
+    written = list(side.log)
+    assert side.init(producer) in (BUSY, FENCED)
+    assert side.log == written and side.state == "PrepareCommit"
+
+
+# ---- partitions ---------------------------------------------------------------------------------
+
+def test_a_partition_that_is_in_already_is_written_again_and_one_more_keeps_the_start():
+    side, producer = begun()
+    written, side.ms = len(side.log), 1_200
+    assert side.add(producer, AT) == 0
+    found = last(side)
+    assert len(side.log) == written + 1
+    assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_200, {AT})
+    side.ms = 1_400
+    assert side.add(producer, AT, MORE) == 0
+    found = last(side)
+    assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_400, {AT, MORE})
+    side.wait(599)
+    assert side.state == "Ongoing"
+    side.wait(1)
+    assert side.state == "PrepareAbort"
+
+
+@pytest.mark.parametrize("version, again", [(V1, 1), (2, 0)])
+def test_an_end_that_no_epoch_names_is_written_again_before_it_is_told_again(version, again):
+    side, producer = begun(Side(version), version)
+    assert side.end(producer, version=version) == ((-1, -1) if version == V1 else (7, 1))
+    side.complete()
+    written = len(side.log)
+    side.end(producer, version=version)
+    assert len(side.log) == written + again and last(side).state == "CompleteCommit"
+
+
+def test_each_transaction_has_a_time_of_its_own():
+    side, producer = begun()
+    producer = side.end(producer)
+    side.wait(2_000)
+    assert side.state == "PrepareCommit"
+    side.complete()
+    side.ms += 100
+    assert side.add(producer) == 0
+    assert last(side).start_ms == 3_100 and last(side).version == 2
+    side.wait(999)
+    assert side.state == "Ongoing"
+    side.wait(1)
+    assert side.state == "PrepareAbort"
+
+
+def test_an_id_is_needed_and_none_is_made_by_asking():
+    side = Side()
+    assert side.machine.add("", 7, 0, [AT], 2) == INVALID
+    assert side.machine.verify("", 7, 0, [AT]) == {AT: INVALID}
+    assert side.machine.end("", 7, 0, True, 2).error_code == INVALID
+    answer = side.machine.end(ID, 7, 0, True, 2)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (MAPPING, -1, -1)
+    assert not side.machine.transactions and not side.machine.records
+
+
+def test_to_verify_changes_nothing():
+    side, producer = begun()
+    written = list(side.log)
+    side.ms += 10
+    side.machine.verify(ID, *producer, [AT, MORE])
+    side.take()
+    assert side.log == written and side.machine.transactions[ID].partitions == {AT}
+
+
+# ---- the end ------------------------------------------------------------------------------------
+
+def test_to_abort_what_had_not_begun_starts_and_ends_at_once():
+    side = Side()
+    producer = side.init()
+    side.ms += 7
+    assert side.end(producer, False) == (7, 1)
+    assert (last(side).start_ms, last(side).update_ms) == (1_007, 1_007)
+
+
+def test_the_end_of_what_had_begun_keeps_its_start():
+    side, producer = begun()
+    side.ms += 7
+    side.end(producer)
+    found = last(side)
+    assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_007, {AT})
+    side.ms += 3
+    side.complete()
+    found = last(side)
+    assert (found.start_ms, found.update_ms, found.partitions) == (1_000, 1_010, set())
+
+
+def test_a_transaction_that_was_aborted_is_aborted_again_but_not_committed():
+    side, producer = begun()
+    assert side.end(producer, False) == (7, 1)
+    assert side.end(producer, False) == BUSY
+    assert side.end(producer, True) == STATE
+    side.complete()
+    assert side.state == "CompleteAbort"
+    assert side.end(producer, False) == (7, 1)
+    assert side.end(producer, True) == STATE
+    assert side.end((7, 1), True) == STATE
+    assert side.end((7, 1), False) == (7, 2)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_only_the_epoch_before_is_believed_while_it_ends(epoch):
+    side, producer = begun()
+    side.end(producer)
+    assert side.end((7, epoch)) == FENCED
+    assert side.end((8, 0)) == MAPPING
+
+
+def test_an_epoch_that_is_long_past_ends_nothing():
+    side, producer = begun()
+    for _ in range(2):
+        side.end(producer)
+        side.complete()
+        producer = producer[0], producer[1] + 1
+        side.add(producer)
+    assert side.end((7, 1)) == FENCED and side.end((7, 3)) == FENCED
+    assert side.state == "Ongoing"
+
+
+@pytest.mark.parametrize("producer, error", [((8, 0), MAPPING), ((7, 1), FENCED)])
+def test_an_old_client_that_is_another_ends_nothing(producer, error):
+    side, _ = begun(version=V1)
+    assert side.end(producer, version=V1) == error
+    assert side.state == "Ongoing" and not side.sent
+
+
+def test_markers_that_were_for_something_else_complete_nothing():
+    side, producer = begun()
+    side.end(producer)
+    ending = side.sent[0]
+    for other in (ending._replace(producer_id=8), ending._replace(epoch=2),
+                  ending._replace(transactional_id="other")):
+        side.machine.complete(other)
+    assert side.state == "PrepareCommit" and not side.machine.records
+    side.machine.complete(ending)
+    assert side.state == "CompleteCommit"
+    side.take()
+    side.machine.complete(ending)
+    assert not side.machine.records
+
+
+def test_a_new_producer_id_is_told_before_and_taken_after_the_markers():
+    side = Side()
+    side.init()
+    side.machine.transactions[ID].epoch = 32_766
+    side.add((7, 32_766))
+    assert side.end((7, 32_766)) == (8, 0)
+    assert (last(side).producer_id, last(side).next_producer_id) == (7, 8)
+    side.complete()
+    found = last(side)
+    assert (found.producer_id, found.next_producer_id, found.epoch) == (8, -1, 0)
+    assert found.previous_producer_id == 7
+    assert side.end((7, 32_765)) == MAPPING
+
+
+def test_the_last_epoch_but_one_needs_no_new_producer_id():
+    side = Side()
+    side.init()
+    side.machine.transactions[ID].epoch = 32_765
+    side.add((7, 32_765))
+    assert side.end((7, 32_765)) == (7, 32_766)
+    assert next(side.ids) == 8
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+def test_who_cannot_be_fenced_without_a_new_id_is_asked_for_again_each_second():
+    side = Side()
+    side.init()
+    side.machine.transactions[ID].epoch = 32_766
+    side.add((7, 32_766))
+    side.wait(1_000)
+    assert side.sent == [Overdue(ID, 1_000)]
+    side.wait(999)
+    assert len(side.sent) == 1
+    side.wait(1)
+    assert side.sent == [Overdue(ID, 1_000)] * 2
+
+
+@pytest.mark.parametrize("overdue", [Overdue(ID, 999), Overdue("other", 1_000)])
+def test_a_transaction_that_began_later_is_not_aborted_for_an_earlier_one(overdue):
+    side, _ = begun()
+    side.machine.abort_overdue(overdue, 8)
+    assert side.state == "Ongoing"
+
+
+def test_a_restart_after_the_time_is_over_aborts_at_the_next_look():
+    side, _ = begun()
+    side.ms += 5_000
+    side.restart()
+    assert side.machine.timers.next_ms() == side.ms
+    side.wait(0)
+    assert side.state == "PrepareAbort"
+
+
+def test_expiry_looks_at_a_thousand_ids_in_one_go_and_leaves_what_is_prepared():
+    side, producer = begun(Side(expiration_ms=500))
+    side.end(producer)
+    for number in range(1_500):
+        side.machine.transactions[str(number)] = Transaction(str(number), number, 1, 500)
+    side.ms += 10**6
+    expiring = side.machine.expire()
+    next(expiring)
+    assert len(side.machine.transactions) == 1_501 - 999
+    list(expiring)
+    assert list(side.machine.transactions) == [ID]
+
+
+def test_nothing_waits_in_a_machine_that_was_just_made():
+    machine = Side().machine
+    assert (machine.records, machine.replies, machine.cleanups) == ([], [], 0)
+    assert machine.timers.next_ms() is None and list(machine.open_tokens()) == []
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("level, version", [(0, 0), (1, 1), (2, 1)])
+def test_the_feature_level_names_the_version_of_a_record(level, version):
+    side = Side(level)
+    side.init()
+    assert side.log[-1][1][:2] == version.to_bytes(2, "big")
+
+
+def test_an_empty_transaction_has_no_list_of_partitions():
+    """Kafka writes null, and what it had in its place is not read."""
+    side = Side(0)
+    side.init()
+    assert b"\xff\xff\xff\xff" in side.log[-1][1]
+    assert last(side).partitions == set()
+
+
+@pytest.mark.parametrize("number", [8, 127])
+def test_a_state_that_no_kafka_writes_is_not_read(number):
+    made = Transaction(ID, 7, 900, 5)
+    made.epoch = 0
+    value = bytearray(transaction_metadata.value_of(made, 0))
+    at = 2 + 8 + 2 + 4
+    assert value[at] == 0
+    value[at] = number
+    with pytest.raises(ProtocolError):
+        decode(transaction_metadata.key_of(ID), bytes(value))
+
+
+@pytest.mark.parametrize("epoch, used_up", [
+    (-1, False), (32_765, False), (32_766, True), (32_767, True)])
+def test_the_last_epoch_is_left_for_fencing(epoch, used_up):
+    made = Transaction(ID, 7, 900, 5)
+    made.epoch = epoch
+    assert made.is_exhausted == used_up
+
+
+def test_partitions_are_listed_by_topic():
+    made = Transaction(ID, 7, 900, 5)
+    made.partitions = {("b", 1), ("a", 2), ("a", 0)}
+    assert made.topics() == [("a", [0, 2]), ("b", [1])]
+
+
+def test_who_needs_a_producer_id_leaves_nothing_behind():
+    side = Side()
+    request = messages.InitProducerIdRequest(
+        transactional_id=ID, transaction_timeout_ms=1_000, producer_id=-1, producer_epoch=-1)
+    assert side.machine.init(request) is NeedProducerId
+    assert not side.machine.transactions and not side.machine.records
+
+
+def test_markers_are_asked_for_in_order_and_for_each_partition():
+    side, producer = begun()
+    side.add(producer, ("a", 9), MORE)
+    side.end(producer, False)
+    assert side.sent == [Ending(ID, 7, 1, False, (("a", 9), AT, MORE), 2)]
