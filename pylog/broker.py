@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pylog.server.audit_topic import AuditTopic
     from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
-    from pylog.sharing.service import Sharing
+    from pylog.share.service import Sharing
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -259,7 +259,7 @@ class Broker:
         """Share groups, once begin() has begun."""
         if self._sharing is None:
             # Imported here: not every broker has share groups.
-            from pylog.sharing.service import Sharing
+            from pylog.share.service import Sharing
 
             self._sharing = Sharing(self, self.groups, self.brokers)
             self._sharing.start()

@@ -24,7 +24,7 @@ ORDER = (
     ("metadata",),
     ("replication",),
     ("coordinator",),
-    ("sharing",),
+    ("share",),
     ("api",),
     ("client", "monitor", "server"),
     ("broker",),

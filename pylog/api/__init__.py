@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pylog.metadata.controller.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
-    from pylog.sharing.service import Sharing
+    from pylog.share.service import Sharing
 
     # Classes of messages are made from the schemas when the broker runs.
     Message = Any

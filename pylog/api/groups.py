@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.coordinator.transactions.service import TransactionCoordinator
     from pylog.protocol.errors import Error
-    from pylog.sharing.service import Sharing
+    from pylog.share.service import Sharing
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
 BATCHED_SINCE = 4

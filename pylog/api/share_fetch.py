@@ -14,10 +14,10 @@ import asyncio
 from pylog.api.share_groups import is_member_id
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.in_flight import Wanted
-from pylog.sharing.runs import RENEW
-from pylog.sharing.sessions import FINAL, INITIAL
-from pylog.sharing.share_partitions import WAIT_MS_MAX, Fetch, Row
+from pylog.share.acknowledgement_types import RENEW
+from pylog.share.in_flight import Wanted
+from pylog.share.manager import WAIT_MS_MAX, Fetch, Row
+from pylog.share.sessions import FINAL, INITIAL
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pylog.coordinator.share.service import ShareCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
-    from pylog.sharing.sessions import Place, Session
-    from pylog.sharing.share_partition import Acknowledgements
-    from pylog.sharing.share_partitions import SharePartitions
+    from pylog.share.manager import SharePartitions
+    from pylog.share.sessions import Place, Session
+    from pylog.share.share_partition import Acknowledgements
 
 RENEWS_SINCE = 2
 EXACT = 1       # ShareAcquireMode: record_limit.

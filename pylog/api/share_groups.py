@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pylog.coordinator.share.service import ShareCoordinator
     from pylog.metadata.service import MetadataService
     from pylog.protocol.errors import Error
-    from pylog.sharing.group_settings import GroupSettings
-    from pylog.sharing.group_states import GroupStates
+    from pylog.share.group_config import GroupSettings
+    from pylog.share.group_state_client import GroupStates
 
 MEMBER_ID_CHARACTERS_MAX = 36
 

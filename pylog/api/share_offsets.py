@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.coordinator.groups.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
-    from pylog.sharing.service import Sharing
+    from pylog.share.service import Sharing
 
 NO_ID = bytes(16)
 NO_LAG = -1

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from pylog.api.share_fetch import ShareFetchApi
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.sessions import Sessions
+from pylog.share.sessions import Sessions
 
 TOPIC = b"t" * 16
 MEMBER = "m" * 22

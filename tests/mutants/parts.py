@@ -30,7 +30,7 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
 # What runs code of several parts, and is near to none.
 OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
-          "tests/sharing/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
+          "tests/share/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
           "tests/cluster/test_*.py", "tests/test_broker.py", "tests/test_cli.py")
 PARTS = {
     "csrc-log": Part(

@@ -7,7 +7,7 @@ import pytest
 from pylog.client import Acknowledge, Admin, ConfigResource, NewTopic, ResourceType
 from tests.brokers import Brokerd
 from tests.client.support import collect, new_topic, put, reader, rows
-from tests.sharing.test_dead_letters import SETTINGS, WAIT_S, Dead
+from tests.share.test_dead_letters import SETTINGS, WAIT_S, Dead
 from tests.tools.support import run
 
 pytestmark = pytest.mark.timeout(180)

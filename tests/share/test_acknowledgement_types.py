@@ -2,7 +2,7 @@
 
 import random
 
-from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, Span, spans
+from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, Span, spans
 
 CASES = 300
 

@@ -9,7 +9,7 @@ from pylog.client import (
     Acknowledge, Admin, ConfigResource, NewTopic, ResourceType, ShareConsumer,
 )
 from pylog.coordinator.share.partition_state import ShareKey
-from pylog.sharing.dead_letters import EXCEEDED, REJECTED, GivenUp, batches_of, letter_of
+from pylog.share.dead_letters import EXCEEDED, REJECTED, GivenUp, batches_of, letter_of
 from tests.brokers import Brokerd
 from tests.client.support import collect, new_name, new_topic, put, reader, rows
 

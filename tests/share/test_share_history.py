@@ -14,13 +14,13 @@ from pylog._native import batch
 from pylog._native.log import BOUND_END, Log, LogDir
 from pylog.coordinator.share.shard import FINE
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing import share_partition
-from pylog.sharing.figures import GroupFigures
-from pylog.sharing.in_flight import Limits, Wanted
-from pylog.sharing.runs import ACCEPT, REJECT, RELEASE
-from pylog.sharing.share_partition import SharePartition
-from tests.sharing.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
-from tests.sharing.test_share_partition_bounds import KEY, NOW, TOPIC_ID, States
+from pylog.share import share_partition
+from pylog.share.acknowledgement_types import ACCEPT, REJECT, RELEASE
+from pylog.share.in_flight import Limits, Wanted
+from pylog.share.metrics import GroupFigures
+from pylog.share.share_partition import SharePartition
+from tests.share.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
+from tests.share.test_share_partition_bounds import KEY, NOW, TOPIC_ID, States
 
 pytestmark = pytest.mark.timeout(240)
 KINDS = {ACCEPTED: ACCEPT, REJECTED: REJECT, RELEASED: RELEASE}

@@ -9,10 +9,10 @@ from pylog._native import batch
 from pylog._native.log import Log, LogDir
 from pylog.coordinator.share.partition_state import ShareState
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.figures import Figures
-from pylog.sharing.in_flight import Limits, Wanted
-from pylog.sharing.runs import ACCEPT
-from pylog.sharing.share_partitions import Fetch, SharePartitions
+from pylog.share.acknowledgement_types import ACCEPT
+from pylog.share.in_flight import Limits, Wanted
+from pylog.share.manager import Fetch, SharePartitions
+from pylog.share.metrics import Figures
 
 NOW = 1_700_000_000_000
 TOPIC_ID = b"t" * 16

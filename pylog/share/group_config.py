@@ -12,7 +12,7 @@ from typing import Any
 from pylog.config import groups, values
 from pylog.coordinator.groups.share.heartbeat import Obeyed
 from pylog.metadata.image.image import Image
-from pylog.sharing.in_flight import Limits
+from pylog.share.in_flight import Limits
 
 RESOURCE_GROUP = 32
 LATEST, EARLIEST = "latest", "earliest"

@@ -8,9 +8,9 @@ import pytest
 from pylog._native import batch
 from pylog.coordinator.share.partition_state import ShareKey, ShareState
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.figures import GroupFigures
-from pylog.sharing.in_flight import Limits, Wanted
-from pylog.sharing.share_partition import SharePartition
+from pylog.share.in_flight import Limits, Wanted
+from pylog.share.metrics import GroupFigures
+from pylog.share.share_partition import SharePartition
 
 LIMITS = Limits(lock_ms=100, deliveries_max=3, records_max=50, renews=True)
 PRODUCER = 7

@@ -23,14 +23,14 @@ from pylog._native.log import BOUND_HIGH_WATERMARK, BOUND_LAST_STABLE, Log, LogE
 from pylog.coordinator.share.partition_state import NO_EPOCH, NO_OFFSET, Batch, ShareKey, ShareState
 from pylog.coordinator.share.shard import FINE, Fault
 from pylog.protocol.errors import Error, ErrorCode
-from pylog.sharing.dead_letters import (
+from pylog.share.dead_letters import (
     EXCEEDED, REJECTED, DeadLetterError, DeadLetters, GivenUp,
 )
-from pylog.sharing.figures import GroupFigures
-from pylog.sharing.group_settings import EARLIEST, LATEST, GroupSettings
-from pylog.sharing.in_flight import InFlight, Wanted
-from pylog.sharing.persister import Persister
-from pylog.sharing.ranges import DONE, Range, StateBatch, states_of
+from pylog.share.group_config import EARLIEST, LATEST, GroupSettings
+from pylog.share.in_flight import InFlight, Wanted
+from pylog.share.metrics import GroupFigures
+from pylog.share.offset_ranges import DONE, Range, StateBatch, states_of
+from pylog.share.persister import Persister
 
 ABORT_KEY = b"\0\0\0\0"
 READ_BYTES_MIN = 16 << 10

@@ -22,7 +22,7 @@ from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.partition_state import NO_OFFSET, ShareKey
 from pylog.protocol.errors import Error, ErrorCode
-from pylog.sharing.persister import Persister
+from pylog.share.persister import Persister
 
 PLACES_AT_A_TIME = 256     # Share partitions that are asked about together.
 Place = tuple[bytes, int]

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.in_flight import InFlight, Limits, Wanted
-from pylog.sharing.ranges import (
+from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from pylog.share.in_flight import InFlight, Limits, Wanted
+from pylog.share.offset_ranges import (
     ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, StateBatch, states_of,
 )
-from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 SCHEDULES = 150
 STEPS = 120

@@ -9,10 +9,10 @@ Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for what is counted
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
 if TYPE_CHECKING:
-    from pylog.sharing.share_partitions import SharePartitions
+    from pylog.share.manager import SharePartitions
 
 GROUPS_MAX = 1000
 PARTITIONS_MAX = 10_000

@@ -12,7 +12,7 @@ from pylog.client import (
 from pylog.client.errors import KafkaError
 from pylog.protocol.errors import ErrorCode
 from tests.clusters import Cluster, until
-from tests.sharing.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
+from tests.share.history import ACCEPTED, REJECTED, RELEASED, Delivery, History, Record
 
 pytestmark = pytest.mark.timeout(300)
 TOPIC, GROUP, PARTITIONS, MEMBERS = "t", "g", 2, 3

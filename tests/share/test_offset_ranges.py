@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.sharing.ranges import (
+from pylog.share.offset_ranges import (
     ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE, Range, StateBatch, states_of,
 )
 

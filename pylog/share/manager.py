@@ -22,14 +22,14 @@ from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.partition_state import ShareKey
 from pylog.metadata.image.image import Topic
 from pylog.protocol.errors import Error, ErrorCode
-from pylog.sharing.archiving import Archiving
-from pylog.sharing.dead_letters import DeadLetters
-from pylog.sharing.figures import Figures
-from pylog.sharing.group_settings import GroupSettings
-from pylog.sharing.in_flight import Wanted
-from pylog.sharing.persister import Persister
-from pylog.sharing.sessions import Place, Session, Sessions
-from pylog.sharing.share_partition import NOTHING, Acknowledgements, Acquired, SharePartition
+from pylog.share.archiver import Archiving
+from pylog.share.dead_letters import DeadLetters
+from pylog.share.group_config import GroupSettings
+from pylog.share.in_flight import Wanted
+from pylog.share.metrics import Figures
+from pylog.share.persister import Persister
+from pylog.share.sessions import Place, Session, Sessions
+from pylog.share.share_partition import NOTHING, Acknowledgements, Acquired, SharePartition
 
 SLOTS = 512            # Share partitions whose log is watched at a time;
 POLL_SECONDS = 0.1     # the others are looked at so often.

@@ -21,7 +21,7 @@ from pylog.metadata.image.image import Topic
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.group_settings import GroupSettings
+from pylog.share.group_config import GroupSettings
 
 PREFIX = "__dlq.errors."
 REJECTED = "Offset rejected by client."

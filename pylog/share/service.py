@@ -10,12 +10,12 @@ from pylog.coordinator.runtime.broker_client import Brokers
 from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.share.service import ShareCoordinator
 from pylog.metadata.image.image import Topic
-from pylog.sharing.ends import Ends
-from pylog.sharing.figures import Figures, Sample
-from pylog.sharing.group_settings import GroupSettings
-from pylog.sharing.group_states import GroupStates
-from pylog.sharing.persister import Persister
-from pylog.sharing.share_partitions import SharePartitions
+from pylog.share.end_offsets import Ends
+from pylog.share.group_config import GroupSettings
+from pylog.share.group_state_client import GroupStates
+from pylog.share.manager import SharePartitions
+from pylog.share.metrics import Figures, Sample
+from pylog.share.persister import Persister
 
 
 class Sharing:

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 
 from pylog import supervisor
-from pylog.sharing.dead_letters import DeadLetters
-from pylog.sharing.share_partition import SharePartition
+from pylog.share.dead_letters import DeadLetters
+from pylog.share.share_partition import SharePartition
 
 WRITES_MAX = 8
 PAUSE_SECONDS = 0.5, 30.0     # Between tries: at first, at most.

@@ -9,7 +9,7 @@ from pylog.metadata.image.image import NO_LEADER
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.persister import RETRY_SECONDS, Persister
+from pylog.share.persister import RETRY_SECONDS, Persister
 from tests.client.virtual_time import VirtualTime
 
 KEY = ShareKey("g", b"t" * 16, 0)

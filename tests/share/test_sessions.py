@@ -1,7 +1,7 @@
 """Share sessions."""
 
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.sessions import EPOCH_MAX, FINAL, Sessions
+from pylog.share.sessions import EPOCH_MAX, FINAL, Sessions
 
 T0, T1 = (b"t" * 16, 0), (b"t" * 16, 1)
 

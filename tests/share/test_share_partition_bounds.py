@@ -11,10 +11,10 @@ from pylog._native.log import Log, LogDir
 from pylog.coordinator.share.partition_state import ShareKey
 from pylog.coordinator.share.shard import ShareStates
 from pylog.protocol.errors import ErrorCode
-from pylog.sharing.figures import GroupFigures
-from pylog.sharing.in_flight import Limits, Wanted
-from pylog.sharing.runs import ACCEPT, REJECT, RELEASE
-from pylog.sharing.share_partition import SharePartition
+from pylog.share.acknowledgement_types import ACCEPT, REJECT, RELEASE
+from pylog.share.in_flight import Limits, Wanted
+from pylog.share.metrics import GroupFigures
+from pylog.share.share_partition import SharePartition
 from tests.coordinator.world import Clock
 
 NOW = 1_700_000_000_000

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pylog.protocol.errors import Error, ErrorCode
-from pylog.sharing.ranges import (
+from pylog.share.acknowledgement_types import ACCEPT, GAP, REJECT, RELEASE, RENEW, Row, Span, spans
+from pylog.share.offset_ranges import (
     ACKNOWLEDGED, ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, DONE, NOBODY, Range, StateBatch,
 )
-from pylog.sharing.runs import ACCEPT, GAP, REJECT, RELEASE, RENEW, Row, Span, spans
 
 THROTTLED_DELIVERIES_MIN = 2
 Fault = tuple[Error, str] | None
