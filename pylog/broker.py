@@ -19,7 +19,7 @@ from pylog import api, supervisor
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog._native.repeats import Repeats
-from pylog.api.quotas import resolve_later
+from pylog.api.cluster.client_quotas import resolve_later
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.groups.service import GroupCoordinator
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog._native.reactor import Closed, RequestContext
-    from pylog.api.authentication import AuthenticationApi
-    from pylog.api.tokens import Asker
+    from pylog.api.security.sasl import AuthenticationApi
+    from pylog.api.security.delegation_tokens import Asker
     from pylog.config import Settings
     from pylog.metadata.image.image import Image, Topic
     from pylog.peer.credentials import Credentials
@@ -268,7 +268,7 @@ class Broker:
 
     def _asker(self, context: RequestContext) -> Asker:
         # Imported here: few brokers are asked for tokens.
-        from pylog.api.tokens import Asker
+        from pylog.api.security.delegation_tokens import Asker
         from pylog.security import identities
 
         principal = identities.ANONYMOUS if self._guard is None \
@@ -368,10 +368,11 @@ class Broker:
     def _control(self, access: Access | None) -> ControllerListeners:
         """What controller listeners answer."""
         # Imported here: not every node has such listeners.
-        from pylog.api import controller_listener, metadata_log
+        from pylog.api import controller_registry
+        from pylog.api.cluster import metadata_log
         from pylog.server.control import ControllerListeners
 
-        handlers = controller_listener.handlers(
+        handlers = controller_registry.handlers(
             settings=self.settings, metadata_service=self.metadata,
             observers=metadata_log.Observers(), client_quotas=self.quotas,
             registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,

@@ -32,7 +32,7 @@ UNSUPERVISED_PACKAGES = ("pylog/client/", "pylog/spark/", "pylog/testing/", "pyl
 STARTERS = {"create_task", "ensure_future", "Thread"}
 # path:function of each task or thread that runs without pylog.supervisor, and why its end is seen.
 OWN_SUPERVISION = {
-    "pylog/api/groups.py:delete_groups": "the response awaits it",
+    "pylog/api/groups/classic.py:delete_groups": "the response awaits it",
     "pylog/broker.py:begin": "_task_ended() stops the broker",
     "pylog/broker.py:_serve": "awaited below",
     "pylog/broker.py:_begun": "awaited below",

@@ -7,26 +7,16 @@ Invariants: (1) an api key has one handler; (2) faults of a request are values i
 
 from __future__ import annotations
 
-from pylog.api import (
-    cluster,
-    configs,
-    consumer_groups,
-    groups,
-    logdirs,
-    metadata,
-    offsets,
-    offsets_committed,
-    partitions,
-    producers,
-    quorum,
-    quotas,
-    records,
-    security,
-    tokens,
-    topics,
-    versions,
+from pylog.api import versions
+from pylog.api.cluster import (
+    client_quotas as quotas, cluster, configs, log_dirs, metadata, partitions, quorum, topics,
 )
-from pylog.api import transactions as transactions_family
+from pylog.api.data import delete_records, offsets, producers
+from pylog.api.data import transactions as transactions_family
+from pylog.api.groups import (
+    classic as classic_groups, committed_offsets, consumer as consumer_groups,
+)
+from pylog.api.security import acls_and_users, delegation_tokens as tokens
 from pylog.protocol import api
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -38,7 +28,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog._native.repeats import Repeats
-    from pylog.api.authentication import AuthenticationApi
+    from pylog.api.security.sasl import AuthenticationApi
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.runtime.deferred_reply import Pending
@@ -93,7 +83,8 @@ def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cl
                   watch: Callable[[int], object], client_quotas: ClientQuotas,
                   access: Access | None) -> dict[int, Handler]:
     # Imported here: not every broker has share groups.
-    from pylog.api import share_fetch, share_groups, share_offsets, share_states
+    from pylog.api.data import share_fetch, share_state
+    from pylog.api.groups import share as share_groups, share_offsets
 
     may_read = None
     if access is not None:
@@ -108,7 +99,7 @@ def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cl
         **share_fetch.ShareFetchApi(sharing.partitions, sharing.coordinator, addresses,
                                     metadata_service, settings, watch, client_quotas,
                                     may_read).handlers(),
-        **share_states.ShareStatesApi(sharing.coordinator).handlers(),
+        **share_state.ShareStatesApi(sharing.coordinator).handlers(),
         **share_offsets.ShareOffsetsApi(coordinator, sharing, metadata_service).handlers(),
     }
 
@@ -118,8 +109,8 @@ def _streams_groups(coordinator: GroupCoordinator, controller: ActiveController,
                     settings: Settings, now_ms: Callable[[], int],
                     access: Access | None) -> dict[int, Handler]:
     # Imported here: few brokers have Streams groups.
-    from pylog.api.streams_groups import StreamsGroupsApi
-    from pylog.api.streams_topics import InternalTopics
+    from pylog.api.groups.streams import StreamsGroupsApi
+    from pylog.api.groups.streams_topics import InternalTopics
 
     return StreamsGroupsApi(coordinator, metadata_service, InternalTopics(controller, now_ms),
                             client_quotas, settings, access).handlers()
@@ -160,7 +151,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
             in_transactions.handlers(),
             cluster.ClusterApi(addresses, metadata_service, settings, node_id,
                                controller).handlers(),
-            groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
+            classic_groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
             _made_later(OF_SHARE_GROUPS, lambda: _share_groups(
                 sharing(), coordinator, addresses, metadata_service, settings, watch, client_quotas,
                 access)),
@@ -169,16 +160,16 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                 access)),
             consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings, access,
                                               repeats).handlers(),
-            offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
+            committed_offsets.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
             configs.ConfigsApi(controller, metadata_service, settings, registered, node_id,
                                forward).handlers(),
             partitions.PartitionsApi(controller, metadata_service, client_quotas).handlers(),
-            records.RecordsApi(leaders, metadata_service, logs, settings).handlers(),
-            logdirs.LogDirsApi(logs, metadata_service).handlers(),
+            delete_records.RecordsApi(leaders, metadata_service, logs, settings).handlers(),
+            log_dirs.LogDirsApi(logs, metadata_service).handlers(),
             quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
             quotas.QuotasApi(controller, metadata_service).handlers(),
-            security.SecurityApi(controller, metadata_service, access is not None,
-                                 authentication).handlers(),
+            acls_and_users.SecurityApi(controller, metadata_service, access is not None,
+                                       authentication).handlers(),
             tokens.DelegationTokensApi(controller, metadata_service, settings, asker, access,
                                        now_ms, forward).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
@@ -189,6 +180,6 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
 def _guarded(found: dict[int, Handler], access: Access, metadata_service: MetadataService,
              settings: Settings) -> dict[int, Handler]:
     # Imported here: not every broker asks what its clients may do.
-    from pylog.api.rights import Rights
+    from pylog.api.authorization.rules import Rights
 
     return Rights(access, metadata_service, settings).around(found)

@@ -12,7 +12,7 @@ import logging
 
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.reactor import SAME_SESSION
-from pylog.api.authentication import AuthenticationApi
+from pylog.api.security.sasl import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.protocol import api
 from pylog.security import audit, authorizer, identities

@@ -14,7 +14,7 @@ import asyncio
 import logging
 
 from pylog import supervisor
-from pylog.api.quotas import resolve_later
+from pylog.api.cluster.client_quotas import resolve_later
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from pylog import api
 from pylog._native.reactor import RequestContext
 from pylog.config import Settings
-from pylog.api.tokens import Asker
+from pylog.api.security.delegation_tokens import Asker
 from pylog.coordinator.runtime.deferred_reply import Pending
 from pylog.metadata.controller.active_controller import ActiveController
 from pylog.metadata.image.image import Image

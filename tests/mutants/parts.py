@@ -52,21 +52,22 @@ PARTS = {
         ("tests/wire/test_*.py", "tests/test_broker.py")),
     "coordinator": Part(
         ("pylog/coordinator/**/*.py",),
-        ("tests/coordinator/**/test_*.py", "tests/wire/test_groups.py", "tests/api/test_groups.py",
-         "tests/api/test_offsets.py", "tests/monitor/test_endpoint.py",
+        ("tests/coordinator/**/test_*.py", "tests/wire/test_groups.py",
+         "tests/api/groups/test_classic.py",
+         "tests/api/data/test_offsets.py", "tests/monitor/test_endpoint.py",
          "tests/client/test_groups.py"),
-        ("tests/clients/test_groups*.py", "tests/api/test_*.py",
+        ("tests/clients/test_groups*.py", "tests/api/**/test_*.py",
          "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
     "metadata": Part(
         ("pylog/metadata/**/*.py",),
-        ("tests/metadata/**/test_*.py", "tests/api/test_*.py", "tests/server/test_publisher.py",
+        ("tests/metadata/**/test_*.py", "tests/api/**/test_*.py", "tests/server/test_publisher.py",
          "tests/log/test_directories.py"),
         ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
          "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",
          "tests/durability/test_kill*.py", "tests/log/test_*.py")),
     "log": Part(
         ("pylog/log/*.py",),
-        ("tests/log/test_*.py", "tests/durability/test_*.py", "tests/api/test_logdirs.py",
+        ("tests/log/test_*.py", "tests/durability/test_*.py", "tests/api/cluster/test_log_dirs.py",
          "tests/api/test_effects.py", "tests/metadata/test_node.py"),
         ("tests/metadata/**/test_*.py", "tests/wire/test_*.py")),
     "client": Part(

@@ -9,8 +9,8 @@ import asyncio
 import itertools
 from types import SimpleNamespace
 
-from pylog.api.offsets_committed import CommittedOffsetsApi
-from pylog.api.transactions import TransactionsApi
+from pylog.api.groups.committed_offsets import CommittedOffsetsApi
+from pylog.api.data.transactions import TransactionsApi
 from pylog._native.log import NotLeader, StorageError
 from pylog.coordinator.groups.state import group_store as machines
 from pylog.coordinator.runtime.broker_client import Brokers

@@ -11,9 +11,9 @@ import random
 from types import SimpleNamespace
 
 from pylog._native.log import Shortage
-from pylog.api.controller import ControllerApi, HereOrNowhere, guarded
-from pylog.api.metadata_log import MetadataLogApi, Observers
-from pylog.api.topics import TopicsApi
+from pylog.api.cluster.broker_to_controller import ControllerApi, HereOrNowhere, guarded
+from pylog.api.cluster.metadata_log import MetadataLogApi, Observers
+from pylog.api.cluster.topics import TopicsApi
 from pylog.metadata.broker_service import MemberMetadata
 from pylog.metadata.controller_service import ControllerMember
 from pylog.metadata.image.image import Image

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from pylog._native import batch
 from pylog._native.log import LogError
-from pylog.api.controller import HereOrNowhere
+from pylog.api.cluster.broker_to_controller import HereOrNowhere
 from pylog.peer.connection import key_of
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode

@@ -1,0 +1,168 @@
+"""The metadata quorum: DescribeQuorum (55), UpdateFeatures (57), RemoveRaftVoter (81).
+
+Owns: nothing.
+Invariants: (1) this node is the leader and never behind; the other voters are as their etcds are.
+Source: KIP-595, KIP-642, KIP-836, KIP-853 (quorum); KIP-584 (features); answers as Kafka 4.3's.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pylog.eventloop.threads import in_thread
+from pylog.metadata.log.local_log import TOPIC
+from pylog.peer.controllers import voters_of
+from pylog.protocol import api, messages
+from pylog.protocol.api_error import Refusal
+from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.api.cluster.metadata_log import Observers
+    from pylog.config import Settings
+    from pylog.metadata.controller.active_controller import ActiveController
+    from pylog.metadata.quorum.voter_status import Voter
+    from pylog.metadata.service import MetadataService
+
+log = logging.getLogger("pylog.metadata")
+
+CONTROLLER = "CONTROLLER"
+RESULTS_UNTIL = 1       # Later versions have one error for all features.
+
+
+class QuorumApi:
+    """The metadata quorum. now_ms: the wall clock. observers: None, there are none."""
+
+    def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
+                 node_id: int, now_ms: Callable[[], int], observers: Observers | None = None):
+        self._controller = controller
+        self._metadata = metadata
+        self._settings = settings
+        self._node_id = node_id
+        self._now_ms = now_ms
+        self._observers = observers
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            api.DESCRIBE_QUORUM: self.describe_quorum,
+            api.UPDATE_FEATURES: self.update_features,
+            api.REMOVE_RAFT_VOTER: self.remove_raft_voter,
+        }
+
+    async def describe_quorum(self, context: RequestContext, request: Message) -> Message:
+        """The leader, voters and offsets of the metadata log; nodes from version 2 (KIP-853).
+
+        NOT_CONTROLLER; UNKNOWN_TOPIC_OR_PARTITION for any other log.
+        """
+        response = messages.DescribeQuorumResponse
+        asked = [(topic.topic_name, [entry.partition_index for entry in topic.partitions])
+                 for topic in request.topics]
+        if asked != [(TOPIC, [0])]:
+            return response(error_message="", topics=[
+                response.TopicData(topic_name=name, partitions=[
+                    response.PartitionData(
+                        partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        error_message="this is not the metadata log",
+                        current_voters=[], observers=[])
+                    for index in indexes])
+                for name, indexes in asked], nodes=[])
+        voters = await self._asked_voters()
+        # Another may lead since they were asked.
+        if not self._controller.is_active:
+            return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
+                            nodes=[])
+        image, now_ms = self._metadata.image, self._now_ms()
+        end_offset = image.offset + 1
+        partition = response.PartitionData(
+            partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=self._node_id,
+            leader_epoch=image.epoch, high_watermark=end_offset,
+            current_voters=self._states(voters, end_offset, now_ms),
+            observers=[response.ReplicaState(
+                replica_id=observer.id, replica_directory_id=observer.directory_id,
+                log_end_offset=observer.end_offset, last_fetch_timestamp=observer.fetched_ms,
+                last_caught_up_timestamp=observer.caught_up_ms)
+                for observer in (self._observers.now(now_ms) if self._observers else ())])
+        return response(
+            error_message="", topics=[response.TopicData(topic_name=TOPIC, partitions=[partition])],
+            nodes=self._nodes(context, voters) if context.api_version >= 2 else [])
+
+    async def _asked_voters(self) -> list[Voter]:
+        """None where this node is the only one, or keeps the log where voters have no ids."""
+        voters = self._metadata.voters
+        if voters is None or not self._controller.is_active:
+            return []
+        return await voters.asked(self._metadata.image.offset + 1)
+
+    def _states(self, voters: list[Voter], end_offset: int, now_ms: int) -> list:
+        """Keeps (1)."""
+        state = messages.DescribeQuorumResponse.ReplicaState
+        heard_ms = {voter.id: voter.heard_ms for voter in voters}
+        return [state(
+            replica_id=self._node_id, log_end_offset=end_offset,
+            last_fetch_timestamp=heard_ms.get(self._node_id, now_ms),
+            last_caught_up_timestamp=now_ms),
+            *(state(
+                # It may have more already than is in force here.
+                replica_id=voter.id, log_end_offset=min(voter.end_offset, end_offset),
+                last_fetch_timestamp=voter.heard_ms, last_caught_up_timestamp=voter.caught_up_ms)
+              for voter in voters if voter.id != self._node_id)]
+
+    def _nodes(self, context, voters: list[Voter]) -> list:
+        # The controller answers on the listener that the client dialled: it may have none of its
+        # own.
+        response = messages.DescribeQuorumResponse
+        names = self._settings["controller.listener.names"]
+        known = voters_of(self._settings["controller.quorum.voters"])
+        places = {self._node_id: (context.local_host, context.local_port), **{
+            voter.id: (known[voter.id].host, known[voter.id].port)
+            for voter in voters if voter.id != self._node_id}}
+        return [response.Node(node_id=node_id, listeners=[response.Listener(
+            name=names[0] if names else CONTROLLER, host=host, port=port)])
+            for node_id, (host, port) in places.items()]
+
+    async def remove_raft_voter(self, context: RequestContext, request: Message) -> Message:
+        """Removes the etcd member of a controller that is lost (KIP-853).
+
+        NOT_CONTROLLER; INCONSISTENT_CLUSTER_ID; VOTER_NOT_FOUND; UNSUPPORTED_VERSION where brokerd
+        runs no etcd; INVALID_REQUEST while too few members answer.
+        """
+        response = messages.RemoveRaftVoterResponse
+        seats = self._metadata.seats
+        if not self._controller.is_active:
+            return response(error_code=ErrorCode.NOT_CONTROLLER, error_message=None)
+        if request.cluster_id not in (None, self._metadata.cluster_id):
+            return response(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message=None)
+        if seats is None:
+            return response(error_code=ErrorCode.UNSUPPORTED_VERSION,
+                            error_message="the controllers of this cluster run no etcd")
+        if request.voter_directory_id != bytes(16):
+            # Voters have no directory ids here: DescribeQuorum reports zeros.
+            return response(error_code=ErrorCode.VOTER_NOT_FOUND, error_message=None)
+        try:
+            member = await in_thread(seats.remove, request.voter_id)
+        except Refusal as refusal:
+            return response(error_code=refusal.error, error_message=refusal.message)
+        log.warning("an etcd member was removed on request", extra={
+            "controller": request.voter_id, "member": member})
+        return response(error_code=ErrorCode.NONE, error_message=f"member {member} was removed")
+
+    async def update_features(self, context: RequestContext, request: Message) -> Message:
+        """Changes finalized feature levels, all or none (KIP-584).
+
+        INVALID_UPDATE_VERSION and the other refusals of metadata.features, with a message.
+        """
+        response = messages.UpdateFeaturesResponse
+        try:
+            await self._controller.update_features(request.feature_updates, request.validate_only)
+        except Refusal as refusal:
+            return response(error_code=refusal.error, error_message=refusal.message, results=[])
+        results = []
+        if context.api_version <= RESULTS_UNTIL:
+            results = [response.UpdatableFeatureResult(
+                feature=wanted.feature, error_code=ErrorCode.NONE, error_message="NONE")
+                for wanted in request.feature_updates]
+        return response(error_code=ErrorCode.NONE, error_message=None, results=results)

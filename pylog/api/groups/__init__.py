@@ -1,0 +1,5 @@
+"""Requests on groups and their offsets.
+
+Owns: nothing.
+For: the table of handlers in `api`.
+"""

@@ -1,0 +1,145 @@
+"""Streams groups on the wire: StreamsGroupHeartbeat (88), StreamsGroupDescribe (89).
+
+Owns: nothing.
+Invariants: (1) without streams.version 1, or with the protocol switched off, each request is
+  UNSUPPORTED_VERSION; (2) a heartbeat is answered after its records are durable, and does not wait
+  for internal topics.
+Source: KIP-1071.
+"""
+
+from __future__ import annotations
+
+from pylog.api.groups.describe_parts import PART_ROWS, in_parts
+from pylog.coordinator.groups.state.classic_group import STREAMS
+from pylog.coordinator.groups.streams import (
+    describe as streams_describe,
+)
+from pylog.coordinator.groups.streams import (
+    heartbeat as streams_groups,
+)
+from pylog.coordinator.groups.streams import (
+    topology as streams_topology,
+)
+from pylog.coordinator.runtime.deferred_reply import Pending
+from pylog.metadata.controller.partitions.topics import topic_name_fault
+from pylog.metadata.image.image import is_internal
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+from pylog.security.authorizer import CLUSTER, CLUSTER_NAME, CREATE, TOPIC
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.api.groups.streams_topics import InternalTopics
+    from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.groups.service import GroupCoordinator
+    from pylog.coordinator.groups.streams.heartbeat import Answered
+    from pylog.metadata.service import MetadataService
+    from pylog.security.access import Access
+
+FEATURE = "streams.version"
+
+
+def topology_fault(topology: Message) -> str | None:
+    """Why no group may have a topology with such topics, or None."""
+    names = streams_topology.topics_of(topology)
+    internal = [name for name in names if is_internal(name)]
+    if internal:
+        return (f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology "
+                "is prohibited.")
+    wrong = [name for name in names if topic_name_fault(name) is not None]
+    return f"Topic names {','.join(wrong)} are not valid topic names." if wrong else None
+
+
+class StreamsGroupsApi:
+    """Streams groups, on the coordinator `groups`. access: None, everything is allowed."""
+
+    def __init__(self, groups: GroupCoordinator, metadata: MetadataService,
+                 topics: InternalTopics, quotas: ClientQuotas, settings: Settings,
+                 access: Access | None):
+        self._groups = groups
+        self._metadata = metadata
+        self._topics = topics
+        self._quotas = quotas
+        self._access = access
+        self._is_on = STREAMS in settings["group.coordinator.rebalance.protocols"]
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            api.STREAMS_GROUP_HEARTBEAT: self.heartbeat,
+            api.STREAMS_GROUP_DESCRIBE: self.describe,
+        }
+
+    def _is_served(self) -> bool:
+        return self._is_on and self._metadata.image.features.get(FEATURE, 0) > 0
+
+    def heartbeat(self, context: RequestContext, request: Message) -> Message | Pending:
+        """The member's epoch, what there is to say of the group and, when they have changed, its
+        tasks. Internal topics that are missing are created, if the client may.
+
+        INVALID_REQUEST, STREAMS_INVALID_TOPOLOGY, GROUP_MAX_SIZE_REACHED, GROUP_ID_NOT_FOUND,
+        UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, MESSAGE_TOO_LARGE, NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
+        """
+        if not self._is_served():
+            return streams_groups.refusal(ErrorCode.UNSUPPORTED_VERSION)[0]
+        fault = None if request.topology is None else topology_fault(request.topology)
+        if fault is not None:
+            return streams_groups.refusal(ErrorCode.STREAMS_INVALID_TOPOLOGY, fault)[0]
+
+        def shape(answered: Answered) -> Message:
+            answer, missing = answered
+            if missing:
+                self._create(context, answer, missing)
+            return answer
+
+        client = streams_groups.Client(context.client_id or "", f"/{context.peer_host}")
+        return self._groups.run(
+            request.group_id, Pending(streams_groups.refusal, shape), streams_groups.heartbeat,
+            request, client)
+
+    def _create(self, context: RequestContext, answer: Message,
+                missing: tuple[streams_topology.Missing, ...]) -> None:
+        """Asks for internal topics; the answer says what is in the way."""
+        refused = [topic.name for topic in missing if not self._may_create(context, topic.name)]
+        if refused:
+            told = f"Unauthorized to CREATE on topics {', '.join(refused)}."
+        else:
+            told = self._topics.create(
+                missing, 2 * answer.heartbeat_interval_ms,
+                self._quotas.mutations(context.principal, context.client_id, True))
+        for status in answer.status if told else ():
+            if status.status_code == streams_topology.MISSING_INTERNAL:
+                status.status_detail += f"; {told}"
+
+    def _may_create(self, context: RequestContext, name: str) -> bool:
+        access = self._access
+        return access is None or access.may_besides(context, CREATE, CLUSTER, CLUSTER_NAME) \
+            or access.may(context, CREATE, TOPIC, name)
+
+    def describe(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
+        """Yields the groups with epochs, topology and members, some members at a time.
+
+        GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        UNSUPPORTED_VERSION per group.
+        """
+        served = self._is_served()
+
+        def groups() -> Iterator[Message]:
+            for group_id in request.group_ids:
+                yield from self._described(group_id) if served else (
+                    streams_describe.undescribed(group_id, ErrorCode.UNSUPPORTED_VERSION),)
+
+        return in_parts(messages.StreamsGroupDescribeResponse, groups(),
+                        request.include_authorized_operations)
+
+    def _described(self, group_id: str) -> Iterator[Message]:
+        if not group_id:
+            return iter((streams_describe.undescribed(group_id, ErrorCode.INVALID_GROUP_ID),))
+        found, error = self._groups.look(
+            group_id, streams_groups.described, group_id, PART_ROWS)
+        return found or iter((streams_describe.undescribed(group_id, error),))
