@@ -34,8 +34,8 @@ from pylog.log.manager import LogManager
 from pylog.metadata.image.image import is_internal
 from pylog.metadata.service import metadata_of
 from pylog.server.dispatch import Dispatcher
+from pylog.server.metadata_publisher import Publisher
 from pylog.server.network import Network
-from pylog.server.publisher import Publisher
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from pylog.monitor.server import Monitor
     from pylog.security.access import Access
     from pylog.security.authorizer import Authorizer
-    from pylog.server.audit_topic import AuditTopic
-    from pylog.server.control import ControllerListeners
-    from pylog.server.guard import Guard
+    from pylog.server.audit_log_topic import AuditTopic
+    from pylog.server.controller_listeners import ControllerListeners
+    from pylog.server.connection_security import Guard
     from pylog.share.service import Sharing
 
 __all__ = ["Broker", "StartError", "run"]
@@ -239,7 +239,7 @@ class Broker:
         """What knows whose the connections are. Raises ConfigError, OSError."""
         if self._guard is None:
             # Imported here: not every broker asks who its clients are.
-            from pylog.server.guard import Guard
+            from pylog.server.connection_security import Guard
 
             self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
                                 self._authorizer, self.now_ms, self._audit_topic())
@@ -251,7 +251,7 @@ class Broker:
         if not name:
             return None
         # Imported here: few brokers have one.
-        from pylog.server.audit_topic import AuditTopic
+        from pylog.server.audit_log_topic import AuditTopic
 
         return AuditTopic(name, self, self.brokers)
 
@@ -370,7 +370,7 @@ class Broker:
         # Imported here: not every node has such listeners.
         from pylog.api import controller_registry
         from pylog.api.cluster import metadata_log
-        from pylog.server.control import ControllerListeners
+        from pylog.server.controller_listeners import ControllerListeners
 
         handlers = controller_registry.handlers(
             settings=self.settings, metadata_service=self.metadata,

@@ -35,8 +35,8 @@ from pylog.protocol import api, codec, elements
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache, request_log
-from pylog.server.answer_cache import AnswerCache, Making
+from pylog.server import request_log, response_cache
+from pylog.server.response_cache import AnswerCache, Making
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access
-    from pylog.server.control import ControllerListeners
-    from pylog.server.guard import Guard
+    from pylog.server.connection_security import Guard
+    from pylog.server.controller_listeners import ControllerListeners
 
 log = logging.getLogger("pylog.dispatch")
 
@@ -348,7 +348,7 @@ class Dispatcher:
 
     def _cache_key(self, context: RequestContext, body: bytes) -> tuple | None:
         """What an answer depends on besides the image; None where it is not worth it."""
-        if len(body) > answer_cache.BODY_BYTES_MAX or self._quotas.timed:
+        if len(body) > response_cache.BODY_BYTES_MAX or self._quotas.timed:
             return None
         if self._metadata.departures is not None and self._metadata.departures.any:
             return None

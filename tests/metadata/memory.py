@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
 from pylog.metadata.service import local_roles
-from pylog.server.publisher import Publisher
+from pylog.server.metadata_publisher import Publisher
 
 
 class MemoryLog(MetadataLog):

@@ -60,7 +60,8 @@ PARTS = {
          "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
     "metadata": Part(
         ("pylog/metadata/**/*.py",),
-        ("tests/metadata/**/test_*.py", "tests/api/**/test_*.py", "tests/server/test_publisher.py",
+        ("tests/metadata/**/test_*.py", "tests/api/**/test_*.py",
+         "tests/server/test_metadata_publisher.py",
          "tests/log/test_directories.py"),
         ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
          "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",

@@ -11,7 +11,7 @@ from pylog.eventloop.end_of_tick import Turn
 from pylog._native.grants import READ
 from pylog._native.reactor import Connected, Miss, RequestContext, Slow, UnknownClient
 from pylog._native.repeats import Repeat, Repeats
-from pylog.server.answer_cache import BYTES_MAX, AnswerCache
+from pylog.server.response_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
 from pylog.metadata.image.image import Image, Topic
 from pylog.protocol import api, codec, messages

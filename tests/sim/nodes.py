@@ -22,7 +22,7 @@ from pylog.peer.controllers import Controllers, voters_of
 from pylog.peer.dial import Dialled
 from pylog.replication.membership import Membership
 from pylog.replication.throttles import Throttles
-from pylog.server.publisher import Publisher
+from pylog.server.metadata_publisher import Publisher
 from tests.sim.coordinators import Coordinators
 from tests.sim.disks import Disk, Logs
 from tests.sim.keys import Client

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.metadata.service import MetadataService
     from pylog.security.authorizer import Authorizer
-    from pylog.server.audit_topic import AuditTopic
+    from pylog.server.audit_log_topic import AuditTopic
     from pylog.server.network import Network
 
 log = logging.getLogger("pylog.guard")

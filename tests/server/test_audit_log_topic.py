@@ -10,8 +10,8 @@ from pylog.config import ConfigError, Settings
 from pylog.peer.errors import PeerError
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import BYTES_MAX
-from pylog.server import audit_topic
-from pylog.server.audit_topic import AuditTopic
+from pylog.server import audit_log_topic
+from pylog.server.audit_log_topic import AuditTopic
 
 NONE = ErrorCode.NONE
 NODE_ID, PARTITIONS = 5, 3
@@ -56,7 +56,7 @@ class World:
 @pytest.fixture
 def run(monkeypatch):
     """Runs scenario(world), and stops the topic after it."""
-    monkeypatch.setattr(audit_topic, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(audit_log_topic, "AGAIN_SECONDS", 0)
 
     def run_it(scenario):
         async def whole():
@@ -148,7 +148,7 @@ def test_lines_that_are_too_large_together_go_one_by_one_and_alone_they_are_coun
 
 
 def test_what_there_is_no_room_for_is_refused_at_once(run, monkeypatch):
-    monkeypatch.setattr(audit_topic, "LINES_MAX", 2)
+    monkeypatch.setattr(audit_log_topic, "LINES_MAX", 2)
 
     async def scenario(world):
         assert [world.topic.offer(line) for line in "abc"] == [True, True, False]
@@ -168,14 +168,14 @@ def test_there_is_no_room_for_long_lines_beyond_their_bytes_until_some_are_writt
 
 
 def test_a_stop_waits_for_what_waits_and_says_what_it_leaves(run, monkeypatch, caplog):
-    monkeypatch.setattr(audit_topic, "END_SECONDS", 60)
+    monkeypatch.setattr(audit_log_topic, "END_SECONDS", 60)
 
     async def scenario(world):
         world.topic.start()
         world.topic.offer("line")
         await world.topic.stop()
         assert world.written == [(2, [b"line"])]
-        monkeypatch.setattr(audit_topic, "END_SECONDS", 0)
+        monkeypatch.setattr(audit_log_topic, "END_SECONDS", 0)
         world.errors = [ErrorCode.NETWORK_EXCEPTION] * 1_000_000
         world.topic.start()
         world.topic.offer("lost")

@@ -17,10 +17,10 @@ from pylog.metadata.image.state_store import Store
 from pylog.metadata.log.metadata_log import MetadataBatch
 from pylog.metadata.service import MetadataService
 from pylog.protocol import messages
-from pylog.server.publisher import Publisher
+from pylog.server.metadata_publisher import Publisher
 from tests.metadata.memory import Followers, published
 from tests.metadata.node import Node
-from tests.server.test_publisher import History, topic_records
+from tests.server.test_metadata_publisher import History, topic_records
 
 STEPS = 40
 
