@@ -101,7 +101,7 @@ docs: build
 	$(PY) -m pylog.protocol.document docs/protocol.md
 	$(PY) -m pylog.monitor.document docs/metrics.md
 	$(PY) -m pylog.tools.document docs/tools.md
-	$(PY) -m pylog.client.document docs/client-settings.md
+	$(PY) -m pylog.client.docs docs/client-settings.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

@@ -106,8 +106,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 def _known(settings: dict[str, str]) -> None:
     """Here and not first in an executor, where Spark wraps it. Raises PlanError."""
+    from pylog.client.config.settings import PRODUCER, Settings
     from pylog.client.errors import ConfigError
-    from pylog.client.settings import PRODUCER, Settings
 
     try:
         Settings(PRODUCER, settings)

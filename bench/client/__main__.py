@@ -28,8 +28,8 @@ from bench.client.readers import PARTITIONS, READERS
 from bench.client.writers import WRITERS
 from bench.machine import machine_line
 from pylog._native import batch
-from pylog.client.cluster import Cluster
-from pylog.client.settings import CODECS, Settings
+from pylog.client.config.settings import CODECS, Settings
+from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pylog._native import batch
 from pylog._native.compress import compress, decompress
-from pylog.client.settings import CODECS
+from pylog.client.config.settings import CODECS
 
 PIECE_BYTES = 1 << 20
 INFLATED_BYTES_MAX = 1 << 20

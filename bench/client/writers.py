@@ -135,7 +135,7 @@ def aiokafka(bootstrap: str, topic: str, codec: str, values: list[bytes],
 
 def floor(bootstrap: str, topic: str, codec: str, values: list[bytes], seconds: float) -> Clock:
     from bench.client.floor import write
-    from pylog.client.settings import ROWS
+    from pylog.client.config.settings import ROWS
 
     clock = Clock(seconds)
     write(codec, values, ROWS["batch.size"].default, clock)

@@ -13,7 +13,7 @@ import pytest
 from bench.brokers import PylogBroker
 from pylog.testing.ports import free_port
 from bench.programs import load_client
-from pylog.client.admin import AclBinding, Admin, NewTopic
+from pylog.client.admin.blocking import AclBinding, Admin, NewTopic
 from pylog.config import Settings
 from pylog.security.access import STANDARD
 from pylog.security.authorizer import (

@@ -13,26 +13,27 @@ TYPE_CHECKING = False  # Nothing is imported before it is used.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
     from pylog.client import errors
-    from pylog.client.admin import Admin
-    from pylog.client.consumer import Consumer
-    from pylog.client.deliveries import RecordMetadata
-    from pylog.client.descriptions import ConfigResource, NewTopic, ResourceType
+    from pylog.client.admin.blocking import Admin
+    from pylog.client.consumer.consumer import Consumer
+    from pylog.client.producer.delivery import RecordMetadata
+    from pylog.client.admin.types import ConfigResource, NewTopic, ResourceType
     from pylog.client.errors import KafkaError
-    from pylog.client.listener import RebalanceListener
-    from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-    from pylog.client.producer import Producer
-    from pylog.client.scanning import scan
-    from pylog.client.acknowledgements import Acknowledge
-    from pylog.client.share_consumer import ShareConsumer
+    from pylog.client.consumer.rebalance_listener import RebalanceListener
+    from pylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+    from pylog.client.producer.producer import Producer
+    from pylog.client.consumer.scan import scan
+    from pylog.client.share.acknowledgements import Acknowledge
+    from pylog.client.share.share_consumer import ShareConsumer
 
 
 _PLACES = {
-    "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
-    "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
-    "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
-    "ConfigResource": "descriptions", "ResourceType": "descriptions",
-    "RecordMetadata": "deliveries", "scan": "scanning",
-    "ShareConsumer": "share_consumer", "Acknowledge": "acknowledgements",
+    "Admin": "admin.blocking", "Consumer": "consumer.consumer", "Producer": "producer.producer",
+    "TopicPartition": "types", "OffsetAndMetadata": "types", "OffsetAndTimestamp": "types",
+    "KafkaError": "errors", "RebalanceListener": "consumer.rebalance_listener",
+    "NewTopic": "admin.types",
+    "ConfigResource": "admin.types", "ResourceType": "admin.types",
+    "RecordMetadata": "producer.delivery", "scan": "consumer.scan",
+    "ShareConsumer": "share.share_consumer", "Acknowledge": "share.acknowledgements",
 }
 _NATIVE = {"Record": "pylog._native.columns"}
 

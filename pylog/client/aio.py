@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import importlib
 
-from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from pylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 TYPE_CHECKING = False  # Nothing is imported before it is used.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
-    from pylog.client.acknowledgements import Acknowledge
-    from pylog.client.administration import Admin
-    from pylog.client.aio_consumer import Consumer
-    from pylog.client.aio_producer import Producer
-    from pylog.client.aio_share_consumer import ShareConsumer
+    from pylog.client.admin.admin import Admin
+    from pylog.client.consumer.aio_consumer import Consumer
+    from pylog.client.producer.aio_producer import Producer
+    from pylog.client.share.acknowledgements import Acknowledge
+    from pylog.client.share.aio_share_consumer import ShareConsumer
 
-_PLACES = {"Acknowledge": "pylog.client.acknowledgements",
-           "ShareConsumer": "pylog.client.aio_share_consumer",
-           "Admin": "pylog.client.administration", "Consumer": "pylog.client.aio_consumer",
-           "Producer": "pylog.client.aio_producer", "Record": "pylog._native.columns"}
+_PLACES = {"Acknowledge": "pylog.client.share.acknowledgements",
+           "ShareConsumer": "pylog.client.share.aio_share_consumer",
+           "Admin": "pylog.client.admin.admin", "Consumer": "pylog.client.consumer.aio_consumer",
+           "Producer": "pylog.client.producer.aio_producer", "Record": "pylog._native.columns"}
 
 __all__ = ["Acknowledge", "Admin", "Consumer", "OffsetAndMetadata", "OffsetAndTimestamp",
            "Producer", "Record", "ShareConsumer", "TopicPartition"]

@@ -15,7 +15,7 @@ from pylog._native.builder import Column
 from pylog._native.columns import ColumnBuffer, Columns
 from pylog.client.arguments import several
 from pylog.client.errors import RecordDeserializationError
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SOURCES_MAX = 1 << 20

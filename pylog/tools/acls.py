@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylog.client.descriptions import AclBinding, AclFilter
+from pylog.client.admin.types import AclBinding, AclFilter
 from pylog.tools.command import Tools, confirmed, text_of
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog.client.administration import Admin
+    from pylog.client.admin.admin import Admin
 
 COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "OPERATION",
            "resource_type": "ON", "pattern_type": "PATTERN", "resource_name": "NAME",
@@ -144,7 +144,7 @@ def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer:
 
 def _check_possible(kind: str, operation: str) -> None:
     """A rule on what nobody ever asks for would be no rule, as kafka-acls has it too."""
-    from pylog.client.security_administration import OPERATIONS, RESOURCE_TYPES, number_of, word_of
+    from pylog.client.admin.security import OPERATIONS, RESOURCE_TYPES, number_of, word_of
     from pylog.security import authorizer
 
     possible = authorizer.OPERATIONS[number_of(RESOURCE_TYPES, kind)]
@@ -273,7 +273,7 @@ def _read(file: Any) -> list[AclBinding]:
 
 def _rule(number: int, row: Any) -> AclBinding:
     """The rule of a row, counted from 1. Raises ValueError."""
-    from pylog.client.security_administration import WORDS
+    from pylog.client.admin.security import WORDS
 
     if not isinstance(row, dict):
         raise ValueError(f"rule {number} is no object")
@@ -350,7 +350,7 @@ def _settings(properties: str) -> Any:
 def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: str, host: str,
              kind: str, name: str) -> Any:
     """Keeps (2)."""
-    from pylog.client.security_administration import (
+    from pylog.client.admin.security import (
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
     )
     from pylog.protocol import messages
@@ -388,7 +388,7 @@ def _shown(rule: Any) -> str:
 
 
 def _words(rule: Any) -> dict[str, str]:
-    from pylog.client.security_administration import (
+    from pylog.client.admin.security import (
         OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, word_of,
     )
 

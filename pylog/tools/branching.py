@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.descriptions import NewTopic
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import NewTopic
 from pylog.client.errors import KafkaError
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol.errors import ErrorCode

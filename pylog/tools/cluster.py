@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
 from pylog.protocol.counts import counted
 from pylog.tools import endpoint, health, inquiry, replicas, verify
 from pylog.tools.cluster_moves import drain, grow, move, shrink

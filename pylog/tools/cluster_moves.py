@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.metadata import Metadata, PartitionInfo
-from pylog.client.offsets import TopicPartition
+from pylog.client.admin.admin import Admin
+from pylog.client.network.cluster_metadata import Metadata, PartitionInfo
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import Tool, confirmed

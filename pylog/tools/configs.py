@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.cluster import Cluster
+from pylog.client.admin.admin import Admin
+from pylog.client.network.cluster import Cluster
 from pylog.config.sealing import is_sensitive
 from pylog.tools import inquiry, resources
 from pylog.tools.command import Tools, pairs

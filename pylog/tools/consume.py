@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.tools import inquiry
 from pylog.tools.command import GROUP, TOPIC, Tool, registry_option
 from pylog.tools.moments import moment

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.descriptions import ConfigResource, ResourceType
-from pylog.client.offsets import TopicPartition
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import ConfigResource, ResourceType
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import GROUP, TOPIC, Tool, confirmed

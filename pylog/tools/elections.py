@@ -20,9 +20,9 @@ from pylog.tools.command import TOPIC, Tool, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
-    from pylog.client.metadata import Metadata
-    from pylog.client.offsets import TopicPartition
+    from pylog.client.admin.admin import Admin
+    from pylog.client.network.cluster_metadata import Metadata
+    from pylog.client.types import TopicPartition
 
 ELECTED = {"topic": "TOPIC", "partition": "PARTITION", "before": "LEADER BEFORE",
            "leader": "LEADER", "error": "ERROR"}

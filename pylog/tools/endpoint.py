@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from pylog.client.cluster import Cluster
+from pylog.client.config.settings import Settings
 from pylog.client.errors import KafkaError
-from pylog.client.settings import Settings
+from pylog.client.network.cluster import Cluster
 from pylog.monitor.admission import KEYSTORE
 from pylog.tools import resources
 from pylog.tools.session import ToolError

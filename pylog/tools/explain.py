@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 import click
 
-from pylog.client.administration import Admin
+from pylog.client.admin.admin import Admin
 from pylog.client.errors import KafkaError
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.monitor.explain import reasons
 from pylog.tools import endpoint, lags, totals

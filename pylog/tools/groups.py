@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
+from pylog.client.admin.admin import Admin
 from pylog.client.errors import KafkaError
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import explain, history, inquiry, lags, totals
 from pylog.tools.command import GROUP, Look, Tools, confirmed

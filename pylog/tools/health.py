@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pylog.client.cluster import Cluster
-from pylog.client.connection import BufferPool, Connection
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.connection import BufferPool, Connection
 from pylog.client.errors import AuthenticationError, KafkaError
 from pylog.peer.controllers import Controller, voters_of
 from pylog.monitor.overview import quorum_troubles

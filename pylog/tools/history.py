@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
+from pylog.client.admin.admin import Admin
 from pylog.coordinator.groups.state.rebalance_tracker import sentence
 from pylog.protocol.counts import counted
 from pylog.tools import endpoint, explain, lags

@@ -13,10 +13,10 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError, raise_for
-from pylog.client.metadata import Metadata, TopicInfo
-from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.cluster_metadata import Metadata, TopicInfo
+from pylog.client.types import EARLIEST, LATEST, TopicPartition
 from pylog.config.errors import nearest
 from pylog.protocol import messages
 from pylog.protocol.errors import TABLE, ErrorCode

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from pylog.client.administration import Admin
+from pylog.client.admin.admin import Admin
 from pylog.client.errors import GroupIdNotFoundError, KafkaError
-from pylog.client.offsets import LATEST, TopicPartition
+from pylog.client.types import LATEST, TopicPartition
 from pylog.config.errors import nearest
 from pylog.tools import inquiry
 from pylog.tools.totals import total

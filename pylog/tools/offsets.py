@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pylog.client.cluster import Cluster
+from pylog.client.network.cluster import Cluster
 from pylog.tools import inquiry, totals
 from pylog.tools.command import TOPIC, Look
 from pylog.tools.moments import moment, shown

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tools
@@ -62,7 +62,7 @@ def _topic(session: Session, name: str | None, partition_count: int) -> Iterator
         yield name
         return
     made = f"pylog-perf-{os.getpid()}"
-    from pylog.client.descriptions import NewTopic
+    from pylog.client.admin.types import NewTopic
 
     async def create(admin: Any) -> None:
         await admin.create_topics([NewTopic(made, partition_count)])

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.descriptions import NewTopic
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import NewTopic
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry, streams
 from pylog.tools.command import TOPIC, Tool, pairs, registry_option

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylog.client.descriptions import QuotaAlteration
+from pylog.client.admin.types import QuotaAlteration
 from pylog.tools import inquiry
 from pylog.tools.command import Look, Tools, pairs
 from pylog.tools.printer import cell
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
+    from pylog.client.admin.admin import Admin
 
 COLUMNS = {"entity": ("OF", lambda entity: of(entity)), "quota": "QUOTA", "value": "VALUE"}
 KINDS = {"user": "user", "client": "client-id", "ip": "ip"}

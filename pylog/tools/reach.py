@@ -16,9 +16,9 @@ import socket
 import time
 from typing import Any
 
-from pylog.client.connection import BufferPool, Connection
+from pylog.client.network.connection import BufferPool, Connection
 from pylog.client.errors import KafkaError
-from pylog.client.settings import servers
+from pylog.client.config.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.config.entries import DEFAULT
 from pylog.protocol.counts import counted

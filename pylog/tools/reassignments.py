@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylog.client.metadata import Metadata
-from pylog.client.offsets import TopicPartition
+from pylog.client.network.cluster_metadata import Metadata
+from pylog.client.types import TopicPartition
 from pylog.tools import inquiry
 from pylog.tools.cluster_moves import Plan, carry_out, move_options
 from pylog.tools.command import Look, Tool, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
+    from pylog.client.admin.admin import Admin
 
 UNDER_WAY = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS",
              "adding": "ADDING", "removing": "REMOVING"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tool, confirmed
@@ -20,7 +20,7 @@ from pylog.tools.moments import moment
 from pylog.tools.session import Session
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
+    from pylog.client.admin.admin import Admin
 
 PARTS = {"topic": "TOPIC", "partition": "PARTITION", "start_offset": "START",
          "new_start_offset": "NEW START", "end_offset": "END", "records": "RECORDS"}

@@ -18,7 +18,7 @@ from pylog.tools.command import Tool, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.cluster import Cluster
+    from pylog.client.network.cluster import Cluster
 
 
 @click.command(cls=Tool)

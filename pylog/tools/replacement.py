@@ -20,7 +20,7 @@ from pylog.tools.command import Tool, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.cluster import Cluster
+    from pylog.client.network.cluster import Cluster
 
 SILENT_MS_MIN = 5000
 RETRY_S, PAUSE_S = 15.0, 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from pylog.client.cluster import Cluster
+from pylog.client.network.cluster import Cluster
 from pylog.client.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from pylog.protocol.counts import counted
 from pylog.protocol import messages

@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from pylog.client.administration import Admin
-from pylog.client.cluster import Cluster
-from pylog.client.descriptions import ConfigResource, ResourceType
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import ConfigResource, ResourceType
 from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
-    from pylog.client.cluster import Cluster
+    from pylog.client.admin.admin import Admin
+    from pylog.client.network.cluster import Cluster
     from pylog.tools.printer import Printer
 
 BOOTSTRAP = "localhost:9092"
@@ -115,9 +115,9 @@ class Session:
 
     def _read(self, path: str) -> dict[str, str]:
         """Client settings of a file, with what they refer to. Raises ToolError."""
-        from pylog.client import providers
+        from pylog.client.config import value_providers
+        from pylog.client.config.aliases import ALIASES, UNITS
         from pylog.client.errors import ConfigError as Missing
-        from pylog.client.spellings import ALIASES, UNITS
         from pylog.config.errors import ConfigError
         from pylog.config.properties import parse
 
@@ -128,7 +128,7 @@ class Session:
                     ours, *_ = UNITS.get(key, (ALIASES.get(key, key),))
                     self._places[key] = self._places[ours] = f"{path}:{line}"
                 given = {key: value for key, (value, _) in found.items()}
-                return providers.resolved(given, providers.USUAL)
+                return value_providers.resolved(given, value_providers.USUAL)
             except ConfigError as error:
                 raise ToolError(str(error)) from None
             except Missing as error:
@@ -146,9 +146,9 @@ class Session:
         which what was given overrules. Keeps (2)."""
         import logging
 
+        from pylog.client.config.aliases import translated
+        from pylog.client.config.settings import ALL, ROWS
         from pylog.client.errors import ConfigError
-        from pylog.client.settings import ALL, ROWS
-        from pylog.client.spellings import translated
 
         # What goes wrong is told by the command, in one line, unless it goes on (`speak`).
         logger = logging.getLogger("pylog.client")
@@ -179,7 +179,7 @@ class Session:
         return asyncio.run(self._with_admin(work))
 
     async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
-        from pylog.client.administration import Admin
+        from pylog.client.admin.admin import Admin
 
         # What is asked for once, without a second try, is not waited for longer either.
         wait_ms = max(1, min(REQUEST_MS_MAX, int(self.timeout_s * 1000)))

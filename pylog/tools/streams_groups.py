@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.descriptions import (
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import (
     StreamsAssignment, StreamsGroupDescription, StreamsMemberDescription, StreamsTask,
 )
 from pylog.client.errors import GroupIdNotFoundError
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.tools import inquiry, lags, totals
 from pylog.tools.command import GROUP, Look, Tools

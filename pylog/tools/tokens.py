@@ -19,7 +19,7 @@ from pylog.tools.printer import span
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.descriptions import DelegationToken
+    from pylog.client.admin.types import DelegationToken
 
 COLUMNS = {"token_id": "TOKEN", "owner": "OWNER", "renewers": "RENEWERS",
            "expires_seconds": ("EXPIRES IN", span), "ends_seconds": ("ENDS IN", span)}

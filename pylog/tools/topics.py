@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.cluster import Cluster
-from pylog.client.descriptions import NewTopic
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import NewTopic
 from pylog.client.errors import KafkaError
-from pylog.client.offsets import TopicPartition
+from pylog.client.network.cluster import Cluster
+from pylog.client.types import TopicPartition
 from pylog.protocol.counts import counted
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources, totals

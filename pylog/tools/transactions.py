@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from pylog.client.administration import Admin
-from pylog.client.offsets import TopicPartition
+from pylog.client.admin.admin import Admin
+from pylog.client.types import TopicPartition
 from pylog.tools import inquiry
 from pylog.tools.command import Look, Tools, confirmed
 from pylog.tools.printer import span

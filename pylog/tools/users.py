@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pylog.client.descriptions import ScramDeletion, ScramUpsertion
+from pylog.client.admin.types import ScramDeletion, ScramUpsertion
 from pylog.tools.command import Tools, confirmed
 from pylog.tools.session import Session, ToolError
 
 if TYPE_CHECKING:
-    from pylog.client.administration import Admin
+    from pylog.client.admin.admin import Admin
 
 COLUMNS = {"user": "USER", "mechanism": "MECHANISM", "iterations": "ITERATIONS"}
 MECHANISM = click.Choice(["SCRAM-SHA-256", "SCRAM-SHA-512"], case_sensitive=False)

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from pylog._native import batch
-from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
-from pylog.client.metadata import PartitionInfo
-from pylog.client.offsets import EARLIEST, LATEST
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.cluster_metadata import PartitionInfo
+from pylog.client.types import EARLIEST, LATEST
 from pylog.protocol import messages
 from pylog.tools import inquiry
 

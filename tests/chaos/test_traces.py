@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pylog.client.notices import Notices
-from pylog.client.sender import REFUSAL
+from pylog.client.network.log_once import Notices
+from pylog.client.producer.sender import REFUSAL
 from tests.chaos.traces import Refusal, kept, refusals_of, trace_of
 
 SENT = ("%7|{at}.5|SEND|{name}#consumer-4| [thrd:{broker}]: {broker}: "

@@ -5,10 +5,10 @@ Owns: nothing.
 
 from types import SimpleNamespace
 
-from pylog.client.administration import Admin
+from pylog.client.admin.admin import Admin
+from pylog.client.config.settings import ADMIN, Settings
 from pylog.client.errors import KafkaError
-from pylog.client.metadata import Node
-from pylog.client.settings import ADMIN, Settings
+from pylog.client.network.cluster_metadata import Node
 
 TRIES_MAX = 5
 CONTROLLER, COORDINATOR, LEADER, ANY = 1, 2, 3, None

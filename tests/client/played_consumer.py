@@ -7,12 +7,21 @@ Invariants: (1) what the core asks of others is written down in `asked`, in orde
 
 from types import SimpleNamespace
 
-from pylog.client import commits, committing, consuming, positions
-from pylog.client.commits import Identity
-from pylog.client.consuming import Consuming
-from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
-from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from pylog.client.settings import CONSUMER, Settings
+from pylog.client.config.settings import CONSUMER, Settings
+from pylog.client.consumer import (
+    commit_manager,
+    list_offsets,
+)
+from pylog.client.consumer import (
+    core as consumer_core,
+)
+from pylog.client.consumer import (
+    offset_requests as commits,
+)
+from pylog.client.consumer.core import Consuming
+from pylog.client.consumer.offset_requests import Identity
+from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -82,8 +91,8 @@ class World:
         core.fetcher.poke = self._poked
         for module, name, work in (
                 (commits, "commit", self._commit), (commits, "committed", self._committed),
-                (positions, "reset", self._reset), (positions, "validate", self._validate),
-                (positions, "list_offsets", self._listed)):
+                (list_offsets, "reset", self._reset), (list_offsets, "validate", self._validate),
+                (list_offsets, "list_offsets", self._listed)):
             monkeypatch.setattr(module, name, work)
 
         self.replace = lambda name, work: monkeypatch.setattr(commits, name, work)
@@ -155,7 +164,7 @@ def listener(calls, *names):
 
 def player(virtual_time, monkeypatch):
     """play(steps, **settings) runs steps(world) on an event loop whose waits take no time."""
-    clock = virtual_time(consuming, committing)
+    clock = virtual_time(consumer_core, commit_manager)
 
     def play(steps, **settings):
         async def main():

@@ -9,13 +9,13 @@ import asyncio
 from types import SimpleNamespace
 
 from pylog._native import batch
-from pylog.client import cluster as clusters
-from pylog.client import fetcher
-from pylog.client.connection import BufferPool, Frame
-from pylog.client.fetch_buffer import FetchBuffer
-from pylog.client.fetcher import Fetcher
-from pylog.client.settings import CONSUMER, Settings
-from pylog.client.subscription import Subscription
+from pylog.client.config.settings import CONSUMER, Settings
+from pylog.client.consumer import fetcher
+from pylog.client.consumer.fetch_buffer import FetchBuffer
+from pylog.client.consumer.fetcher import Fetcher
+from pylog.client.consumer.subscription_state import Subscription
+from pylog.client.network import cluster as clusters
+from pylog.client.network.connection import BufferPool, Frame
 from pylog.protocol import api, codec, messages
 from tests.client.played_consumer import picture
 

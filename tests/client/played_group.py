@@ -7,11 +7,11 @@ Invariants: (1) what the coordinator is asked stands in `requests`, in order; no
 
 from types import SimpleNamespace
 
-from pylog.client import membership
-from pylog.client.cluster import Cluster
-from pylog.client.membership import ClassicMembership, pack
-from pylog.client.settings import CONSUMER, Settings
-from pylog.client.subscription import Subscription
+from pylog.client.config.settings import CONSUMER, Settings
+from pylog.client.consumer import classic_membership
+from pylog.client.consumer.classic_membership import ClassicMembership, pack
+from pylog.client.consumer.subscription_state import Subscription
+from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from tests.client.played_consumer import ONE, picture
 
@@ -48,7 +48,7 @@ class World:
         self.script = {"join": [joined()], "sync": [synced(ONE)], "beat": [BEATEN()],
                        "leave": [messages.LeaveGroupResponse()]}
         self.requests = []
-        self.replace = lambda ask: monkeypatch.setattr(membership, "ask_coordinator", ask)
+        self.replace = lambda ask: monkeypatch.setattr(classic_membership, "ask_coordinator", ask)
         self.replace(self.ask)
         self.one = ClassicMembership(self, "g")
 
@@ -92,7 +92,7 @@ class World:
 
 def member_player(virtual_time, monkeypatch):
     """play_member(steps, **settings) runs steps(world, member); waits take no time."""
-    clock = virtual_time(membership)
+    clock = virtual_time(classic_membership)
 
     def play(steps, **settings):
         async def main():

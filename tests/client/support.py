@@ -10,8 +10,8 @@ import time
 
 from pylog._native import batch
 from pylog.client import Consumer, TopicPartition, errors
-from pylog.client.cluster import Cluster
-from pylog.client.settings import CODECS, Settings
+from pylog.client.config.settings import CODECS, Settings
+from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 
 # Young enough for every retention time, and no later than now.

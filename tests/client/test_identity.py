@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.client import transactions
-from pylog.client.cluster import GROUP, TRANSACTION, Cluster
+from pylog.client.config.settings import PRODUCER, Settings
 from pylog.client.errors import (
     IllegalStateError, KafkaConnectionError, KafkaError, KafkaTimeoutError, error,
 )
-from pylog.client.offsets import OffsetAndMetadata, TopicPartition
-from pylog.client.settings import PRODUCER, Settings
-from pylog.client.transactions import (
+from pylog.client.network.cluster import GROUP, TRANSACTION, Cluster
+from pylog.client.producer import transaction_manager
+from pylog.client.producer.transaction_manager import (
     ABORTING, BROKEN, COMMITTING, OPEN, READY, Identity, Transactions,
 )
+from pylog.client.types import OffsetAndMetadata, TopicPartition
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -419,4 +419,4 @@ def test_a_fatal_answer_is_remembered(world):
     world.script = [INIT(error_code=int(ErrorCode.PRODUCER_FENCED))]
     with pytest.raises(KafkaError):
         world.run(world.one.init)
-    assert world.one.failure.fatal and world.one.state == transactions.UNINITIALIZED
+    assert world.one.failure.fatal and world.one.state == transaction_manager.UNINITIALIZED

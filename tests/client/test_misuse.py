@@ -7,8 +7,9 @@ import socket
 import numpy
 import pytest
 
-from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, administration, scan
-from pylog.client.durations import rounded
+from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, scan
+from pylog.client.admin import admin as administration
+from pylog.client.config.durations import rounded
 from pylog.client.errors import AuthenticationError, KafkaTimeoutError, SerializationError
 from tests.client.support import new_name, new_topic
 

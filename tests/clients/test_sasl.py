@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pylog.client import Admin
-from pylog.client.descriptions import ScramUpsertion
+from pylog.client.admin.types import ScramUpsertion
 from pylog.testing import Broker
 from pylog.testing.ports import free_port
 from tests.clients import round_trips

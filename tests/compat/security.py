@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pylog.client import Admin
-from pylog.client.descriptions import ScramUpsertion
+from pylog.client.admin.types import ScramUpsertion
 from pylog.testing.certificates import Authority, write
 from pylog.testing.ports import free_port
 from tests.brokers import Brokerd

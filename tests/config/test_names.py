@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog.client import settings as client
-from pylog.client import spellings
+from pylog.client.config import aliases
+from pylog.client.config import settings as client
 from pylog.config import catalogue, groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +18,7 @@ KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_na
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,
          *client.ROWS}
 # Of other clients: their parts say nothing of what looks like a setting of ours.
-THEIRS = {*spellings.ALIASES, *spellings.UNITS, *spellings.WITHOUT_EFFECT}
+THEIRS = {*aliases.ALIASES, *aliases.UNITS, *aliases.WITHOUT_EFFECT}
 # What ends like a setting and is something else.
 OTHERS = {
     "metadata.version": "a feature", "transaction.version": "a feature",

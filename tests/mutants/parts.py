@@ -35,7 +35,7 @@ OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/t
 PARTS = {
     "csrc-log": Part(
         ("csrc/log/*.c",),
-        _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/test_consumer.py")),
+        _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/consumer/test_consumer.py")),
     "csrc-serve": Part(
         ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
         ("tests/native/test_sessions.py", "tests/native/test_intake.py",
@@ -43,7 +43,7 @@ PARTS = {
          "tests/native/test_tails.py", "tests/native/test_serve_*.py",
          "tests/native/test_quotas.py", "tests/native/test_grants.py",
          "tests/native/test_metrics.py", "tests/wire/test_*.py"),
-        ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/test_*.py")),
+        ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/**/test_*.py")),
     "csrc-net": Part(
         ("csrc/net/*.c", "csrc/thread/*.c"),
         ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
@@ -55,7 +55,7 @@ PARTS = {
         ("tests/coordinator/**/test_*.py", "tests/wire/test_groups.py",
          "tests/api/groups/test_classic.py",
          "tests/api/data/test_offsets.py", "tests/monitor/test_endpoint.py",
-         "tests/client/test_groups.py"),
+         "tests/client/consumer/test_groups.py"),
         ("tests/clients/test_groups*.py", "tests/api/**/test_*.py",
          "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
     "metadata": Part(
@@ -72,8 +72,8 @@ PARTS = {
          "tests/api/test_effects.py", "tests/metadata/test_node.py"),
         ("tests/metadata/**/test_*.py", "tests/wire/test_*.py")),
     "client": Part(
-        ("pylog/client/*.py", "pylog/client/serialization/*.py"),
-        ("tests/client/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),
+        ("pylog/client/**/*.py", "pylog/client/serialization/*.py"),
+        ("tests/client/**/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),
 }
 
 

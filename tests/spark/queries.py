@@ -5,7 +5,7 @@ import pickle
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pylog.client.spark.decisions import Task
+from pylog.client.spark.epoch_decision import Task
 from pylog.client.spark.source import PylogSource
 from tests.client.reading import await_markers, new_topic, read_topic
 

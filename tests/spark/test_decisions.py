@@ -3,9 +3,9 @@
 import pytest
 
 from pylog.client.errors import ConfigError
-from pylog.client.offsets import OffsetAndMetadata
-from pylog.client.spark.decisions import Decision, Task, is_decided
-from pylog.client.transactions import Prepared
+from pylog.client.producer.transaction_manager import Prepared
+from pylog.client.spark.epoch_decision import Decision, Task, is_decided
+from pylog.client.types import OffsetAndMetadata
 
 METADATA_BYTES_MAX = 4096
 PARTS = (Prepared("orders-task-0-0", 4000, 7), Prepared("orders-task-1-2", 4001, 0))

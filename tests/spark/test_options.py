@@ -1,11 +1,11 @@
 import pytest
 
 from pylog.client.errors import ConfigError
-from pylog.client.offsets import TopicPartition
 from pylog.client.spark.options import read_options, write_options
 from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
 from pylog.client.spark.source import limited
+from pylog.client.types import TopicPartition
 
 NOW = 1_700_000_000_000
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

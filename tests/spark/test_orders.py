@@ -4,8 +4,8 @@ from collections import deque
 
 import pytest
 
-from pylog.client.offsets import TopicPartition
 from pylog.client.spark.source import limited
+from pylog.client.types import TopicPartition
 from spark import cluster, orders
 from spark.orders import Load, Row, Total
 

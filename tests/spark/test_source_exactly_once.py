@@ -16,10 +16,10 @@ from pyspark.worker_util import pickleSer
 
 from pylog.client import Admin, KafkaError, Producer, TopicPartition
 from pylog.client.errors import ConfigError
-from pylog.client.spark.decisions import Task
+from pylog.client.producer.transaction_manager import Transactions
+from pylog.client.spark.epoch_decision import Task
 from pylog.client.spark.source import PylogSource
 from pylog.client.spark.writing import current_task
-from pylog.client.transactions import Transactions
 from tests.client.reading import read_topic
 from tests.spark.queries import PARTITIONS, SCHEMA, Query, drive
 

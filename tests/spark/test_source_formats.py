@@ -204,10 +204,10 @@ FLAT = {"type": "record", "name": "Flat", "fields": [
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_flat_records_are_decoded_alike_natively_and_one_by_one(target, topic, server, monkeypatch,
                                                                 one_by_one):
-    from pylog.client.serialization import flat
+    from pylog.client.serialization import avro_columns
 
     if one_by_one:
-        monkeypatch.setattr(flat, "flat_column", lambda *given: None)
+        monkeypatch.setattr(avro_columns, "flat_column", lambda *given: None)
     else:
         monkeypatch.setattr(Avro, "deserialize", None)
     avro = Avro(SchemaRegistry(server.url), FLAT)

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from pylog.client.producer import Producer
+from pylog.client.producer.producer import Producer
 from pylog.client.spark import writing
 from pylog.client.spark.formats import formats
 from spark import cluster

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pylog.client import Admin, errors
-from pylog.client.descriptions import AclBinding, AclFilter
+from pylog.client.admin.types import AclBinding, AclFilter
 from pylog.security.access import STANDARD
 from tests.tools.support import run
 from tests.wire.talk import unique

@@ -16,7 +16,7 @@ from pylog.client.errors import KafkaTimeoutError
 from pylog.protocol import api, messages
 from pylog.tools import app
 from pylog.tools.session import Session
-from tests.client.test_connection import Server, versions
+from tests.client.network.test_connection import Server, versions
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
 
@@ -107,7 +107,7 @@ def test_help_comes_within_a_quarter_of_a_second_of_processor_time():
 
 def test_help_imports_nothing_of_the_client_and_brokerd_nothing_of_the_tools():
     program = ("import sys; from pylog import cli; cli.pylog(['--help']); print(sorted(m for m in "
-               "('asyncio', 'rich', 'numpy', 'pylog.client.cluster') if m in sys.modules))")
+               "('asyncio', 'rich', 'numpy', 'pylog.client.network.cluster') if m in sys.modules))")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stdout.endswith("[]\n"), ended.stdout[-200:] + ended.stderr
     program = ("import sys; from pylog import cli; cli.brokerd(['--version']); print([m for m in "

@@ -110,7 +110,7 @@ def test_a_broker_that_is_gone_meanwhile_is_told_in_a_line(broker, monkeypatch):
 
     source = unique("source")
     create_topic(broker.port, source, 1)
-    monkeypatch.setattr("pylog.client.administration.Admin.create_topics", gone)
+    monkeypatch.setattr("pylog.client.admin.admin.Admin.create_topics", gone)
     told = run("topics", "branch", source, unique("copy"), broker=broker, fails=True)
     assert told.err == "pylog: topic copy: no broker answered\n"
 

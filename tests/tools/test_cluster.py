@@ -2,7 +2,7 @@
 
 import pytest
 
-from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
 from pylog.monitor.overview import quorum_troubles
 from pylog.protocol import messages
 from pylog.tools.cluster_moves import planned

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.tools.consume import Reader
 from pylog.tools.session import ToolError
 from tests.tools.support import run, topic_of

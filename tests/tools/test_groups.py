@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from pylog.client import offsets
+from pylog.client import types as offsets
 from pylog.tools import inquiry, lags
 from tests.monitor import scrape
 from tests.tools.support import run, topic_of

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.testing import Cluster
 from pylog.tools.reassignments import read, written
 from pylog.tools.session import ToolError

@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from pylog.client.cluster import Cluster
 from pylog.client.errors import error
+from pylog.client.network.cluster import Cluster
 from pylog.protocol.errors import ErrorCode
 from tests.tools.support import run, topic_of
 from tests.wire import raw

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from pylog.client import Admin, errors
-from pylog.client.descriptions import ScramDeletion, ScramUpsertion
+from pylog.client.admin.types import ScramDeletion, ScramUpsertion
 from pylog.testing.ports import free_port
 from tests.tools.support import run
 from tests.wire.talk import unique

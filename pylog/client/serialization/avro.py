@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.client.errors import SerializationError
-from pylog.client.serialization.flat import flat_column
+from pylog.client.serialization.avro_columns import flat_column
 from pylog.client.serialization.plain import Format
 from pylog.client.serialization.registry import Schema, SchemaRegistry
 

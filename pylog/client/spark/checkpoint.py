@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 from typing import Any, NamedTuple
 
-from pylog.client.offsets import TopicPartition
+from pylog.client.types import TopicPartition
 from pylog.protocol.codec import ZERO_UUID
 
 _TOPIC_ID = "topicId"

@@ -231,7 +231,7 @@ class _Records:
         import pyarrow as pa
 
         from pylog.client.serialization.avro import arrow_type
-        from pylog.client.serialization.flat import flat_column
+        from pylog.client.serialization.avro_columns import flat_column
         from pylog.client.serialization.registry import RegistryError
 
         reader = self._avro._reader

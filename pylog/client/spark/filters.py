@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import datasource as spark
 
-from pylog.client.offsets import TopicPartition
 from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
+from pylog.client.types import TopicPartition
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TEXTS = {spark.StringStartsWith: str.startswith, spark.StringEndsWith: str.endswith,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pylog.client.errors import ConfigError
-from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
 from pylog.client.spark.formats import OPTIONS as FORMAT_OPTIONS
 from pylog.client.spark.formats import Formats, formats
+from pylog.client.types import EARLIEST, LATEST, TopicPartition
 
 SPLIT_BYTES = 128 << 20
 FETCH_BYTES = 4 << 20

@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable
 
-from pylog.client import positions
-from pylog.client.admin import Admin
-from pylog.client.consumer import Consumer
+from pylog.client.admin.blocking import Admin
+from pylog.client.consumer import list_offsets
+from pylog.client.consumer.consumer import Consumer
 from pylog.client.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
-from pylog.client.metadata import TopicInfo
-from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+from pylog.client.network.cluster_metadata import TopicInfo
 from pylog.client.spark.checkpoint import Offsets, Positions
 from pylog.client.spark.options import Bound, ReadOptions
 from pylog.client.spark.ranges import Stretch
+from pylog.client.types import EARLIEST, LATEST, TopicPartition
 
 _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms",
           "default.api.timeout.ms")
@@ -92,7 +92,7 @@ class Planner:
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """End offsets that include open transactions, whatever the isolation level is."""
-        found = self.consumer._run(positions.list_offsets(
+        found = self.consumer._run(list_offsets.list_offsets(
             self.consumer._core.cluster, dict.fromkeys(partitions, LATEST)))
         return {tp: at.offset for tp, at in found.items() if at is not None}
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pylog.client import fetch_answer
-from pylog.client.cluster import Cluster
-from pylog.client.driver import Driver
+from pylog.client.background_loop import Driver
+from pylog.client.config.settings import CONSUMER, Settings
+from pylog.client.consumer import fetch_response
+from pylog.client.consumer.fetch_response import TOPIC_IDS, FetchedPartition
 from pylog.client.errors import (
     FatalError, KafkaError, KafkaTimeoutError, UnsupportedByBrokerError, error, raise_for,
 )
-from pylog.client.fetch_answer import TOPIC_IDS, FetchedPartition
-from pylog.client.settings import CONSUMER, Settings
+from pylog.client.network.cluster import Cluster
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
@@ -96,7 +96,7 @@ class RangeReader:
                     self._report_loss(position, "the topic was deleted or re-created", failure)
                     return
                 ahead = None
-                following = fetch_answer.end_of(row.records) if len(row.records) else None
+                following = fetch_response.end_of(row.records) if len(row.records) else None
                 if following is None:
                     frame.release()
                     position = self._past(position, row, last_s)
@@ -180,7 +180,7 @@ class RangeReader:
             forgotten_topics_data=[], rack_id=self.settings["client.rack"])
         timeout_s = max(self.settings.seconds("request.timeout.ms"), wait_ms / 1000 + _SLACK_S)
         frame = await connection.send(request, version=version, raw=True, timeout_s=timeout_s)
-        answer = fetch_answer.read(frame)
+        answer = fetch_response.read(frame)
         raise_for(answer.error_code, context=f"fetch of {topic}-{number}")
         row = answer.partitions[0]
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -190,12 +190,12 @@ class RangeReader:
 
     async def _out_of_range(self, position: int) -> int:
         """Where to continue: at the log start, or at the stretch's end if the log ends before."""
-        from pylog.client import positions
-        from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+        from pylog.client.consumer import list_offsets
+        from pylog.client.types import EARLIEST, LATEST, TopicPartition
 
         tp = TopicPartition(self.stretch.topic, self.stretch.partition)
-        begins = (await positions.list_offsets(self._cluster, {tp: EARLIEST}, 0))[tp]
-        ends = (await positions.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
+        begins = (await list_offsets.list_offsets(self._cluster, {tp: EARLIEST}, 0))[tp]
+        ends = (await list_offsets.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
         if begins is None or ends is None:
             raise UnsupportedByBrokerError(f"{tp}: the broker lists no offsets for it")
         if begins.offset <= position < ends.offset:

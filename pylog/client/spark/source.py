@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 )
 
 from pylog.client.errors import ConfigError
-from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
 from pylog.client.spark.checkpoint import Offsets, Positions
 from pylog.client.spark.decoding import decoders
@@ -37,6 +36,7 @@ from pylog.client.spark.formats import checked, columns, with_schemas
 from pylog.client.spark.options import ReadOptions, read_options, write_options
 from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import RangeReader, Stretch, data_loss
+from pylog.client.types import TopicPartition
 from pylog.protocol.codec import ZERO_UUID
 
 _LOG = logging.getLogger("pylog.client")

@@ -21,13 +21,13 @@ from pyspark.sql.datasource import (
 )
 
 from pylog.client.errors import ConfigError, KafkaError
-from pylog.client.exactly_once import prepared
-from pylog.client.producer import Producer
-from pylog.client.spark.committing import Begun, Committer
-from pylog.client.spark.decisions import Decision, Task, is_decided
+from pylog.client.producer.producer import Producer
+from pylog.client.producer.transaction_context import prepared
+from pylog.client.producer.transaction_manager import Prepared
 from pylog.client.spark.encoding import Encoders, check_types
+from pylog.client.spark.epoch_decision import Decision, Task, is_decided
 from pylog.client.spark.formats import Formats
-from pylog.client.transactions import Prepared
+from pylog.client.spark.transaction_committer import Begun, Committer
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 TABLES_UNDER_WAY_MAX = 8

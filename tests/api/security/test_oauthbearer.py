@@ -162,8 +162,8 @@ def test_our_client_gets_tokens_of_an_endpoint_and_of_a_callback(port, issuer):
 
 
 def test_our_client_logs_in_again_while_it_sends_and_no_connection_is_cut(port, issuer):
-    from pylog.client.cluster import Cluster
-    from pylog.client.settings import Settings
+    from pylog.client.config.settings import Settings
+    from pylog.client.network.cluster import Cluster
     from pylog.protocol import messages
 
     given = []

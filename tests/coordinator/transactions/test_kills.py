@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Producer as Librdkafka
 
-from pylog.client.producer import Producer
+from pylog.client.producer.producer import Producer
 from pylog.testing import Broker
 from tests.client.reading import read_topic
 

@@ -1,0 +1,200 @@
+"""The admin client's part about groups: what there is, who is in them, their offsets.
+
+Owns: nothing.
+Invariants: (1) each group is asked for at its own coordinator; (2) groups of both protocols come in
+  one shape.
+Source: Kafka's Admin client; KIP-848 for ConsumerGroupDescribe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylog.client.admin.types import GroupDescription, GroupListing, MemberDescription
+from pylog.client.consumer import offset_requests as commits
+from pylog.client.consumer.classic_membership import unpack
+from pylog.client.consumer.offset_requests import Identity, ask_coordinator, refused
+from pylog.client.errors import UnsupportedByBrokerError, error, raise_among, raise_for
+from pylog.client.network.cluster import GROUP
+from pylog.client.types import OffsetAndMetadata, TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+_LIST_STATES_VERSION = 4
+_LIST_TYPES_VERSION = 5
+_MEMBERS_VERSION = 3
+
+
+class Groups:
+    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
+
+    cluster: Any
+    _severally: Any
+    _everywhere: Any
+
+    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = (),
+                          timeout: float | None = None) -> list[GroupListing]:
+        """The groups of every broker, those in some states or of some types where given."""
+        wanted = list(states), list(types)
+        found = await self._everywhere(timeout, lambda node: self._listed(node, *wanted))
+        # One that moved meanwhile may be in the lists of two brokers.
+        return list({listing.group_id: listing
+                     for _, listings in sorted(found.items()) for listing in listings}.values())
+
+    async def list_consumer_groups(self, states: Iterable[str] = (),
+                                   timeout: float | None = None) -> list[GroupListing]:
+        """Those whose members consume, of either protocol: no share groups, no Connect."""
+        found = await self.list_groups(states, timeout=timeout)
+        return [row for row in found if row.protocol in ("consumer", "")
+                and row.type.lower() in ("", "classic", "consumer")]
+
+    async def _listed(self, node: int, states: list[str], types: list[str]) -> list[GroupListing]:
+        connection = await self.cluster.connection(node)
+        version = connection.version(messages.ListGroupsRequest)
+        if states and version < _LIST_STATES_VERSION:
+            raise UnsupportedByBrokerError(f"broker {node} lists no groups by state")
+        request = messages.ListGroupsRequest(states_filter=states)
+        if version >= _LIST_TYPES_VERSION:
+            request.types_filter = types
+        elif types and "classic" not in map(str.lower, types):  # All that such a broker has.
+            raise UnsupportedByBrokerError(f"broker {node} lists no groups by type")
+        answer = await connection.send(request, version=version)
+        raise_for(answer.error_code)
+        return [GroupListing(row.group_id, row.protocol_type, row.group_state, row.group_type)
+                for row in answer.groups]
+
+    async def describe_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
+                              ) -> dict[str, GroupDescription]:
+        """Of either protocol. Raises GroupIdNotFoundError."""
+        return await self._severally(groups, timeout, self._described)
+
+    async def _described(self, group: str) -> GroupDescription:
+        try:
+            request = messages.ConsumerGroupDescribeRequest(group_ids=[group])
+            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = answer.groups[0]
+            if not row.error_code:
+                return await self._of_broker(row)
+            if row.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND,
+                                      ErrorCode.UNSUPPORTED_VERSION):
+                raise refused(self.cluster, group, row.error_code)
+        except UnsupportedByBrokerError:
+            pass  # Then it can only be a classic group.
+        older = messages.DescribeGroupsRequest(groups=[group])
+        answer = await ask_coordinator(self.cluster, group, lambda _: (older, None))
+        row = answer.groups[0]
+        if row.error_code:
+            raise refused(self.cluster, group, row.error_code)
+        if row.group_state == "Dead":
+            raise error(ErrorCode.GROUP_ID_NOT_FOUND, context=group)
+        members = [MemberDescription(
+            member.member_id, member.group_instance_id, member.client_id, member.client_host,
+            _assigned(member.member_assignment)) for member in row.members]
+        return GroupDescription(group, row.group_state, "classic", row.protocol_data,
+                                await self.cluster.coordinator(GROUP, group), members)
+
+    async def _of_broker(self, row: Any) -> GroupDescription:
+        members = [MemberDescription(
+            member.member_id, member.instance_id, member.client_id, member.client_host,
+            [TopicPartition(topic.topic_name, number)
+             for topic in member.assignment.topic_partitions for number in topic.partitions])
+            for member in row.members]
+        return GroupDescription(row.group_id, row.group_state, "consumer", row.assignor_name,
+                                await self.cluster.coordinator(GROUP, row.group_id), members)
+
+    async def delete_consumer_groups(self, groups: Iterable[str], timeout: float | None = None
+                                     ) -> None:
+        """Of groups without members. Raises NonEmptyGroupError, GroupIdNotFoundError."""
+        async def delete(group: str) -> None:
+            request = messages.DeleteGroupsRequest(groups_names=[group])
+            answer = await ask_coordinator(self.cluster, group, lambda _: (request, None))
+            row = answer.results[0]
+            if row.error_code:
+                raise refused(self.cluster, group, row.error_code)
+
+        await self._severally(groups, timeout, delete)
+
+    async def remove_members_from_consumer_group(
+            self, group: str, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = (),
+            timeout: float | None = None) -> None:
+        """Takes static members (by instance id) or any (by member id) out of a classic group."""
+        request = messages.LeaveGroupRequest
+        members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
+        members += [request.MemberIdentity(member_id=id_) for id_ in member_ids]
+
+        def build(connection: Any) -> tuple[Any, int]:
+            version = connection.version(request)
+            if version < _MEMBERS_VERSION:
+                raise UnsupportedByBrokerError("the broker lets members leave by themselves only")
+            return request(group_id=group, members=members), version
+
+        async def attempt() -> None:
+            answer = await ask_coordinator(self.cluster, group, build)
+            if answer.error_code:
+                raise refused(self.cluster, group, answer.error_code)
+            raise_among({row.group_instance_id or row.member_id:
+                         refused(self.cluster, group, row.error_code) if row.error_code else None
+                         for row in answer.members})
+
+        await self.cluster.retry(attempt, timeout)
+
+    async def list_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition] | None = None,
+            require_stable: bool = False, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, in all partitions or (where it has) in these."""
+        wanted = None if partitions is None else [TopicPartition.of(tp) for tp in partitions]
+        found: dict[TopicPartition, OffsetAndMetadata] = await self.cluster.retry(
+            lambda: commits.committed(self.cluster, Identity(group), wanted, require_stable),
+            timeout)
+        return found
+
+    async def alter_consumer_group_offsets(
+            self, group: str, offsets: Mapping[TopicPartition, Any], timeout: float | None = None
+    ) -> None:
+        """Commits for a group without members: int or OffsetAndMetadata, the next to read."""
+        given = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
+                 for tp, value in offsets.items()}
+        await self.cluster.retry(
+            lambda: commits.commit(self.cluster, Identity(group), given), timeout)
+
+    async def delete_consumer_group_offsets(
+            self, group: str, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> None:
+        """Raises GroupSubscribedToTopicError where a member is subscribed."""
+        request = messages.OffsetDeleteRequest
+        topics: dict[str, Any] = {}
+        for topic, number in partitions:
+            row = topics.setdefault(topic, request.OffsetDeleteRequestTopic(name=topic))
+            row.partitions.append(request.OffsetDeleteRequestPartition(partition_index=number))
+
+        async def attempt() -> None:
+            answer = await ask_coordinator(self.cluster, group, lambda _: (
+                request(group_id=group, topics=list(topics.values())), None))
+            if answer.error_code:
+                raise refused(self.cluster, group, answer.error_code)
+            raise_among({
+                TopicPartition(topic.name, row.partition_index):
+                    error(row.error_code, context=f"{topic.name}-{row.partition_index}")
+                    if row.error_code else None
+                for topic in answer.topics for row in topic.partitions})
+
+        await self.cluster.retry(attempt, timeout)
+
+    delete_share_groups = delete_consumer_groups
+
+    # As they were called before they had Kafka's names.
+    describe_groups = describe_consumer_groups
+    delete_groups = delete_consumer_groups
+    remove_members = remove_members_from_consumer_group
+    list_group_offsets = list_consumer_group_offsets
+    alter_group_offsets = alter_consumer_group_offsets
+    delete_group_offsets = delete_consumer_group_offsets
+
+
+def _assigned(data: bytes) -> list[TopicPartition]:
+    try:
+        return unpack(data)
+    except ProtocolError:
+        return []  # A group of another kind: its assignments are its own business.

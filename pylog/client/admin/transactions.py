@@ -1,0 +1,133 @@
+"""The admin client's part about transactions: what is open, whose it is, and its end by force.
+
+Owns: nothing.
+Invariants: (1) a transactional id is asked for at its own coordinator, a partition's producers at
+  the partition's leader.
+Source: Kafka's Admin client (KIP-664, KIP-994).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pylog.client.admin.types import (
+    ProducerDescription, TransactionDescription, TransactionListing,
+)
+from pylog.client.errors import KafkaError, UnsupportedByBrokerError, raise_for
+from pylog.client.network.cluster import TRANSACTION
+from pylog.client.types import TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+FENCE_TIMEOUT_MS = 1
+INIT_VERSION_MAX = 5     # Later versions are for two phases.
+_DURATIONS_VERSION = 1
+
+
+class TransactionAdministration:
+    """Methods of Admin; `cluster`, `_severally` and `_everywhere` are Admin's."""
+
+    cluster: Any
+    _severally: Any
+    _everywhere: Any
+
+    async def list_transactions(self, states: Iterable[str] = (), duration_ms: int = -1,
+                                timeout: float | None = None) -> list[TransactionListing]:
+        """The transactional ids of every broker: in some states, open for longer than that."""
+        request = messages.ListTransactionsRequest(
+            state_filters=list(states), duration_filter=duration_ms)
+
+        async def listed(node: int) -> list[TransactionListing]:
+            connection = await self.cluster.connection(node)
+            version = connection.version(messages.ListTransactionsRequest)
+            if duration_ms != -1 and version < _DURATIONS_VERSION:
+                raise UnsupportedByBrokerError(f"broker {node} lists no transactions by duration")
+            answer = await connection.send(request, version=version)
+            raise_for(answer.error_code)
+            return [TransactionListing(row.transactional_id, row.producer_id,
+                                       row.transaction_state, node)
+                    for row in answer.transaction_states]
+
+        found = await self._everywhere(timeout, listed)
+        return [row for _, rows in sorted(found.items()) for row in rows]
+
+    async def describe_transactions(self, ids: Iterable[str], timeout: float | None = None
+                                    ) -> dict[str, TransactionDescription]:
+        """By transactional id. Raises TransactionalIdNotFoundError."""
+        async def described(id_: str) -> TransactionDescription:
+            node, answer = await self._ask_coordinator(
+                id_, messages.DescribeTransactionsRequest(transactional_ids=[id_]))
+            row = answer.transaction_states[0]
+            self._check(id_, row.error_code)
+            return TransactionDescription(
+                id_, row.transaction_state, row.producer_id, row.producer_epoch,
+                row.transaction_timeout_ms, row.transaction_start_time_ms, tuple(
+                    TopicPartition(topic.topic, number)
+                    for topic in row.topics for number in topic.partitions), node)
+
+        return await self._severally(ids, timeout, described)
+
+    async def describe_producers(self, partition: TopicPartition, timeout: float | None = None
+                                 ) -> list[ProducerDescription]:
+        """What the partition's leader knows of its producers."""
+        new = messages.DescribeProducersRequest
+
+        async def attempt() -> list[ProducerDescription]:
+            leader = await self.cluster.leader(partition.topic, partition.partition)
+            answer = await self.cluster.send(leader.leader, new(topics=[new.TopicRequest(
+                name=partition.topic, partition_indexes=[partition.partition])]))
+            row = answer.topics[0].partitions[0]
+            raise_for(row.error_code, context=str(partition))
+            return [ProducerDescription(
+                one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp,
+                one.coordinator_epoch, one.current_txn_start_offset)
+                for one in row.active_producers]
+
+        found: list[ProducerDescription] = await self.cluster.retry(attempt, timeout)
+        return found
+
+    async def abort_transaction(self, partition: TopicPartition, producer_id: int,
+                                producer_epoch: int, coordinator_epoch: int,
+                                timeout: float | None = None) -> None:
+        """An abort marker in one partition: ends what no coordinator knows of any more."""
+        new = messages.WriteTxnMarkersRequest
+
+        async def attempt() -> None:
+            leader = await self.cluster.leader(partition.topic, partition.partition)
+            answer = await self.cluster.send(leader.leader, new(markers=[new.WritableTxnMarker(
+                producer_id=producer_id, producer_epoch=producer_epoch, transaction_result=False,
+                coordinator_epoch=max(coordinator_epoch, 0), topics=[
+                    new.WritableTxnMarkerTopic(name=partition.topic,
+                                               partition_indexes=[partition.partition])])]))
+            raise_for(answer.markers[0].topics[0].partitions[0].error_code,
+                      context=str(partition))
+
+        await self.cluster.retry(attempt, timeout)
+
+    async def fence_producers(self, ids: Iterable[str], timeout: float | None = None
+                              ) -> dict[str, tuple[int, int]]:
+        """Ends what producers of these ids have open, and fences them: (producer id, epoch)."""
+        async def fenced(id_: str) -> tuple[int, int]:
+            _, answer = await self._ask_coordinator(id_, messages.InitProducerIdRequest(
+                transactional_id=id_, transaction_timeout_ms=FENCE_TIMEOUT_MS))
+            self._check(id_, answer.error_code)
+            return answer.producer_id, answer.producer_epoch
+
+        return await self._severally(ids, timeout, fenced)
+
+    async def _ask_coordinator(self, id_: str, request: Any) -> tuple[int, Any]:
+        node = await self.cluster.coordinator(TRANSACTION, id_)
+        try:
+            connection = await self.cluster.connection(node)
+            version = connection.version(type(request), INIT_VERSION_MAX)
+            return node, await connection.send(request, version=version)
+        except KafkaError as failure:
+            if failure.stale_metadata:
+                self.cluster.forget_coordinator(TRANSACTION, id_)
+            raise
+
+    def _check(self, id_: str, code: int) -> None:
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+            self.cluster.forget_coordinator(TRANSACTION, id_)
+        raise_for(code, context=id_)

@@ -1,0 +1,325 @@
+"""What the admin client takes and gives: new topics, settings, groups, directories.
+
+Owns: nothing.
+Invariants: (1) names are those of Kafka's Admin client.
+Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from pylog.client.network.cluster_metadata import Node, PartitionInfo, TopicInfo
+from pylog.client.types import OffsetAndMetadata, TopicPartition
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """-1: the broker's default. replica_assignments: partition -> broker ids, instead of counts."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignments: dict[int, list[int]] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """Whose settings: ConfigResource(ResourceType.TOPIC, "orders")."""
+
+    type: ResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigEntry(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+class OpType(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AlterConfigOp(NamedTuple):
+    """One change of one setting."""
+
+    name: str
+    value: str | None = None
+    op: OpType = OpType.SET
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    controller: int
+    nodes: list[Node]
+
+
+class GroupListing(NamedTuple):
+    group_id: str
+    protocol: str
+    state: str
+    type: str
+
+
+class MemberDescription(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+
+
+class GroupDescription(NamedTuple):
+    group_id: str
+    state: str
+    type: str
+    assignor: str
+    coordinator: int
+    members: list[MemberDescription]
+
+
+class ShareMemberDescription(NamedTuple):
+    member_id: str
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+
+
+class ShareGroupDescription(NamedTuple):
+    group_id: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: list[ShareMemberDescription]
+
+
+class ShareOffset(NamedTuple):
+    """Where a share group is in a partition. start_offset: the first record that is not done with,
+    -1: nowhere yet. lag: records that are not done with, -1: not known."""
+
+    start_offset: int
+    leader_epoch: int
+    lag: int
+
+
+class StreamsTask(NamedTuple):
+    """Of the tasks of a subtopology the one that reads this partition of each of its topics."""
+
+    subtopology: str
+    partition: int
+
+
+class StreamsAssignment(NamedTuple):
+    active: list[StreamsTask]
+    standby: list[StreamsTask]
+    warmup: list[StreamsTask]
+
+
+class StreamsMemberDescription(NamedTuple):
+    """endpoint: where it answers queries, "host:port"; None: nowhere. target: what its tasks are to
+    become."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    rack_id: str | None
+    process_id: str
+    endpoint: str | None
+    member_epoch: int
+    topology_epoch: int
+    is_classic: bool
+    assignment: StreamsAssignment
+    target: StreamsAssignment
+
+
+class StreamsSubtopology(NamedTuple):
+    """Names of topics: read, read as others of the group write them, and kept state's."""
+
+    id: str
+    sources: list[str]
+    repartition_sources: list[str]
+    repartition_sinks: list[str]
+    changelogs: list[str]
+
+
+class StreamsGroupDescription(NamedTuple):
+    """topology_epoch: None: the group has no topology yet."""
+
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    topology_epoch: int | None
+    coordinator: int
+    subtopologies: list[StreamsSubtopology]
+    members: list[StreamsMemberDescription]
+
+
+class ReplicaInfo(NamedTuple):
+    """size: bytes on disk; offset_lag: records behind the leader."""
+
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """total_bytes, usable_bytes: of the volume, -1 where the broker does not report them."""
+
+    path: str
+    error_code: int
+    total_bytes: int
+    usable_bytes: int
+    replicas: dict[TopicPartition, ReplicaInfo]
+
+
+class QuotaAlteration(NamedTuple):
+    """entity: {"user": name or None for the default}; ops: quota -> value, None removes it."""
+
+    entity: dict[str, str | None]
+    ops: dict[str, float | None]
+
+
+class TransactionListing(NamedTuple):
+    """One transactional id. coordinator: its broker's id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+class TransactionDescription(NamedTuple):
+    """start_ms: wall clock, -1 when none was begun."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+    coordinator: int
+
+
+class ProducerDescription(NamedTuple):
+    """A producer that a partition remembers. transaction_start: -1 when none is open there."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+class AclBinding(NamedTuple):
+    """One access rule, in Kafka's words: resource_type TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID,
+    DELEGATION_TOKEN or USER; pattern_type LITERAL or PREFIXED; principal `User:name`, `User:*` for
+    everybody; host an address or *; permission ALLOW or DENY."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclFilter(NamedTuple):
+    """Which rules. None and ANY: whatever it is. pattern_type MATCH: all rules that concern a
+    resource of that name."""
+
+    resource_type: str = "ANY"
+    resource_name: str | None = None
+    pattern_type: str = "ANY"
+    principal: str | None = None
+    host: str | None = None
+    operation: str = "ANY"
+    permission: str = "ANY"
+
+
+class ScramCredentialInfo(NamedTuple):
+    mechanism: str
+    iterations: int
+
+
+class ScramUpsertion(NamedTuple):
+    """mechanism: SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    user: str
+    password: str
+    mechanism: str = "SCRAM-SHA-512"
+    iterations: int = 4096
+
+    def __repr__(self) -> str:
+        return f"ScramUpsertion({self.user!r}, ..., {self.mechanism!r}, {self.iterations})"
+
+
+class ScramDeletion(NamedTuple):
+    user: str
+    mechanism: str
+
+
+class DelegationToken(NamedTuple):
+    """owner, renewers: `User:name`. Times in ms since 1970; it counts until expires_ms, and can be
+    renewed until ends_ms."""
+
+    token_id: str
+    hmac: bytes
+    owner: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    ends_ms: int
+
+    @property
+    def password(self) -> str:
+        """What SCRAM takes, with the token's id as the user."""
+        return base64.b64encode(self.hmac).decode()
+
+    def __repr__(self) -> str:
+        return f"DelegationToken({self.token_id!r}, ..., {self.owner!r})"
+
+
+__all__ = [
+    "AclBinding", "AclFilter", "AlterConfigOp", "ClusterDescription", "ConfigEntry",
+    "ConfigResource", "ConfigSource", "DelegationToken", "GroupDescription", "GroupListing",
+    "LogDirDescription", "MemberDescription", "NewTopic", "Node", "OffsetAndMetadata",
+    "OpType", "PartitionInfo", "ProducerDescription", "QuotaAlteration", "ReplicaInfo",
+    "ResourceType", "ScramCredentialInfo", "ScramDeletion", "ScramUpsertion", "TopicInfo",
+    "TopicPartition", "TransactionDescription", "TransactionListing",
+]

@@ -1,0 +1,5 @@
+"""Settings of the client: names, aliases, values and durations.
+
+Owns: nothing.
+For: the other folders of `client`.
+"""

@@ -1,0 +1,438 @@
+"""A consumer's membership of its group, by the classic protocol: join, sync, heartbeat, leave.
+
+Owns: member id and generation; the heartbeat task.
+Invariants: (1) partitions are taken away and given only inside `attend`, which the application's
+  poll drives: callbacks never come out of the blue; (2) an eager member owns nothing while it
+  joins, a cooperative one keeps what it need not give up; (3) a member that the group has dropped
+  reports `lost` to the application, not `revoked`: others may read those partitions already.
+Source: Kafka's consumer group protocol; KIP-62 (heartbeats), KIP-345 (static members), KIP-394
+  (member id required), KIP-429 (cooperative), KIP-792 (generation in the subscription).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from pylog.client.consumer import assignors
+from pylog.client.consumer.offset_requests import Identity, ask_coordinator, refused
+from pylog.client.errors import ConfigError, KafkaError
+from pylog.client.network.cluster import COORDINATOR
+from pylog.client.types import TopicPartition
+from pylog.protocol import codec, messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+JOIN = "join"  # The channel of what waits for other members.
+PROTOCOL_TYPE = "consumer"
+SUBSCRIPTION_VERSION = 3
+ASSIGNMENT_VERSION = 3
+_GENERATION_VERSION = 2
+_LEAVE_MEMBERS_VERSION = 3
+JOIN_SLACK_S = 5.0
+_INT32 = struct.Struct(">i")
+
+_DROPPED = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION)}
+
+
+class Membership:
+    """What both protocols share: polls, callbacks, taking and giving of partitions."""
+
+    def __init__(self, host: Any, group: str):
+        self.host = host
+        self.cluster = host.cluster
+        self.settings = host.settings
+        self.subscription = host.subscription
+        self.group = group
+        self.instance_id = self.settings.values.get("group.instance.id")
+        self.member_id = ""
+        self.generation = -1
+        self.lost = False
+        self.failure: Exception | None = None
+        self.told: BaseException | None = None   # What a callback of the application's raised.
+        self.polled_s = time.monotonic()
+        self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.group, self.member_id, self.generation, self.instance_id)
+
+    @property
+    def is_late(self) -> bool:
+        """The application has not polled for longer than max.poll.interval.ms."""
+        return not self.host.polling and time.monotonic() - self.polled_s > self.poll_interval_s
+
+    def owned(self) -> list[TopicPartition]:
+        return [tp for tp, state in self.subscription.states.items() if not state.revoking]
+
+    async def give(self, partitions: Iterable[TopicPartition]) -> None:
+        """New partitions are here; the callback may seek before anything is fetched."""
+        given = sorted(partitions)
+        self.subscription.add(given)
+        await self._tell("assigned", given)
+
+    async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
+        """Partitions go. Commits first where that is automatic. Keeps (3)."""
+        taken = sorted(partitions)
+        if not taken:
+            return
+        for tp in taken:
+            self.subscription.states[tp].revoking = True
+        if not lost:
+            await self.host.commit_before_revoke()
+        try:
+            await self._tell("lost" if lost else "revoked", taken)
+        finally:
+            self.subscription.drop(taken)
+
+    async def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
+        """What a callback raises is raised by the poll, after what is to be done: the group waits
+        for it, and what it gave is this member's."""
+        try:
+            await self.host.call_listener(what, partitions)
+        except (Exception, asyncio.CancelledError) as failure:
+            task = asyncio.current_task()
+            if isinstance(failure, asyncio.CancelledError) and task and task.cancelling():
+                raise  # The client ends this task: the callback did not raise it.
+            self.told = self.told or failure
+            self.host.notify()
+
+    def start_beating(self) -> None:
+        self.task = asyncio.create_task(self._beat())
+        self.task.add_done_callback(self._ended)
+
+    async def _beat(self) -> None:
+        raise AssertionError("each protocol has its own")
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a group that never changes."""
+        failure = None if task.cancelled() else task.exception()
+        if isinstance(failure, Exception):
+            self.fail(failure)
+
+    def fail(self, failure: Exception) -> None:
+        """The next poll raises it."""
+        self.failure = failure
+        self.host.notify()
+
+    def raise_told(self) -> None:
+        """Raises what a callback has raised."""
+        told, self.told = self.told, None
+        if told is not None:
+            raise told
+
+    def raise_failure(self) -> None:
+        self.raise_told()
+        failure = self.failure
+        if failure is not None:
+            if isinstance(failure, KafkaError) and not failure.fatal:
+                self.failure = None
+            raise failure
+
+    async def stop(self) -> None:
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class ClassicMembership(Membership):
+    """JoinGroup, SyncGroup, Heartbeat; one member leads and assigns."""
+
+    def __init__(self, host: Any, group: str):
+        super().__init__(host, group)
+        self.assignors = _assignors(self.settings["partition.assignment.strategy"])
+        self.cooperative = all(assignor.cooperative for assignor in self.assignors.values())
+        self.needs_join = True
+        self.stable = False
+        self.leads = False
+        self.counted: dict[str, int] = {}  # What the last assignment of this leader was made of.
+        self.had: list[TopicPartition] = []
+        self.beat_s = self.settings.seconds("heartbeat.interval.ms")
+        self.session_s = self.settings.seconds("session.timeout.ms")
+
+    @property
+    def attention(self) -> bool:
+        return (self.needs_join or self.lost or self.failure is not None
+                or self.told is not None)
+
+    def subscription_changed(self) -> None:
+        self.needs_join = True
+
+    def metadata_changed(self) -> None:
+        """A leader whose topics have grown has the group join again."""
+        if self.leads and self.stable and self.counted != self._counts(self.counted):
+            self.needs_join = True
+            self.host.notify()
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: self.cluster.metadata.partition_count(topic) for topic in topics}
+
+    async def attend(self) -> None:
+        """Joins as often as it takes. Raises KafkaError."""
+        self.raise_failure()
+        if self.task is None:
+            self.start_beating()
+        pauses = self.cluster.backoff()
+        while self.needs_join or self.lost:
+            if self.lost:
+                self.lost = False
+                self.had = []
+                await self.take(self.owned(), lost=True)
+            await self._prepare()
+            try:
+                await self._apply(await self._join())
+                pauses.reset()
+            except KafkaError as failure:
+                self.needs_join = True
+                if not self._recovers(failure):
+                    raise
+                if failure.code != ErrorCode.MEMBER_ID_REQUIRED:
+                    await asyncio.sleep(pauses.next())
+        self.raise_told()
+
+    async def _prepare(self) -> None:
+        """Keeps (2). It beats on until nothing is left to be handled."""
+        owned = self.owned()
+        if not self.cooperative:
+            self.had = owned or self.had
+            await self.take(owned)
+        else:
+            topics = self.subscription.topics
+            await self.take([tp for tp in owned if tp.topic not in topics])
+        self.stable = False
+
+    def _recovers(self, failure: KafkaError) -> bool:
+        """Whether joining again may help; forgets what the group no longer knows."""
+        if failure.code in _DROPPED:
+            self._forget_member(failure.code == ErrorCode.UNKNOWN_MEMBER_ID)
+            return True
+        return failure.retriable or failure.code in (
+            ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def _forget_member(self, id_too: bool) -> None:
+        self.generation = -1
+        self.stable = False
+        if id_too:
+            self.member_id = ""
+        if self.owned():
+            self.lost = True
+        self.needs_join = True
+        self.host.notify()
+
+    async def _join(self) -> list[TopicPartition]:
+        """One round of join and sync; what this member gets."""
+        self.needs_join = False
+        topics = self.subscription.topics
+        timeout_s = self.poll_interval_s + JOIN_SLACK_S
+        request = messages.JoinGroupRequest
+
+        def build(connection: Any) -> tuple[Any, None]:
+            return request(
+                group_id=self.group, session_timeout_ms=self.settings["session.timeout.ms"],
+                rebalance_timeout_ms=self.settings["max.poll.interval.ms"],
+                member_id=self.member_id, group_instance_id=self.instance_id,
+                protocol_type=PROTOCOL_TYPE, protocols=[
+                    request.JoinGroupRequestProtocol(name=name, metadata=self._pack(name, topics))
+                    for name in self.assignors]), None
+
+        answer = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
+                                       timeout_s=timeout_s)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+        if answer.error_code:
+            raise refused(self.cluster, self.group, answer.error_code)
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        self.leads = answer.leader == answer.member_id
+        shares: dict[str, list[assignors.Partition]] = {}
+        if self.leads and not answer.skip_assignment:
+            shares = await self._share_out(answer)
+        elif self.leads:
+            self.counted = self._counts(topics)
+        return await self._sync(answer.protocol_name, shares, timeout_s)
+
+    async def _sync(self, protocol: str, shares: dict[str, list[assignors.Partition]],
+                    timeout_s: float) -> list[TopicPartition]:
+        request = messages.SyncGroupRequest
+
+        def build(connection: Any) -> tuple[Any, None]:
+            return request(
+                group_id=self.group, generation_id=self.generation, member_id=self.member_id,
+                group_instance_id=self.instance_id, protocol_type=PROTOCOL_TYPE,
+                protocol_name=protocol, assignments=[
+                    request.SyncGroupRequestAssignment(member_id=id_, assignment=pack(share))
+                    for id_, share in shares.items()]), None
+
+        answer = await ask_coordinator(self.cluster, self.group, build, channel=JOIN,
+                                       timeout_s=timeout_s)
+        if answer.error_code:
+            raise refused(self.cluster, self.group, answer.error_code)
+        return unpack(answer.assignment)
+
+    async def _apply(self, given: list[TopicPartition]) -> None:
+        self.stable = True
+        self.had = []
+        owned, wanted = set(self.owned()), set(given)
+        taken = owned - wanted
+        await self.take(taken)
+        await self.give(wanted - owned)
+        if self.cooperative and taken:
+            self.needs_join = True  # So that others can have what was just given up.
+
+    def _pack(self, name: str, topics: Iterable[str]) -> bytes:
+        """This member's subscription, as the assignor called `name` wants it."""
+        subscription = messages.ConsumerProtocolSubscription
+        owned: dict[str, list[int]] = {}
+        for topic, number in self.owned():
+            owned.setdefault(topic, []).append(number)
+        user_data = None
+        if self.assignors[name].keeps:
+            user_data = (_INT32.pack(self.generation) if self.assignors[name].cooperative
+                         else assignors.pack_sticky(self.had, self.generation))
+        made = subscription(
+            topics=sorted(topics), user_data=user_data, generation_id=self.generation,
+            rack_id=self.settings["client.rack"] or None, owned_partitions=[
+                subscription.TopicPartition(topic=topic, partitions=numbers)
+                for topic, numbers in owned.items()])
+        body = codec.program("ConsumerProtocolSubscription", SUBSCRIPTION_VERSION).encode(made)
+        return SUBSCRIPTION_VERSION.to_bytes(2, "big") + body
+
+    async def _share_out(self, answer: Any) -> dict[str, list[assignors.Partition]]:
+        """The leader's work."""
+        assignor = self.assignors[answer.protocol_name]
+        members = {row.member_id: _member(row, assignor) for row in answer.members}
+        topics = {topic for member in members.values() for topic in member.topics}
+        if self.cluster.keep_topics(topics):
+            await self.cluster.refresh()
+        counts = self.counted = self._counts(topics)
+        shares = assignor.assign({topic: n for topic, n in counts.items() if n}, members)
+        return {id_: shares.get(id_, []) for id_ in members}
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.beat_s)
+            if not self.stable:
+                continue
+            if self.is_late:
+                await self.leave("max.poll.interval.ms went by without a poll")
+                self._forget_member(self.instance_id is None)
+                continue
+            try:
+                await self._beat_once()
+            except KafkaError as failure:
+                if not failure.retriable:
+                    self.stable, self.needs_join = False, True
+                    self.fail(failure)
+
+    async def _beat_once(self) -> None:
+        generation = self.generation
+
+        def build(connection: Any) -> tuple[Any, None]:
+            return messages.HeartbeatRequest(
+                group_id=self.group, generation_id=generation, member_id=self.member_id,
+                group_instance_id=self.instance_id), None
+
+        answer = await ask_coordinator(self.cluster, self.group, build, channel=COORDINATOR,
+                                       timeout_s=self.session_s)
+        code = answer.error_code
+        if not code or not self.stable or generation != self.generation:
+            return
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.needs_join = True
+            self.host.notify()
+        elif code in _DROPPED:
+            self._forget_member(code == ErrorCode.UNKNOWN_MEMBER_ID)
+        else:
+            raise refused(self.cluster, self.group, code)
+
+    def commit_refused(self, failure: KafkaError) -> None:
+        """A commit showed that the group has gone on without this member."""
+        if failure.code in _DROPPED and self.stable:
+            self._forget_member(failure.code == ErrorCode.UNKNOWN_MEMBER_ID)
+
+    async def leave(self, reason: str = "the consumer is being closed") -> None:
+        """Tells the group, once; a static member stays in it until its session ends."""
+        if not self.member_id or self.instance_id is not None:
+            return
+        request = messages.LeaveGroupRequest
+
+        def build(connection: Any) -> tuple[Any, int]:
+            version = connection.version(request)
+            if version < _LEAVE_MEMBERS_VERSION:
+                return request(group_id=self.group, member_id=self.member_id), version
+            return request(group_id=self.group, members=[request.MemberIdentity(
+                member_id=self.member_id, reason=reason)]), version
+
+        try:
+            await ask_coordinator(self.cluster, self.group, build, timeout_s=JOIN_SLACK_S)
+        except KafkaError:
+            pass  # The session's end informs the group as well.
+        self.stable = False
+        self.member_id, self.generation = "", -1
+
+
+def pack(share: Iterable[assignors.Partition]) -> bytes:
+    """The bytes of an assignment: version, then ConsumerProtocolAssignment."""
+    assignment = messages.ConsumerProtocolAssignment
+    topics: dict[str, list[int]] = {}
+    for topic, number in share:
+        topics.setdefault(topic, []).append(number)
+    made = assignment(assigned_partitions=[
+        assignment.TopicPartition(topic=topic, partitions=numbers)
+        for topic, numbers in topics.items()])
+    body = codec.program("ConsumerProtocolAssignment", ASSIGNMENT_VERSION).encode(made)
+    return ASSIGNMENT_VERSION.to_bytes(2, "big") + body
+
+
+def unpack(data: bytes) -> list[TopicPartition]:
+    """The partitions of an assignment; none for an empty one. Raises ProtocolError."""
+    if not data:
+        return []
+    version = min(int.from_bytes(data[:2], "big"), ASSIGNMENT_VERSION)
+    made = codec.program("ConsumerProtocolAssignment", version).decode(data, 2)
+    return [TopicPartition(row.topic, number)
+            for row in made.assigned_partitions for number in row.partitions]
+
+
+def _member(row: Any, assignor: assignors.Assignor) -> assignors.Member:
+    """What a member of the join's answer brought."""
+    version = min(int.from_bytes(row.metadata[:2], "big"), SUBSCRIPTION_VERSION)
+    try:
+        found = codec.program("ConsumerProtocolSubscription", version).decode(row.metadata, 2)
+    except ProtocolError as broken:
+        raise KafkaError(f"member {row.member_id} sent no subscription: {broken}") from None
+    owned = tuple((part.topic, number) for part in found.owned_partitions
+                  for number in part.partitions)
+    generation = found.generation_id if version >= _GENERATION_VERSION else -1
+    user_data = found.user_data
+    if user_data and assignor.keeps:
+        try:
+            if not assignor.cooperative:
+                owned, generation = assignors.unpack_sticky(user_data)
+            elif version < _GENERATION_VERSION and len(user_data) >= _INT32.size:
+                generation = _INT32.unpack_from(user_data)[0]
+        except ValueError:
+            pass  # As Kafka's: a member with odd user data counts as one that owned nothing.
+    return assignors.Member(frozenset(found.topics), owned, generation, row.group_instance_id)
+
+
+def _assignors(names: Iterable[Any]) -> dict[str, assignors.Assignor]:
+    """By name; Kafka's class names and Assignor objects are taken too."""
+    made = {}
+    for name in names:
+        if isinstance(name, assignors.Assignor):
+            made[name.name] = name
+            continue
+        short = name.rpartition(".")[2].removesuffix("Assignor")
+        plain = {"Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky",
+                 "CooperativeSticky": "cooperative-sticky"}.get(short, name)
+        if plain not in assignors.ASSIGNORS:
+            raise ConfigError(f"partition.assignment.strategy: no such assignor: {name!r}; "
+                              f"allowed are {', '.join(assignors.ASSIGNORS)}")
+        made[plain] = assignors.ASSIGNORS[plain]
+    if not made:
+        raise ConfigError("partition.assignment.strategy is empty: name an assignor")
+    return made

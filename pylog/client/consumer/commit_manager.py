@@ -1,0 +1,308 @@
+"""What a consumer commits: when, as whom, and what becomes of a refusal.
+
+Owns: the order of commits, and what was committed automatically last.
+Invariants: (1) automatic commits hold only what earlier polls handed out, not what the application
+  may be at work on; (2) of commits of a partition the one that was asked for last counts; (3) with
+  enable.auto.offset.store=false, a commit without offsets holds only what store_offsets() stored,
+  and each stored offset once.
+Source: Kafka's consumer, for what each call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pylog._native.columns import Record
+from pylog.client import callbacks
+from pylog.client.arguments import several
+from pylog.client.config.settings import Settings
+from pylog.client.consumer import offset_requests as commits
+from pylog.client.consumer.consumer_membership import ConsumerMembership
+from pylog.client.consumer.fetch_collector import FetchCollector
+from pylog.client.consumer.fetcher import Fetcher
+from pylog.client.consumer.offset_requests import Identity
+from pylog.client.consumer.subscription_state import Subscription
+from pylog.client.errors import (
+    ClosedError, CommitFailedError, IllegalStateError, KafkaError, RebalanceNeededError,
+    RetriableError,
+)
+from pylog.client.network.cluster import Cluster
+from pylog.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from pylog.protocol.errors import ErrorCode
+
+COMMIT_BEFORE_REVOKE_S = 5.0
+_GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
+         int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
+
+
+class Committing:
+    """The half of Consuming that commits; the other one makes what this one uses."""
+
+    cluster: Cluster
+    subscription: Subscription
+    fetcher: Fetcher
+    collector: FetchCollector
+    loop: asyncio.AbstractEventLoop
+    interceptors: list[Any]
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.membership: Any = None
+        self.polling = False
+        self.closed = False
+        self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
+        self._stores = settings["enable.auto.offset.store"]
+        self._auto_s = settings.seconds("auto.commit.interval.ms")
+        self._next_auto_s = time.monotonic() + self._auto_s
+        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committing: set[asyncio.Task[None]] = set()
+        self._commit_turn = asyncio.Lock()
+        self._commits = 0
+        self._committed_by: dict[TopicPartition, int] = {}
+        self._polled = asyncio.Event()
+        self._awaits_poll = self._rests = False
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the consumer is closed")
+
+    def consumed(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of what is assigned; before: as the poll of that number found them."""
+        found = {tp: state.stood(before) for tp, state in list(self.subscription.states.items())}
+        return {tp: OffsetAndMetadata(offset, "", record_epoch)
+                for tp, (offset, record_epoch) in found.items() if offset is not None}
+
+    def committable(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets that a commit without offsets commits. Keeps (3).
+
+        before: leave out what the poll of that number and later ones returned."""
+        if self._stores:
+            return self.consumed(before)
+        found = {tp: (state.stored, state.stored_done)
+                 for tp, state in list(self.subscription.states.items())}
+        return {tp: stored for tp, (stored, done) in found.items()
+                if stored is not None and stored is not done}
+
+    def store(self, offsets: Any) -> None:
+        """Store offsets for later commits: all of them, or none. From any thread.
+
+        offsets: as commit() takes them, or one or more records, each of which is done with. Raises
+        IllegalStateError, TypeError, ValueError."""
+        self._check_open()
+        if self._stores:
+            raise IllegalStateError(
+                "offsets are stored automatically: set enable.auto.offset.store=false to store "
+                "them with store_offsets()")
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("stored offsets need group.id: nothing would commit them")
+        given = _after(offsets)
+        states = {tp: self.subscription.state(tp) for tp in given}
+        for tp, state in states.items():
+            # A new object, so that the same offset may be committed again after a later one.
+            state.stored = OffsetAndMetadata(*given[tp])
+
+    def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that a transaction has to commit."""
+        states = self.subscription.states
+        return {tp: found for tp, found in self.consumed().items()
+                if found.offset != states[tp].kept}
+
+    def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """They are committed."""
+        for tp, found in offsets.items():
+            state = self.subscription.states.get(tp)
+            if state is not None:
+                state.kept = found.offset
+
+    def rewind(self) -> None:
+        """The next poll goes on at what was committed last, or where this consumer began."""
+        for state in self.subscription.states.values():
+            if state.kept is not None and state.kept != state.position:
+                state.move_to(state.kept)
+        self.fetcher.poke()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group. Raises IllegalStateError without one."""
+        who = self._committer() if self.membership is not None else None
+        if who is None:
+            if self.settings["group.id"] is None:
+                raise IllegalStateError("the consumer has no group.id")
+            return GroupMetadata(self.settings["group.id"])
+        return GroupMetadata(who.group, who.generation, who.member_id, who.instance_id)
+
+    def _committer(self) -> Identity:
+        group = self.settings["group.id"]
+        if group is None:
+            raise IllegalStateError("commits need group.id")
+        if self.membership is None:
+            return Identity(group)
+        if self.membership.generation < 0:
+            raise CommitFailedError(f"the consumer is not a member of group {group!r} now")
+        found: Identity = self.membership.identity
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
+                     timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
+        self._check_open()
+        given = self.committable() if offsets is None else {
+            TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        stored = {tp: (state, state.stored) for tp, state in self.subscription.states.items()
+                  if tp in given}
+
+        self._commits = number = self._commits + 1
+
+        async def attempt() -> None:
+            # Keeps (2): one at a time, and a second try leaves alone what a later commit wrote.
+            async with self._commit_turn:
+                left = {tp: one for tp, one in given.items()
+                        if self._committed_by.get(tp, 0) < number}
+                try:
+                    await commits.commit(self.cluster, self._committer(), left)
+                except KafkaError as failure:
+                    if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
+                        raise
+                    self.membership.commit_refused(failure)
+                    raise RetriableError(str(failure)) from failure
+                self._committed_by.update(dict.fromkeys(left, number))
+
+        failure: KafkaError | None = None
+        try:
+            await self.cluster.retry(attempt, timeout_s)
+        except KafkaError as refused:
+            failure = self._commit_failure(refused)
+        else:
+            for tp, (state, last) in stored.items():
+                if last is not None and last.offset <= given[tp].offset:
+                    state.stored_done = last
+        for interceptor in self.interceptors:
+            if failure is None and hasattr(interceptor, "on_commit"):
+                callbacks.call("an interceptor's on_commit", interceptor.on_commit, given)
+        if failure is not None:
+            raise failure
+        return given
+
+    def _commit_failure(self, refused: KafkaError) -> KafkaError:
+        if refused.code in _GONE:
+            if self.membership is not None:
+                self.membership.commit_refused(refused)
+            made: KafkaError = CommitFailedError(
+                f"{refused}: the group has gone on without this member")
+        elif refused.code == ErrorCode.REBALANCE_IN_PROGRESS:
+            made = RebalanceNeededError(f"{refused}: poll, then commit again")
+        else:
+            return refused
+        made.__cause__ = refused
+        return made
+
+    def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
+                             callback: Callable[..., Any] | None = None) -> None:
+        """On the loop. callback(offsets, error or None) runs on the event loop's thread."""
+        async def work() -> None:
+            given, failure = offsets, None
+            try:
+                given = await self.commit(offsets)
+            except KafkaError as refused:
+                failure = refused
+                self.cluster.notices.warn(("commit", type(refused)),
+                                          "offsets were not committed: %s", refused)
+            if callback is not None:
+                callbacks.call("a commit callback", callback, given, failure)
+
+        task = asyncio.create_task(work())
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+
+    def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """On the loop. Keeps (1): the caller took them before this poll's records."""
+        def done(_: Any, failure: KafkaError | None) -> None:
+            if failure is None:
+                self._auto_committed = offsets
+
+        # What went away meanwhile belongs to others.
+        mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
+        self.commit_in_background(mine, done)
+
+    async def commit_before_revoke(self) -> None:
+        """Partitions are about to go; what cannot be committed now is read again by others."""
+        if not self._auto:
+            return
+        await self._done_with()
+        try:
+            # Keeps (1).
+            await self.commit(self.committable(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
+        except KafkaError:
+            pass
+
+    def _begin_poll(self) -> None:
+        """The application is done with what it was given until now. From its thread or the loop."""
+        self.collector.poll += 1
+        if self._awaits_poll:
+            self.loop.call_soon_threadsafe(self._polled.set)
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """The application waits here: it will not poll before this is over."""
+        before, self._rests = self._rests, True
+        try:
+            yield
+        finally:
+            self._rests = before
+
+    async def _done_with(self) -> None:
+        """Returns once the application is done with what the last poll gave it: as it polls again,
+        or does not come back at all."""
+        self._polled.clear()
+        self._awaits_poll = True
+        try:
+            # In this order: a poll that begins now sees that it is awaited.
+            if not (self.polling or self._rests):
+                async with asyncio.timeout(self.settings.seconds("max.poll.interval.ms")):
+                    await self._polled.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._awaits_poll = False
+
+    async def committed(self, partitions: Iterable[TopicPartition], timeout_s: float | None
+                        ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """None for a partition without a committed offset."""
+        self._check_open()
+        wanted = [TopicPartition.of(tp) for tp in several("committed", partitions)]
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("committed offsets need group.id")
+        found = await self.cluster.retry(lambda: commits.committed(
+            self.cluster, self._reader(), wanted, True), timeout_s)
+        return {tp: found.get(tp) for tp in wanted}
+
+    def _reader(self) -> Identity:
+        """Who asks for committed offsets: the newer protocol wants to know the member."""
+        if isinstance(self.membership, ConsumerMembership) and self.membership.generation > 0:
+            return Identity(self.settings["group.id"], self.membership.member_id,
+                            self.membership.generation)
+        return Identity(self.settings["group.id"])
+
+
+def _after(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that follow one or more records; or offsets by partition, checked."""
+    if isinstance(given, Mapping):
+        found = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
+                 for tp, value in given.items()}
+        if any(value.offset < 0 for value in found.values()):
+            raise ValueError("an offset is not negative")
+        return found
+    records = [given] if isinstance(given, Record) else list(given)
+    made: dict[TopicPartition, OffsetAndMetadata] = {}
+    for record in records:
+        if not isinstance(record, Record):
+            raise TypeError(f"{record!r} cannot be stored: expected records, or offsets by "
+                            "partition such as {TopicPartition(topic, 0): 5}")
+        tp = TopicPartition(record.topic, record.partition)
+        if tp not in made or made[tp].offset <= record.offset:
+            made[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+    return made

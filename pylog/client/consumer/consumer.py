@@ -1,0 +1,376 @@
+"""The consumer of a program without asyncio: records, Arrow or NumPy.
+
+Owns: the thread's side of polling; the work is consuming.Consuming's, on the shared event loop.
+Invariants: (1) one thread at a time, but for `wakeup` and `close`; (2) a poll that finds
+  records waiting does not go through the event loop; (3) callbacks run on the thread that polls;
+  (4) positions move only past what a poll returns: when it raises, they stay.
+Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in Python.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
+
+from pylog._native.columns import Columns, Record
+from pylog.client.consumer.core import Consuming
+from pylog.client.producer import shutdown
+from pylog.client.background_loop import Bell, Desk, Driver, SingleUser
+from pylog.client.errors import ClosedError, ConcurrentUseError
+from pylog.client.consumer.rebalance_listener import listener_of, weakly
+from pylog.client.network.metrics import Metrics
+from pylog.client.types import (
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+)
+from pylog.client.config.settings import CONSUMER, Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ConsumerOptions
+
+CLOSE_S = 30.0
+COLUMN_RECORDS_MAX = 100_000
+COLUMN_BYTES_MAX = 8 << 20
+ALL_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+# What a poll returns, and the first offset of each partition that is not in it, if any.
+Make = Callable[[Any], tuple[Any, Mapping[TopicPartition, int] | None]]
+
+
+class Consumer:
+    """Reads topics: `with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`.
+
+    Settings have Kafka's names, in a dict with dots or as keywords with underscores. A call while
+    another thread is in a call raises ConcurrentUseError, except for `wakeup` and `close`.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ConsumerOptions]):
+        self.settings = Settings(CONSUMER, config, **more)
+        self._driver = Driver.shared()
+        self._desk = Desk(self._driver)
+        self._user = SingleUser("consumer")
+        self._event = Bell()
+        self._records_max = self.settings["max.poll.records"]
+        self._core: Consuming = self._desk.run(self._make())
+        self._listener: Any = None
+        self._interceptors = [interceptor for interceptor in self._core.interceptors
+                              if hasattr(interceptor, "on_consume")]
+
+    async def _make(self) -> Consuming:
+        return await Consuming(self.settings, self._desk.call, self._event.set).start()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            shutdown.dropped(self, core)
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Keeps (1)."""
+        try:
+            with self._user:
+                return self._desk.run(work)
+        except ConcurrentUseError:
+            work.close()
+            raise
+
+    # Reading
+
+    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
+        """Up to max_records (default max.poll.records) records; empty after `timeout` seconds.
+
+        Also joins the group, runs callbacks and commits where that is automatic. Raises KafkaError.
+        """
+        most = self._records_max if max_records is None else max_records
+        collector = self._core.collector
+        found: list[Record] = self._poll(
+            timeout, lambda: collector.records(most), self._intercepted) or []
+        return found
+
+    def _intercepted(self, found: list[Record]) -> tuple[list[Record], None]:
+        for interceptor in self._interceptors:
+            found = interceptor.on_consume(found)
+        return found, None
+
+    def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
+                   columns: Iterable[str] = ALL_COLUMNS,
+                   max_bytes: int = COLUMN_BYTES_MAX) -> Any:
+        """A pyarrow.RecordBatch of what has arrived, without a row after `timeout` seconds.
+
+        Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers; fewer
+        where `columns` names some. max_bytes: of the values, and of the keys. Raises KafkaError.
+        """
+        from pylog.client import arrow
+
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found = self._columns(timeout, max_records, "headers" in names, max_bytes,
+                              lambda native: (arrow.record_batch(native, known, names), None))
+        return empty_batch(names) if found is None else found
+
+    def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
+                   columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
+                   key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
+                   ) -> dict[str, Any]:
+        """NumPy arrays by column name; {} after `timeout` seconds without a record.
+
+        With a dtype of 1 to 8 bytes ("<i8", ">f4") keys or values become one plain array. Otherwise
+        `value_offsets` and `value_data` as in Arrow. Raises KafkaError, ValueError, and
+        RecordDeserializationError at a record whose length is not the dtype's.
+        """
+        from pylog.client import arrow
+
+        names, known = arrow.ordered(columns), self._core.subscription.known
+        found: dict[str, Any] | None = self._columns(
+            timeout, max_records, False, max_bytes,
+            lambda native: arrow.numpy_rows(native, known, names, value_dtype, key_dtype))
+        return found or {}
+
+    def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
+                     headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
+                     ) -> tuple[Columns, list[TopicPartition]] | None:
+        """Native columns, without pyarrow and NumPy, and whose their sources are; None after
+        `timeout` seconds without a record. Raises KafkaError."""
+        known = self._core.subscription.known
+        found: tuple[Columns, list[TopicPartition]] | None = self._columns(
+            timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
+        return found
+
+    def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int,
+                 make: Make) -> Any:
+        collector = self._core.collector
+        return self._poll(
+            timeout, lambda: collector.columns(max_records, headers, max_bytes), make)
+
+    def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
+        """What `make` makes of what `take` took; None after `timeout` seconds."""
+        with self._user:
+            return self._polled(timeout, take, make)
+
+    def _polled(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
+        core, event = self._core, self._event
+        if core.closed:
+            raise ClosedError("the consumer is closed")
+        if core.iteration is not None:
+            self._desk.run(core.put_back())
+        end_s = None
+        core.polling = True
+        try:
+            while True:
+                event.clear()
+                offsets = core.polled()
+                if offsets is not None:
+                    self._driver.post(core.auto_commit, offsets)
+                if core.attention:
+                    left_s = timeout if end_s is None else max(0.0, end_s - time.monotonic())
+                    end_s = time.monotonic() + left_s if end_s is None else end_s
+                    self._desk.run(core.attend(left_s))
+                found = self._handed_out(take, make)
+                if core.fetcher.starved:
+                    self._driver.post(core.fetcher.poke)
+                if found is not None:
+                    return found
+                now_s = time.monotonic()
+                if end_s is None:
+                    end_s = now_s + timeout
+                if now_s >= end_s:
+                    return None
+                event.wait(end_s - now_s)
+        finally:
+            core.polling = False
+
+    def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
+        """Keeps (4)."""
+        try:
+            found = take()
+            if not found:
+                return None
+            made, unread = make(found)
+        except BaseException:
+            self._desk.run(self._core.take_back())
+            raise
+        if unread:
+            self._desk.run(self._core.take_back(unread))
+        return made
+
+    def __iter__(self) -> Iterator[Record]:
+        """Record by record, without end: a commit holds what came so far, the last one included.
+        An iteration that was left is gone on with by the next one, or by a poll."""
+        while True:
+            record = self._core.next_record()
+            if record is None:
+                self._core.iterate(self.poll(1.0))
+            else:
+                yield record
+
+    def wakeup(self) -> None:
+        """From another thread: the poll that waits, or the next one, raises WakeupError."""
+        self._core.woken = True
+        self._driver.post(self._core.notify)
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
+
+    # Subscription
+
+    def subscribe(self, topics: Iterable[str] | str | None = None, *, pattern: Any = None,
+                  listener: Any = None, on_assign: Callable[..., Any] | None = None,
+                  on_revoke: Callable[..., Any] | None = None,
+                  on_lost: Callable[..., Any] | None = None) -> None:
+        """Topics by name, or all that match a pattern (re, or one name that begins with "^").
+
+        The listener's on_partitions_assigned, on_partitions_revoked and on_partitions_lost, or the
+        three functions, get a list of TopicPartition inside `poll`.
+        """
+        callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
+        self._listener = callbacks, self._listener  # The second until the first replaces it.
+        self._run(self._core.subscribe(topics, pattern, weakly(callbacks)))
+        self._listener = callbacks
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these partitions, without a group's help."""
+        self._run(self._core.assign(partitions))
+
+    def unsubscribe(self) -> None:
+        self._run(self._core.unsubscribe())
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer has now."""
+        return [tp for tp, state in list(self._core.subscription.states.items())
+                if not state.revoking]
+
+    def subscription(self) -> set[str]:
+        """The topics, those of a pattern as they are known now."""
+        return set(self._core.subscription.topics)
+
+    def member_id(self) -> str | None:
+        """In the group; None without one."""
+        membership = self._core.membership
+        return membership.member_id if membership is not None else None
+
+    def group_metadata(self) -> GroupMetadata:
+        """For Producer.send_offsets_to_transaction."""
+        return self._core.group_metadata()
+
+    # Positions
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of every assigned partition where it is known, in the form that a commit takes."""
+        return self._core.consumed()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next poll goes on at `offset`."""
+        self._run(self._core.seek(TopicPartition.of(partition), offset))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Of all assigned partitions when none is named."""
+        self._run(self._core.seek_to(partitions, "earliest"))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        self._run(self._core.seek_to(partitions, "latest"))
+
+    def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
+        """The offset of the next record that a poll gives."""
+        return int(self._run(self._core.position(TopicPartition.of(partition), timeout)))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """No records of these until `resume`."""
+        self._run(self._core.set_paused(partitions, True))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._run(self._core.set_paused(partitions, False))
+
+    def paused(self) -> set[TopicPartition]:
+        return {tp for tp, state in list(self._core.subscription.states.items()) if state.paused}
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition],
+                          timeout: float | None = None) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = self._run(
+            self._core.ends(partitions, EARLIEST, timeout))
+        return found
+
+    def end_offsets(self, partitions: Iterable[TopicPartition],
+                    timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The next offset to be written; with read_committed the last stable offset."""
+        found: dict[TopicPartition, int] = self._run(
+            self._core.ends(partitions, LATEST, timeout))
+        return found
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int], timeout: float | None = None
+                          ) -> dict[TopicPartition, Any]:
+        """The first record at or after each time (ms): OffsetAndTimestamp, None if none is."""
+        found: dict[TopicPartition, Any] = self._run(self._core.list_offsets(times, timeout))
+        return found
+
+    def lag(self, *partitions: TopicPartition, timeout: float | None = None
+            ) -> dict[TopicPartition, int]:
+        """Records that wait behind each position, of all that is assigned by default."""
+        found: dict[TopicPartition, int] = self._run(self._core.lag(partitions, timeout))
+        return found
+
+    # Commits
+
+    def commit(self, offsets: Mapping[TopicPartition, Any] | None = None,
+               timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commits the positions, or these offsets (int or OffsetAndMetadata: the next to read).
+
+        Raises CommitFailedError when the group went on without this member.
+        """
+        found: dict[TopicPartition, OffsetAndMetadata] = self._run(
+            self._core.commit(offsets, timeout))
+        return found
+
+    def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
+                     callback: Callable[..., Any] | None = None) -> None:
+        """Without waiting. callback(offsets, error or None) runs on the client's thread."""
+        given = self._core.committable() if offsets is None else offsets
+        self._driver.post(self._core.commit_in_background, given, callback)
+
+    def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
+                      ) -> None:
+        """With enable.auto.offset.store=false: later commits without offsets hold these.
+
+        Takes records that are processed, or offsets as commit() takes them. May be called from
+        any thread. Raises IllegalStateError, and stores nothing then, for a partition that is
+        not assigned.
+        """
+        self._core.store(offsets)
+
+    def committed(self, partitions: Iterable[TopicPartition], timeout: float | None = None
+                  ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None where it has committed nothing."""
+        found: dict[TopicPartition, OffsetAndMetadata | None] = self._run(
+            self._core.committed(partitions, timeout))
+        return found
+
+    # Topics
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        return list(self._run(self._core.partitions_for(topic, timeout)))
+
+    def list_topics(self, timeout: float | None = None) -> dict[str, list[int]]:
+        """Every topic of the cluster with its partitions."""
+        found: dict[str, list[int]] = self._run(self._core.list_topics(timeout))
+        return found
+
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """Commits where that is automatic, leaves the group, closes the connections."""
+        self._desk.run(self._core.close(timeout))
+
+
+def empty_batch(names: list[str]) -> Any:
+    """A batch without rows."""
+    import pyarrow as pa
+
+    from pylog.client import arrow
+
+    shape = arrow.schema(names)
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in shape], schema=shape)

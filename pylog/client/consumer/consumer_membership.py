@@ -1,0 +1,210 @@
+"""A consumer's membership by the newer protocol: the broker assigns, the member follows.
+
+Owns: member id and epoch; the heartbeat task; the assignment that the broker wants.
+Invariants: (1) as in membership: partitions come and go inside `attend` only; (2) a heartbeat says
+  in full what the member is after anything went wrong, and only what changed otherwise; (3) what
+  the member no longer owns is reported to the broker only after the application was informed.
+Source: KIP-848; KIP-1082 (the member makes its id).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from typing import Any
+
+from pylog.client.consumer.classic_membership import JOIN_SLACK_S, Membership
+from pylog.client.consumer.offset_requests import ask_coordinator, refused
+from pylog.client.errors import KafkaError
+from pylog.client.types import TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+JOINING, LEAVING, LEAVING_STATIC = 0, -1, -2
+FIRST_BEAT_S = 3.0
+
+_DROPPED = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
+
+
+class ConsumerMembership(Membership):
+    """ConsumerGroupHeartbeat, and nothing else."""
+
+    def __init__(self, host: Any, group: str):
+        super().__init__(host, group)
+        self.member_id = _new_id()
+        self.generation = JOINING
+        self.wanted: list[tuple[bytes, int]] | None = None
+        self.beat_s = FIRST_BEAT_S
+        self.kick = asyncio.Event()
+        self.in_full = True
+        self.told_topics: frozenset[str] | None = None
+        self.told_owned: list[TopicPartition] | None = None
+        self.unknown_ids = False
+
+    @property
+    def attention(self) -> bool:
+        return (self.task is None or self.lost or self.failure is not None
+                or self.told is not None
+                or self.wanted is not None and not self.unknown_ids)
+
+    def subscription_changed(self) -> None:
+        self.kick.set()
+
+    def metadata_changed(self) -> None:
+        if self.unknown_ids:
+            self.unknown_ids = False
+            self.host.notify()
+
+    async def attend(self) -> None:
+        """Follows the assignment that the last heartbeat brought. Raises KafkaError."""
+        self.raise_failure()
+        if self.lost:
+            self.lost = False
+            await self.take(self.owned(), lost=True)
+        if self.task is None:
+            self.start_beating()
+        wanted = self.wanted
+        named = None if wanted is None else await self._named(wanted)
+        if named is None:
+            self.raise_told()
+            return
+        if self.wanted is wanted:
+            self.wanted = None
+        owned = set(self.owned())
+        await self.take(owned - named)
+        await self.give(named - owned)
+        self.kick.set()  # Keeps (3).
+        self.raise_told()
+
+    async def _named(self, wanted: list[tuple[bytes, int]]) -> set[TopicPartition] | None:
+        """The partitions by name; None while a topic's id is not known yet."""
+        for again in (True, False):
+            ids = self.cluster.metadata.ids
+            if all(topic_id in ids for topic_id, _ in wanted):
+                return {TopicPartition(ids[topic_id], number) for topic_id, number in wanted}
+            if again:
+                await self.cluster.refresh()
+        self.unknown_ids = True
+        self.cluster.request_refresh()
+        return None
+
+    async def _beat(self) -> None:
+        pauses = self.cluster.backoff()
+        while True:
+            if self.is_late:
+                await self.leave()
+                self._forget()
+                while self.is_late:
+                    await self._sleep(self.beat_s)
+                continue
+            if self.lost:  # The application has to know first.
+                await self._sleep(self.beat_s)
+                continue
+            try:
+                await self._beat_once()
+                pauses.reset()
+            except KafkaError as failure:
+                self.in_full = True
+                if failure.code in _DROPPED:
+                    self._forget()
+                elif not failure.retriable:
+                    self.fail(failure)
+                    if failure.fatal:
+                        return
+                await asyncio.sleep(pauses.next())
+                self.kick.clear()  # The next heartbeat contains every change.
+                continue
+            await self._sleep(self.beat_s)
+
+    async def _sleep(self, wait_s: float) -> None:
+        """Wait for a change, at most wait_s seconds, and consume it.
+
+        A change that stayed set would make the next wait return without yielding to the loop.
+        """
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.kick.wait()
+        except TimeoutError:
+            pass
+        self.kick.clear()
+
+    def _forget(self) -> None:
+        self.generation = JOINING
+        self.in_full = True
+        self.wanted = None
+        self.lost = bool(self.owned())
+        self.host.notify()
+
+    async def _beat_once(self) -> None:
+        topics, owned = self.subscription.topics, sorted(self.owned())
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=self.member_id, member_epoch=self.generation)
+        if self.in_full:  # Keeps (2).
+            request.instance_id = self.instance_id
+            request.rack_id = self.settings["client.rack"] or None
+            request.rebalance_timeout_ms = self.settings["max.poll.interval.ms"]
+            request.server_assignor = self.settings["group.remote.assignor"]
+        if self.in_full or topics != self.told_topics:
+            request.subscribed_topic_names = sorted(topics)
+        if self.in_full or owned != self.told_owned:
+            request.topic_partitions = self._rows(owned)
+        answer = await self._beat_with(request, topics)
+        self.told_owned = owned
+        self.member_id = answer.member_id or self.member_id
+
+    async def _beat_with(self, request: Any, topics: frozenset[str]) -> Any:
+        """The answer to a heartbeat of either kind of group, once what it says is taken."""
+        answer = await ask_coordinator(self.cluster, self.group, lambda _: (request, None))
+        if answer.error_code:
+            failure = refused(self.cluster, self.group, answer.error_code)
+            if answer.error_message:
+                failure.args = (f"group {self.group!r}: {answer.error_message}",)
+            raise failure
+        self.in_full = False
+        self.told_topics = topics
+        self.generation = answer.member_epoch
+        self.beat_s = answer.heartbeat_interval_ms / 1000
+        if answer.assignment is not None:
+            self.unknown_ids = False
+            self.wanted = [(row.topic_id, number) for row in answer.assignment.topic_partitions
+                           for number in row.partitions]
+            self.host.notify()
+        return answer
+
+    def _rows(self, owned: list[TopicPartition]) -> list[Any]:
+        rows: dict[str, Any] = {}
+        for topic, number in owned:
+            row = rows.get(topic)
+            if row is None:
+                row = rows[topic] = messages.ConsumerGroupHeartbeatRequest.TopicPartitions(
+                    topic_id=self.cluster.metadata.topic_id(topic))
+            row.partitions.append(number)
+        return list(rows.values())
+
+    def commit_refused(self, failure: KafkaError) -> None:
+        """The next heartbeat will report it, soon."""
+        self.kick.set()
+
+    async def leave(self, reason: str = "") -> None:
+        """A static member says that it comes back."""
+        if self.generation <= JOINING:
+            return
+        epoch = LEAVING if self.instance_id is None else LEAVING_STATIC
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id=self.group, member_id=self.member_id, member_epoch=epoch,
+            instance_id=self.instance_id)
+        await self._leave_with(request)
+
+    async def _leave_with(self, request: Any) -> None:
+        try:
+            await ask_coordinator(self.cluster, self.group, lambda _: (request, None),
+                                  timeout_s=JOIN_SLACK_S)
+        except KafkaError:
+            pass  # The session's end informs the group as well.
+        self.generation = JOINING
+
+
+def _new_id() -> str:
+    """A uuid as Kafka writes it."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

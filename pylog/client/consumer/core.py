@@ -1,0 +1,537 @@
+"""The consumer without a face: what consumer.Consumer and aio.Consumer both drive.
+
+Owns: cluster, subscription, fetcher, membership of one consumer.
+Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
+  start and wait for (`attend`): a poll that ends early does not cut it short; (2) callbacks run
+  where the application polls; (3) the group does not wait for positions.
+Source: Kafka's consumer, for what each call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from pylog._native.columns import Record
+from pylog.client import callbacks
+from pylog.client.consumer import list_offsets as positions, offset_requests
+from pylog.client.arguments import several, whole
+from pylog.client.network.cluster import Cluster
+from pylog.client.consumer.commit_manager import Committing
+from pylog.client.errors import (
+    ClosedError, IllegalStateError, KafkaError, KafkaTimeoutError, RetriableError, WakeupError,
+)
+from pylog.client.consumer.fetcher import Fetcher
+from pylog.client.consumer.record_iterator import Iteration
+from pylog.client.consumer.rebalance_listener import callback_of
+from pylog.client.network.metrics import Metrics
+from pylog.client.consumer.classic_membership import ClassicMembership
+from pylog.client.types import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
+from pylog.client.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from pylog.client.consumer.consumer_membership import ConsumerMembership
+from pylog.client.config.settings import Settings
+from pylog.client.consumer.subscription_state import PartitionState, Subscription
+from pylog.client.consumer.fetch_collector import FetchCollector
+from pylog.protocol.errors import ErrorCode
+
+# glibc returns the heap's end as soon as 128 KiB of it are free, and gets it back page by page:
+# values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
+# of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
+HEAP_KEPT_BYTES = 16 << 20
+LEAVE_LATE_S = 1.0
+RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
+
+
+class Consuming(Committing):
+    """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
+
+    def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
+        super().__init__(settings)
+        self._run_callback = run_callback
+        self._notify = notify
+        self.loop = asyncio.get_running_loop()
+        self.process = os.getpid()
+        self.cluster = Cluster(settings)
+        self.subscription = Subscription(settings["exclude.internal.topics"])
+        self.queue = FetchBuffer(settings["queued.max.messages.kbytes"] * 1024,
+                                settings["isolation.level"] == "read_committed",
+                                settings["check.crcs"])
+        self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
+        self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
+                           settings["value.deserializer"])
+        self.interceptors = list(settings["interceptor.classes"] or ())
+        self.woken = False
+        # What an application that asks for one record after the other has not got yet.
+        self.iteration: Iteration | None = None
+        # Something besides membership is to be looked at: positions, metadata.
+        self.dirty = False
+        self._attending: asyncio.Task[None] | None = None
+        self._locating: asyncio.Task[None] | None = None
+        # The task above waits for a callback: what that asks for must not wait for the task.
+        self._telling = False
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._rebalances = 0
+
+    async def start(self) -> Consuming:
+        bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
+        self.cluster.watchers.append(self._metadata_changed)
+        await self.cluster.start()
+        self.cluster.report(self.metrics)
+        return self
+
+    def metrics(self) -> Metrics:
+        """Totals by Kafka's names: of fetches and their topics, of the group, of connections."""
+        counts, states = self.collector.counts, list(self.subscription.states.values())
+        lags = [max(0, state.high_watermark - state.position) for state in states
+                if state.position is not None and state.high_watermark >= 0]
+        own: dict[str, float] = {
+            "records-consumed-total": counts.records, "bytes-consumed-total": counts.bytes,
+            "records-lag-max": max(lags, default=-1), "records-lag": sum(lags),
+            "fetch-queued-bytes": self.queue.queued_bytes}
+        group: dict[str, float] = {
+            "assigned-partitions": len(states), "rebalance-total": self._rebalances,
+            "commit-total": self._commits}
+        return {"consumer-metrics": self.cluster.traffic_rows(),
+                "consumer-fetch-manager-metrics": own, "consumer-coordinator-metrics": group,
+                **{name: {key: row[key] for key in ("records-consumed-total",
+                                                    "bytes-consumed-total")}
+                   for name, row in counts.by_topic("consumer-fetch-manager-metrics", (
+                       "records-consumed-total", "bytes-consumed-total", "")).items()}}
+
+    def notify(self) -> None:
+        """Something arrived or wants attention."""
+        if self._locating is not None and self.membership is not None and self.membership.attention:
+            self._locating.cancel()   # Keeps (3).
+        self._changed.set()
+        self._notify()
+
+    def _metadata_changed(self, metadata: Any) -> None:
+        if self.subscription.match(metadata) and self.membership is not None:
+            self.membership.subscription_changed()
+        if self.membership is not None:
+            self.membership.metadata_changed()
+        for state in self.subscription.states.values():
+            info = metadata.partition(state.topic, state.partition)
+            # Keeps records from being skipped when a new leader lacks some that the old one had.
+            if (info is not None and state.position is not None and state.record_epoch >= 0
+                    and info.leader_epoch > state.record_epoch and state.validate < 0
+                    and info.leader_epoch != state.checked_epoch):
+                state.validate = state.checked_epoch = info.leader_epoch
+                self.dirty = True
+        self.fetcher.poke()
+        self.notify()
+
+    # Attention
+
+    @property
+    def attention(self) -> bool:
+        """Whether a poll has to call `attend`."""
+        return (self.dirty or self.woken or self.closed or self._attending is not None
+                or self.membership is not None and self.membership.attention)
+
+    def polled(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """To be called as a poll begins; the offsets to commit automatically if it is time."""
+        self._begin_poll()
+        now_s = time.monotonic()
+        if self.membership is not None:
+            self.membership.polled_s = now_s
+        if not self._auto or now_s < self._next_auto_s:
+            return None
+        self._next_auto_s = now_s + self._auto_s
+        offsets = self.committable()
+        if not self._stores:
+            return offsets or None
+        return offsets if offsets and offsets != self._auto_committed else None
+
+    async def attend(self, wait_s: float | None) -> None:
+        """Joins, looks positions up: for at most wait_s, or until records are there."""
+        self._check_open()
+        if self._closing:
+            raise ClosedError("the consumer is being closed")
+        if self.woken:
+            self.woken = False
+            raise WakeupError("the consumer was woken up")
+        task = self._attending
+        if task is None:
+            task = self._attending = asyncio.create_task(self._attend())
+            task.add_done_callback(lambda _: self.notify())
+        end_s = None if wait_s is None else time.monotonic() + wait_s
+        while not task.done() and not self.queue.items and not self.woken:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(
+                        None if end_s is None else max(0, end_s - time.monotonic())):
+                    await self._changed.wait()
+            except TimeoutError:
+                break
+        if task.done():
+            if self._attending is task:
+                self._attending = None
+            if task.cancelled() and self._closing:
+                raise ClosedError("the consumer was closed")
+            task.result()
+            if self.attention:
+                self._notify()  # What came after it was done is for the next one.
+
+    async def _attend(self) -> None:
+        """Keeps (1)."""
+        subscription = self.subscription
+        pauses = self.cluster.backoff()
+        while True:
+            try:
+                self.dirty = False
+                if subscription.by_group:
+                    if not self.cluster.metadata.version or subscription.pattern is not None and (
+                            not subscription.topics):
+                        await self.cluster.refresh()
+                    if self.membership.attention:
+                        await self.membership.attend()
+                await self._locate_meanwhile()
+                self.fetcher.poke()
+            except RetriableError as failure:
+                self.dirty = True
+                if isinstance(failure, KafkaTimeoutError):
+                    raise
+                await asyncio.sleep(pauses.next())
+                continue
+            except BaseException:   # A callback may raise CancelledError too.
+                self.dirty = True   # The next poll goes on with what is left.
+                raise
+            if not self.dirty and not (self.membership and self.membership.attention):
+                return
+            await asyncio.sleep(0)
+
+    async def _locate_meanwhile(self) -> None:
+        """As _locate(), until the group calls: it waits for no partition without a leader."""
+        if self.membership is not None and self.membership.attention:
+            return
+        task = self._locating = asyncio.create_task(self._locate())
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+            self._locating = None
+        if task.cancelled():
+            self.dirty = True   # What is left comes after the group.
+        else:
+            task.result()
+
+    async def _locate(self) -> None:
+        """Finds the positions that are not known, and checks those of new leaders."""
+        states = [state for state in self.subscription.states.values() if not state.revoking]
+        missing = [state for state in states if state.position is None]
+        if missing:
+            fresh = [state for state in missing if state.reset is None]
+            if fresh and self.settings["group.id"] is not None:
+                await self._from_committed(fresh)
+            for state in fresh:
+                if state.position is None and state.reset is None:
+                    state.reset = self.settings["auto.offset.reset"]
+            lost = [state for state in missing if state.position is None]
+            if lost:
+                await positions.reset(self.cluster, lost, self.fetcher.isolation)
+        check = [state for state in states if state.validate >= 0 and state.position is not None]
+        if check:
+            await positions.validate(self.cluster, check,
+                                     self.settings["auto.offset.reset"] != "none")
+
+    async def _from_committed(self, states: list[PartitionState]) -> None:
+        epochs = {state.tp: state.epoch for state in states}
+        # A topic's id is wanted for the newest version; its name does as well.
+        found = await self.cluster.retry(lambda: offset_requests.committed(
+            self.cluster, self._reader(), epochs, True))
+        for state in states:
+            given = found.get(state.tp)
+            if given is not None and state.epoch == epochs[state.tp]:
+                state.move_to(given.offset, given.leader_epoch)
+
+    def _failed(self, item: CompletedFetch) -> None:
+        """A partition's fetch ended with an error, and all before it was read."""
+        state, failure = item.state, item.error
+        if state.error is not failure:
+            return      # It was told with another partition's.
+        for other in self.subscription.states.values():
+            if other.error is failure:
+                other.error = None
+        state.error = None
+        policy = self.settings["auto.offset.reset"]
+        if failure is not None and (
+                not isinstance(failure, KafkaError)
+                or failure.code != ErrorCode.OFFSET_OUT_OF_RANGE or policy == "none"):
+            self.loop.call_soon_threadsafe(self.fetcher.poke)
+            raise failure
+        self.cluster.notices.warn(("reset", state.tp), "%s: %s; reading goes on by "
+                                  "auto.offset.reset=%s", state.tp, failure, policy)
+        state.forget_position(policy)
+        self.dirty = True
+        self._notify()
+
+    # Callbacks
+
+    async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
+        """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (2)."""
+        shown = ", ".join(map(str, partitions)) or "nothing"
+        self._rebalances += what == "assigned"
+        if what == "lost":
+            self.cluster.notices.warn("lost", "group %s: lost without notice: %s",
+                                      self.settings["group.id"], shown)
+        else:
+            self.cluster.notices.inform("group %s: %s: %s", self.settings["group.id"], what, shown)
+        found = callback_of(self.subscription.listener, what)
+        if found is None:
+            return
+        self._telling = True
+        try:
+            await self._run_callback(found, partitions)
+        finally:
+            self._telling = False
+
+    # Subscription
+
+    async def subscribe(self, topics: Any, pattern: Any, listener: Any) -> None:
+        self._check_open()
+        if self.settings["group.id"] is None:
+            raise IllegalStateError("subscribe needs group.id; or assign partitions by hand")
+        subscription = self.subscription
+        subscription.subscribe(topics, pattern, listener)
+        self.cluster.wants_all_topics = subscription.pattern is not None
+        self.cluster.keep_topics(subscription.topics if subscription.pattern is None else ())
+        if subscription.pattern is not None:
+            subscription.match(self.cluster.metadata)
+            self.cluster.request_refresh()
+        if self.membership is None:
+            kind = (ClassicMembership if self.settings["group.protocol"] == "classic"
+                    else ConsumerMembership)
+            self.membership = kind(self, self.settings["group.id"])
+        else:
+            self.membership.subscription_changed()
+        self.dirty = True
+        self.notify()
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._check_open()
+        self.subscription.assign(partitions)
+        self.cluster.keep_topics(tp.topic for tp in self.subscription.states)
+        self._auto_committed = {}
+        self.dirty = True
+        self.fetcher.poke()
+
+    async def unsubscribe(self) -> None:
+        await self._settle()
+        self._begin_poll()
+        membership = self.membership
+        try:
+            if membership is not None:
+                with self._at_rest():
+                    await membership.take(membership.owned())
+        finally:
+            # Also when the call is cancelled: the group would wait for a member without partitions.
+            self.membership = None
+            self.subscription.unsubscribe()
+            self.cluster.wants_all_topics = False
+            self.cluster.keep_topics(())
+            self.fetcher.poke()
+            if membership is not None:
+                try:
+                    await membership.leave()
+                finally:
+                    await membership.stop()
+        if membership is not None:
+            membership.raise_told()
+
+    async def _settle(self) -> None:
+        """Ends the task that polls wait for."""
+        task, self._attending = self._attending, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # Positions
+
+    async def seek(self, tp: TopicPartition, offset: int) -> None:
+        offset = whole("an offset", offset)
+        if offset < 0:
+            raise ValueError("an offset is not negative")
+        self.subscription.state(tp).move_to(offset)
+        self.fetcher.poke()
+
+    async def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
+        """To the beginning or end, of all that is assigned when none is named."""
+        for tp in list(partitions) or list(self.subscription.states):
+            self.subscription.state(TopicPartition.of(tp)).forget_position(where)
+        self.dirty = True
+
+    async def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        for tp in partitions:
+            state = self.subscription.state(TopicPartition.of(tp))
+            state.paused = paused
+            if not paused:
+                self.queue.unpark(state)
+            elif self.iteration is not None:
+                self.iteration.put_back(state)
+        self.fetcher.poke()
+        self.notify()
+
+    def iterate(self, found: list[Record]) -> None:
+        """A poll gave these, for next_record()."""
+        self.iteration = Iteration(self.collector, self.subscription.states, found)
+
+    def next_record(self) -> Record | None:
+        """The next one of an iteration; None: a poll has to give more."""
+        record = None if self.iteration is None else next(self.iteration.rest, None)
+        if record is None:
+            self.iteration = None
+        return record
+
+    async def put_back(self) -> None:
+        """A poll comes amid an iteration: it gives what that has not."""
+        iteration, self.iteration = self.iteration, None
+        if iteration is not None:
+            iteration.put_back()
+            self.fetcher.poke()
+
+    async def take_back(self, unread: Mapping[TopicPartition, int] | None = None) -> None:
+        """The application did not get what this poll took: has it fetched again.
+
+        unread: the first offset of each partition that it did not get; None: it got nothing.
+        """
+        for tp, state in self.subscription.states.items():
+            if state.poll != self.collector.poll or unread is not None and tp not in unread:
+                continue
+            state.position = state.before if unread is None else unread[tp]
+            state.record_epoch = state.before_epoch
+            state.go_back()
+        self.collector.forget_read()
+        self.fetcher.poke()
+
+    async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
+        """Waits until it is known."""
+        state = self.subscription.state(tp)
+        if timeout_s is None:
+            timeout_s = self.settings.seconds("default.api.timeout.ms")
+        end_s = time.monotonic() + timeout_s
+        while state.position is None:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
+            if self._telling:
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._locate()
+                except TimeoutError as failure:
+                    if isinstance(failure, KafkaError):
+                        raise
+            else:
+                self.dirty = True
+                with self._at_rest():
+                    await self.attend(left_s)
+            # Neither yields to the loop when the position cannot be looked up now.
+            await asyncio.sleep(0 if state.position is not None else 0.001)
+        return state.position
+
+    async def list_offsets(self, times: Mapping[TopicPartition, int], timeout_s: float | None
+                           ) -> dict[TopicPartition, Any]:
+        self._check_open()
+        return await positions.list_offsets(
+            self.cluster, {TopicPartition.of(tp): whole("a time", time_ms)
+                           for tp, time_ms in times.items()},
+            self.fetcher.isolation, timeout_s)
+
+    async def ends(self, partitions: Iterable[TopicPartition], which: int,
+                   timeout_s: float | None) -> dict[TopicPartition, int]:
+        """The first or next offsets: EARLIEST or LATEST."""
+        assert which in (EARLIEST, LATEST), which
+        found = await self.list_offsets(
+            dict.fromkeys(several("partitions", partitions), which), timeout_s)
+        return {tp: result.offset if result else 0 for tp, result in found.items()}
+
+    async def lag(self, partitions: Iterable[TopicPartition], timeout_s: float | None
+                  ) -> dict[TopicPartition, int]:
+        """Records between each position and the end, as of the last fetch where there was one."""
+        made, unknown = {}, []
+        for tp in map(TopicPartition.of, list(partitions) or list(self.subscription.states)):
+            state = self.subscription.state(tp)
+            end = (state.last_stable_offset if self.fetcher.isolation
+                   else state.high_watermark)
+            if state.position is None or end < 0:
+                unknown.append(tp)
+            else:
+                made[tp] = max(0, end - state.position)
+        if unknown:
+            ends = await self.ends(unknown, LATEST, timeout_s)
+            for tp in unknown:
+                made[tp] = max(0, ends[tp] - await self.position(tp, timeout_s))
+        return made
+
+    # Topics
+
+    async def partitions_for(self, topic: str, timeout_s: float | None) -> list[int]:
+        info = await self.cluster.topic(topic, timeout_s)
+        return list(info.partitions)
+
+    async def list_topics(self, timeout_s: float | None) -> dict[str, list[int]]:
+        """Every topic of the cluster with its partitions."""
+        metadata = await self.cluster.retry(self.cluster.every_topic, timeout_s)
+        return {name: list(topic.partitions) for name, topic in metadata.topics.items()
+                if not (topic.is_internal and self.settings["exclude.internal.topics"])}
+
+    # End
+
+    async def close(self, timeout_s: float) -> None:
+        """Commits automatically where that is set, calls the listener, leaves the group."""
+        if self.closed or self._closing:
+            return
+        self._closing = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settle()
+                await self.put_back()
+                if self._committing:
+                    await asyncio.wait(set(self._committing))
+                self._begin_poll()
+                with self._at_rest():
+                    if self.membership is not None:
+                        await self.membership.take(self.membership.owned())
+                        await self.membership.leave()
+                    else:
+                        await self.commit_before_revoke()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            await self._leave_late()
+            raise
+        finally:
+            self.closed = True
+            if self.membership is not None:
+                await self.membership.stop()
+            await self.fetcher.close()
+            await self.cluster.close()
+            self.queue.clear()
+            for interceptor in self.interceptors:
+                if hasattr(interceptor, "close"):
+                    callbacks.call("an interceptor's close", interceptor.close)
+            self.notify()
+        if self.membership is not None:
+            self.membership.raise_told()
+
+    async def _leave_late(self) -> None:
+        """The call was cancelled: the group must not wait for this member's session to end."""
+        try:
+            async with asyncio.timeout(LEAVE_LATE_S):
+                if self.membership is not None:
+                    await self.membership.leave()
+        except TimeoutError:
+            pass
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the consumer.
+
+        Calls no listener and commits nothing: the last records may not have been processed.
+        """
+        self.subscription.listener = None
+        self._auto = False
+        await self.close(timeout_s)

@@ -1,0 +1,236 @@
+"""A stretch of a topic as a lazy Arrow reader, for pandas, Polars, DuckDB and pyarrow.dataset.
+
+Owns: the consumer of each reader, from its first batch to its last, or until it is dropped.
+Invariants: (1) the stretch is fixed when scan() is called: per partition [start, end); (2) memory
+  is bounded by queued.max.messages.kbytes and one batch; (3) rows of a partition come in the order
+  of their offsets, partitions as they arrive; (4) an offset is skipped only when the broker has
+  deleted its record, and that is logged; a scan of a topic that was deleted raises; (5) a scan
+  whose end the log lost in an unclean leader election raises.
+Source: KIP-33, KIP-79 (offsets by time); Arrow's stream interface.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pylog.client.arguments import several, whole
+from pylog.client.arrow import COLUMNS, ordered, schema
+from pylog.client.background_loop import Driver
+from pylog.client.consumer.consumer import Consumer
+from pylog.client.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from pylog.client.types import TopicPartition
+from pylog.protocol.codec import ZERO_UUID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ConsumerOptions
+
+BATCH_RECORDS_MAX = 100_000
+POLL_S = 1.0
+SHORT_POLLS = 5   # Empty polls in a row: a new leader may report a lower end for a moment.
+MISSING_S = 5.0   # A topic that was made just now is soon known to every broker.
+_NEEDED = ("partition", "offset")
+_LOG = logging.getLogger("pylog.client")
+
+Time = int | float | str | datetime.datetime | datetime.date | datetime.timedelta | None
+
+
+def scan(topic: str, *, since: Time = None, until: Time = None,
+         columns: Iterable[str] | None = None, partitions: Iterable[int] | None = None,
+         batch_records_max: int = BATCH_RECORDS_MAX, config: Mapping[str, Any] | None = None,
+         **more: Unpack[ConsumerOptions]) -> Any:
+    """A pyarrow.RecordBatchReader over what the topic holds now, or a stretch of it by time.
+
+    since, until: ms since the epoch, datetime (naive: local time), date, ISO text, or timedelta
+    before now; a partition's stretch begins at its first record not older than `since` and ends
+    before its first record not older than `until`, or at its end. columns: topic, partition,
+    offset, timestamp, key, value, headers; all by default. config, more: a Consumer's settings
+    (bootstrap_servers="…"). Nothing is read before the first batch is taken. Raises KafkaError, and
+    so does a batch: UnknownTopicOrPartitionError when the topic is deleted meanwhile,
+    LogTruncationError when the log lost records before the scan's end. Records that retention
+    deletes before they are read are left out, with a warning in the log.
+    """
+    import pyarrow as pa
+
+    names = list(COLUMNS) if columns is None else ordered(columns)
+    settings = {**(config or {}), **{name.replace("_", "."): given for name, given in more.items()}}
+    settings.setdefault("enable.auto.commit", False)
+    settings.setdefault("allow.auto.create.topics", False)   # Reading makes no topic.
+    with Consumer(settings) as consumer:
+        found = stretches(consumer, topic, partitions, milliseconds(since), milliseconds(until))
+        topic_id = _topic_id(consumer, topic)
+    # A reset would skip records, or read those of another topic.
+    settings["auto.offset.reset"] = "none"
+    batches = _batches(settings, found, names, batch_records_max, topic_id)
+    return pa.RecordBatchReader.from_batches(schema(names), batches)
+
+
+def milliseconds(given: Time) -> int | None:
+    """A time as Kafka counts it."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        given = datetime.datetime.fromisoformat(given)
+    if isinstance(given, datetime.timedelta):
+        return round(time.time() * 1000 - given.total_seconds() * 1000)
+    if isinstance(given, datetime.datetime):
+        return round(given.timestamp() * 1000)
+    if isinstance(given, datetime.date):
+        return round(datetime.datetime(given.year, given.month, given.day).timestamp() * 1000)
+    return int(given)
+
+
+def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
+              since_ms: int | None, until_ms: int | None) -> dict[TopicPartition, tuple[int, int]]:
+    """[start, end) of each partition that has something to read."""
+    known = _partitions(consumer, topic)
+    wanted = known if partitions is None else [
+        whole("a partition", number) for number in several("partitions", partitions)]
+    if set(wanted) - set(known):
+        raise UnknownTopicOrPartitionError(f"{topic} has no partitions {set(wanted) - set(known)}")
+    parts = [TopicPartition(topic, number) for number in wanted]
+    starts, ends = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
+    if since_ms is not None:
+        found = consumer.offsets_for_times(dict.fromkeys(parts, since_ms))
+        starts = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in parts}
+    if until_ms is not None:
+        found = consumer.offsets_for_times(dict.fromkeys(parts, until_ms))
+        ends = {tp: ends[tp] if found[tp] is None else min(ends[tp], found[tp].offset)
+                for tp in parts}
+    return {tp: (starts[tp], ends[tp]) for tp in parts if starts[tp] < ends[tp]}
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    """Raises UnknownTopicOrPartitionError."""
+    try:
+        known = consumer.partitions_for(topic, MISSING_S)
+    except KafkaTimeoutError as late:
+        if isinstance(late.__cause__, UnknownTopicOrPartitionError):
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}") from None
+        raise
+    if not known:
+        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+    return known
+
+
+def _topic_id(consumer: Consumer, topic: str) -> bytes:
+    """As this consumer knows it; zero where the broker has no topic ids."""
+    return consumer._core.cluster.metadata.topic_id(topic)
+
+
+def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int, int]],
+             names: list[str], records_max: int, topic_id: bytes) -> Iterator[Any]:
+    if not found:
+        return
+    left = {tp: end for tp, (_, end) in found.items()}
+    topic = next(iter(left)).topic
+    consumer = Consumer(settings)
+    short_polls = 0
+    try:
+        consumer.assign(list(left))
+        for tp, (start, _) in found.items():
+            consumer.seek(tp, start)
+        while left:
+            try:
+                batch = consumer.poll_arrow(POLL_S, records_max, {*names, *_NEEDED})
+            except OffsetOutOfRangeError as failure:
+                _skip_deleted(consumer, left, failure)
+                continue
+            _check_topic(consumer, topic, topic_id, batch.num_rows == 0)
+            if batch.num_rows:
+                pieces, ended = _inside(batch, topic, left)
+            else:
+                # Only markers or gaps may be left: positions pass those, rows do not show it.
+                pieces, ended = [], [tp for tp, end in left.items() if consumer.position(tp) >= end]
+            for tp in ended:
+                del left[tp]
+            cut = {} if batch.num_rows else _cut(consumer, left)
+            short_polls = short_polls + 1 if cut else 0
+            if short_polls >= SHORT_POLLS:
+                raise _truncated(cut, left)  # Keeps (5).
+            if ended and left:
+                consumer.pause(*ended)
+            for piece in pieces:
+                yield piece.select(names)
+    finally:
+        if threading.current_thread() is Driver.shared().thread:
+            # A dropped reader was cleared on the clients' own thread, which cannot wait for itself.
+            threading.Thread(target=consumer.close, name="pylog-scan-close").start()
+        else:
+            consumer.close()
+
+
+def _cut(consumer: Consumer, left: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The end offsets of the logs that end before the scan does."""
+    return {tp: end for tp, end in consumer.end_offsets(list(left)).items() if end < left[tp]}
+
+
+def _truncated(cut: dict[TopicPartition, int],
+               left: dict[TopicPartition, int]) -> LogTruncationError:
+    tp, end = next(iter(cut.items()))
+    made = LogTruncationError(
+        f"{tp}: the log ends at {end}, before the end of the scan, {left[tp]}: an unclean leader "
+        "election has lost records. Scan again to read what the log holds now")
+    made.partition, made.offset = tp, end
+    return made
+
+
+def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: bool) -> None:
+    """Raises UnknownTopicOrPartitionError when the topic is gone, or another one by its name."""
+    if is_silent:
+        _partitions(consumer, topic)
+    now = _topic_id(consumer, topic)
+    if now not in (topic_id, ZERO_UUID):
+        raise UnknownTopicOrPartitionError(f"{topic} was deleted and created again during the scan")
+
+
+def _skip_deleted(consumer: Consumer, left: dict[TopicPartition, int],
+                  failure: KafkaError) -> None:
+    """Goes on behind what the brokers have deleted. Keeps (4)."""
+    starts, is_behind = consumer.beginning_offsets(list(left)), False
+    for tp, end in left.items():
+        position = consumer.position(tp)
+        if position < starts[tp]:
+            _LOG.warning("scan of %s: offsets %d to %d were deleted before they were read", tp,
+                         position, min(starts[tp], end) - 1)
+            consumer.seek(tp, starts[tp])
+            is_behind = True
+    if not is_behind:
+        raise failure
+
+
+def _inside(batch: Any, topic: str,
+            left: dict[TopicPartition, int]) -> tuple[list[Any], list[TopicPartition]]:
+    """(the rows before their partition's end, the partitions that are at it)."""
+    import numpy as np
+
+    partitions = batch.column("partition").to_numpy()
+    offsets = batch.column("offset").to_numpy()
+    cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+    pieces, ended, first = [], [], 0
+    for start, stop in zip(cuts, cuts[1:]):
+        tp = TopicPartition(topic, int(partitions[start]))
+        end = left.get(tp, 0)
+        if offsets[stop - 1] < end - 1:
+            continue
+        inside = start + int(np.searchsorted(offsets[start:stop], end))
+        if tp in left and tp not in ended:
+            ended.append(tp)
+        if inside < stop:
+            pieces.append(batch.slice(first, inside - first))
+            first = stop
+    pieces.append(batch.slice(first))
+    return [piece for piece in pieces if piece.num_rows], ended

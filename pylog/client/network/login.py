@@ -1,0 +1,132 @@
+"""What a new connection does before its first request: TLS and SASL.
+
+Owns: nothing.
+Invariants: (1) a password or token never appears in a message of an exception.
+Source: Kafka's SaslHandshake and SaslAuthenticate.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Generator
+from typing import Any
+
+from pylog.client import blocking
+from pylog.client.config.settings import Settings
+from pylog.client.errors import AuthenticationError, ConfigError
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.security import kerberos, outgoing, proofs, stores
+from pylog.security.errors import AuthenticationFailed
+
+
+def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | None]:
+    """(context, server name) of a connection; (None, None) without TLS."""
+    if not settings["security.protocol"].endswith("SSL"):
+        return None, None
+    context = settings["ssl.context"]
+    if context is None:
+        get = _named(settings)
+        stamp = stores.stamp(stores.files(get))
+        # Made anew for what changes only: it takes milliseconds.
+        if settings.tls is None or settings.tls[0] != stamp:
+            settings.tls = stamp, _context(settings, get)
+        context = settings.tls[1]
+    return context, host
+
+
+def _named(settings: Settings) -> Callable[[str], Any]:
+    """The settings by Java's names, for those of librdkafka too."""
+    pem = {"ssl.truststore.location": "ssl.ca.location", "ssl.truststore.type": "ssl.ca.location"}
+
+    def get(name: str) -> Any:
+        other = pem.get(name)
+        if other is not None and settings[other]:
+            return "PEM" if name.endswith(".type") else settings[other]
+        return settings[name]
+
+    return get
+
+
+def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
+    try:
+        context = outgoing.context(get)
+        if settings["ssl.certificate.location"]:
+            context.load_cert_chain(
+                settings["ssl.certificate.location"], settings["ssl.key.location"],
+                settings["ssl.key.password"] or "")
+    except (stores.ConfigError, OSError) as failure:
+        raise ConfigError(str(failure)) from None
+    return context
+
+
+def own_chain(settings: Settings) -> bytes:
+    """The certificates that the client shows, as PEM; empty when there are none any more."""
+    location = settings["ssl.certificate.location"]
+    try:
+        return stores.own_chain(_named(settings)) or (
+            stores.pem_file(location) if location else b"")
+    except stores.ConfigError:
+        return b""
+
+
+async def log_in(connection: Any) -> None:
+    """Authenticates by SASL where the settings ask for it. Raises AuthenticationError."""
+    settings = connection.settings
+    if not settings["security.protocol"].startswith("SASL"):
+        return
+    mechanism = settings["sasl.mechanism"]
+    token = await settings.tokens.token() if mechanism == "OAUTHBEARER" else ""
+    connection.hold()
+    hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
+                                  version=proofs.HANDSHAKE_VERSION)
+    if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        plain = "SSL" if connection.secure else "PLAINTEXT"
+        raise _refused(connection, f"this port takes no login: set security.protocol={plain}")
+    if hello.error_code:
+        raise _refused(connection, f"the broker does not offer {mechanism}, only "
+                       f"{', '.join(hello.mechanisms)}")
+    if mechanism == kerberos.MECHANISM:
+        steps = kerberos.tokens(
+            settings["sasl.kerberos.service.name"], connection.host,
+            settings["sasl.kerberos.principal"], settings["sasl.kerberos.keytab"])
+    elif token:
+        steps = proofs.bearer(token)
+    else:
+        steps = proofs.tokens(mechanism, settings["sasl.username"], settings["sasl.password"],
+                              by_token=settings["pylog.sasl.tokenauth"])
+    connection.logged_in(await _proven(connection, steps, mechanism == kerberos.MECHANISM))
+
+
+async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks: bool) -> int:
+    """For how many ms the login is good. blocks: its steps ask others. Raises AuthenticationError.
+    """
+    answer = None
+    while True:
+        try:
+            token = await blocking.run(_next, steps, answer) if blocks \
+                else _next(steps, answer)
+        except AuthenticationFailed as failed:
+            raise _refused(connection, str(failed)) from None
+        except stores.ConfigError as error:
+            raise ConfigError(str(error)) from None
+        if token is None:
+            assert answer is not None     # No login ends before it has begun.
+            return int(answer.session_lifetime_ms)
+        answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
+        if answer.error_code:
+            raise _refused(connection,
+                           answer.error_message or "the credentials were not accepted")
+
+
+def _refused(connection: Any, text: str) -> AuthenticationError:
+    """With whose port it was: a list of brokers may name a wrong one."""
+    return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
+
+
+def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:
+    """What is sent next, None at the end."""
+    try:
+        return next(steps) if answer is None else steps.send(answer.auth_bytes)
+    except StopIteration:
+        return None

@@ -1,0 +1,5 @@
+"""The producer, with transactions.
+
+Owns: batches that are not acknowledged yet.
+For: users import `pylog.client.Producer`.
+"""

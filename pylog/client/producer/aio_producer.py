@@ -1,0 +1,152 @@
+"""The producer of a program with asyncio: records one by one, or whole tables.
+
+Owns: nothing; the work is producing.Producing's, on the program's own loop.
+Invariants: (1) nothing here blocks the loop: what takes long is awaited or done on a thread.
+Source: Kafka's Java client; aiokafka for how it feels in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pylog.client import blocking
+from pylog.client.config.settings import PRODUCER, Settings
+from pylog.client.errors import LostRecords
+from pylog.client.network.metrics import Metrics
+from pylog.client.producer import shutdown
+from pylog.client.producer.core import Producing
+from pylog.client.producer.delivery import Delivery, RecordMetadata, TableDelivery
+from pylog.client.producer.transaction_context import AioTransaction, core_of
+from pylog.client.types import TopicPartition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.consumer.aio_consumer import Consumer
+    from pylog.client.options import ProducerOptions
+
+CLOSE_S = 30.0
+
+
+class Producer:
+    """`async with Producer(bootstrap_servers="…") as producer: await producer.send(…)`."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ProducerOptions]):
+        self.settings = Settings(PRODUCER, config, **more)
+        self._core = Producing(self.settings)
+
+    async def start(self) -> Producer:
+        await self._core.start()
+        shutdown.watch(self._core)
+        return self
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(self, kind: Any, *rest: object) -> None:
+        await self.close(CLOSE_S if kind is None else 0)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None and core.started:
+            shutdown.dropped(self, core)
+
+    async def send(self, topic: str, value: Any = None, key: Any = None, *,
+                   partition: int | None = None, timestamp: int | None = None, headers: Any = None,
+                   on_delivery: Callable[..., Any] | None = None) -> Delivery:
+        """Hands one record over; await the Delivery for its outcome. As Producer.send."""
+        core = self._core
+        given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
+        found, end_s = core.put(*given), 0.0
+        while not isinstance(found, Delivery):
+            end_s = end_s or time.monotonic() + core.block_s
+            core.check()
+            await core.wait_for(found, given[0], given[3], max(0.0, end_s - time.monotonic()))
+            found = core.put(*given)
+        return found
+
+    async def send_and_wait(self, topic: str, value: Any = None, key: Any = None,
+                            **more: Any) -> RecordMetadata:
+        """Sends one record and awaits its acknowledgement."""
+        return await (await self.send(topic, value, key, **more))
+
+    async def send_arrow(
+        self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
+        timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
+    ) -> TableDelivery:
+        """Sends each row of a table; await the TableDelivery for its outcome. As the Producer's."""
+        from pylog.client.producer.table_writer import TableSender
+
+        self._core.check()
+        loop = asyncio.get_running_loop()
+
+        def wait_for(what: str, topic: str, partition: int | None, end_s: float) -> None:
+            left_s = max(0.0, end_s - time.monotonic())
+            asyncio.run_coroutine_threadsafe(
+                self._core.wait_for(what, topic, partition, left_s), loop).result()
+
+        columns = {"key": key, "value": value, "partition": partition, "timestamp": timestamp,
+                   "headers": headers}
+
+        def work() -> TableDelivery:
+            return TableSender(self._core, topic, batch_bytes, wait_for).send(data, columns)
+
+        return await blocking.run(work)
+
+    def metrics(self) -> Metrics:
+        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        return self._core.metrics()
+
+    async def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
+        """Sends what waits and returns when all of it has an outcome.
+
+        Returns how many records have failed since the last flush; with `check`, raises LostRecords
+        when there are any. Raises KafkaTimeoutError.
+        """
+        return LostRecords.checked(await self._core.flush(timeout), check)
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions. Raises KafkaError."""
+        await self._core.wait_for("metadata", topic, None, self._core.block_s)
+        count = self._core.cluster.metadata.partition_count(topic)
+        return [TopicPartition(topic, partition) for partition in range(count)]
+
+    async def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Delivers what waits, for at most `timeout` seconds; what is left fails."""
+        await self._core.close(timeout)
+
+    # Transactions
+
+    def transaction(self, consumer: Consumer | None = None) -> AioTransaction:
+        """`async with producer.transaction(consumer):`, as the Producer's."""
+        if consumer is None:
+            return AioTransaction(self, self._core, None)
+        # Imported here: a program that only writes does not pay for it.
+        from pylog.client.consumer.aio_consumer import Consumer
+
+        return AioTransaction(self, self._core, core_of(consumer, Consumer))
+
+    async def init_transactions(self) -> None:
+        """Once, before the first transaction: fences earlier producers of the transactional.id."""
+        await self._core.needs_transactions().init()
+
+    def begin_transaction(self) -> None:
+        """Records sent from now on belong together."""
+        self._core.needs_transactions().begin()
+
+    async def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
+        """Commits consumed offsets with the transaction. As the Producer's."""
+        await self._core.send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Delivers all and commits. Raises what a record failed with: then abort."""
+        await self._core.end_transaction(True)
+
+    async def abort_transaction(self) -> None:
+        """Drops what is not sent and aborts."""
+        await self._core.end_transaction(False)

@@ -1,0 +1,193 @@
+"""What becomes of sent records: one Pending per batch, one light Delivery per record.
+
+Owns: the outcome of each batch until the last Delivery of it is gone.
+Invariants: (1) a Pending is completed exactly once, on the loop; (2) whoever waits is notified
+  after the outcome stands; (3) a Delivery costs no lock and no event until somebody waits for it;
+  (4) nothing here takes a lock, so that signal handlers may wait.
+Source: Kafka's Java client (RecordMetadata, ProducerBatch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from pylog._native.intake import Delivery, add_waiter
+from pylog.client import callbacks
+from pylog.client.config.durations import rounded
+from pylog.client.errors import KafkaError, KafkaTimeoutError
+
+__all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record came to lie. offset -1: not known (acks=0, or known from an earlier try)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Pending:
+    """One batch on its way: open, closed, under way, complete."""
+
+    __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
+                 "callbacks", "count", "created_s", "done", "error", "last_failure", "number",
+                 "partition", "parts", "queue", "retry_at_s", "step", "topic", "waiters")
+
+    def __init__(self, topic: str, partition: int, queue: Any, number: float, size: int,
+                 now_s: float):
+        self.topic, self.partition, self.queue, self.number = topic, partition, queue, number
+        self.bytes = size  # What it holds of buffer.memory.
+        self.created_s = now_s
+        self.count = 0
+        self.attempts = 0
+        self.last_failure: KafkaError | None = None  # Of a try; `error` is what it ended with.
+        self.retry_at_s = 0.0
+        self.batch: Any = None
+        # [index, timestamp, function] of each, from native code.
+        self.callbacks: list[list[Any]] | None = None
+        self.waiters: list[Callable[[], Any]] | None = None
+        self.base_sequence = -1
+        self.base_offset = -1
+        # What the batch was split into: (index of the first record, batch); numbers of those lie
+        # between this one's and the next.
+        self.parts: list[tuple[int, Pending]] | None = None
+        self.step = 1.0
+        self.append_time = -1
+        self.error: BaseException | None = None
+        self.done = False
+
+    def metadata(self, index: int, timestamp: int) -> RecordMetadata:
+        """Of a record that was acknowledged."""
+        part, index = self.part(index)
+        offset = -1 if part.base_offset < 0 else part.base_offset + index
+        return RecordMetadata(self.topic, self.partition, offset,
+                              timestamp if part.append_time < 0 else part.append_time)
+
+    def part(self, index: int) -> tuple[Pending, int]:
+        """The batch that a record was sent in at last, and its index there."""
+        for first, part in reversed(self.parts or ()):
+            if index >= first:
+                return part.part(index - first)
+        return self, index
+
+    def leaves(self) -> list[Pending]:
+        """The batches that were sent at last."""
+        if self.parts is None:
+            return [self]
+        return [leaf for _, part in self.parts for leaf in part.leaves()]
+
+    def complete(self, base_offset: int = -1, append_time: int = -1,
+               error: BaseException | None = None) -> None:
+        """Sets the outcome and notifies all who wait, on this thread."""
+        assert not self.done, "a batch is completed twice"  # Keeps (1).
+        self.base_offset, self.append_time, self.error = base_offset, append_time, error
+        if error is not None and self.parts is None:
+            self.queue.lost_count += self.count
+        self.done = True  # Nothing is added to callbacks and waiters from now on.
+        functions, self.callbacks = self.callbacks, None
+        waiters, self.waiters = self.waiters, None
+        self.batch = None
+        for index, timestamp, function in functions or ():
+            failure = self.part(index)[0].error
+            found = self.metadata(index, timestamp) if failure is None else None
+            callbacks.call("a delivery callback", function, found, failure)
+        for waiter in waiters or ():
+            callbacks.call("a delivery callback", waiter)
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Calls function once the outcome stands: now, or on the thread that completes it."""
+        if not add_waiter(self, function):
+            function()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks this thread until the outcome stands; False when the time ran out before."""
+        if not self.done:
+            bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # Keeps (4): an Event has a lock.
+            self.when_done(lambda: bell.put(None))
+            try:
+                bell.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
+            except queue.Empty:
+                pass
+        return self.done
+
+    def future(self) -> asyncio.Future[None]:
+        """For this thread's event loop: done when the outcome stands."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[None] = loop.create_future()
+
+        def resolve() -> None:
+            if not made.done():
+                made.set_result(None)
+
+        self.when_done(lambda: loop.call_soon_threadsafe(resolve))
+        return made
+
+    # For Delivery.
+
+    def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        failure = self.part(index)[0].error
+        if failure is not None:
+            raise failure
+        return self.metadata(index, timestamp)
+
+    def exception_of(self, index: int, timeout_s: float | None) -> BaseException | None:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        return self.part(index)[0].error
+
+    def await_of(self, index: int, timestamp: int) -> Generator[Any, None, RecordMetadata]:
+        if not self.done:
+            yield from self.future().__await__()
+        return self.result_of(index, timestamp, None)
+
+
+class TableDelivery:
+    """The outcome of one send_arrow: all its batches."""
+
+    __slots__ = ("_pendings", "row_count")
+
+    def __init__(self, pendings: list[Pending], row_count: int):
+        self._pendings = pendings
+        self.row_count = row_count
+
+    def done(self) -> bool:
+        return all(pending.done for pending in self._pendings)
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Calls function once every batch has its outcome: now, or on the thread that
+        completes the last one."""
+        left = itertools.count(len(self._pendings) - 1, -1)
+        if not self._pendings:
+            function()
+        for pending in self._pendings:
+            pending.when_done(lambda: next(left) or function())
+
+    def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, base offset, record count) of each batch, in order per partition.
+
+        Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
+        for pending in self._pendings:
+            if not pending.wait(timeout_s):
+                raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")
+        return self._outcome()
+
+    def __await__(self) -> Generator[Any, None, list[tuple[str, int, int, int]]]:
+        for pending in self._pendings:
+            if not pending.done:
+                yield from pending.future().__await__()
+        return self._outcome()
+
+    def _outcome(self) -> list[tuple[str, int, int, int]]:
+        for pending in self._pendings:
+            if pending.error is not None:
+                raise pending.error
+        return [(p.topic, p.partition, p.base_offset, p.count)
+                for pending in self._pendings for p in pending.leaves()]

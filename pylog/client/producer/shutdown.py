@@ -1,0 +1,82 @@
+"""The end of a client that the application did not close: a fork, the program's end, or a drop.
+
+Owns: weak references to the producers of this process; the tasks that close dropped clients.
+Invariants: (1) in a forked child every call of a producer raises, and none waits; (2) a program
+  that ends with records that were never acknowledged says so; (3) a client that the application
+  has dropped leaves its group and closes its connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import warnings
+import weakref
+from typing import Any
+
+from pylog.protocol.counts import counted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pylog.client.producer.core import Producing
+
+_watched: weakref.WeakSet[Producing] = weakref.WeakSet()
+_closing: set[asyncio.Task[None]] = set()
+DROPPED_CLOSE_S = 30.0
+log = logging.getLogger("pylog.client")
+
+
+def watch(producing: Producing) -> None:
+    """From now on this producer is looked at when the process forks or ends."""
+    _watched.add(producing)
+
+
+def dropped(owner: object, core: Any) -> None:
+    """Warn about a client that was dropped without close(), and close it. Keeps (3).
+
+    core: has settings, process, loop, closed and abandon(timeout_s).
+    To be called by `__del__`: on any thread, at any point of the program, without a lock.
+    """
+    if core.closed or core.process != os.getpid():
+        return
+    try:
+        core.loop.call_soon_threadsafe(_abandon, core)
+    except RuntimeError:
+        pass  # The loop is closed, and with it the connections.
+    warnings.warn(f"unclosed {type(owner).__qualname__} of client.id "
+                  f"{core.settings['client.id']!r}: call close(), or use `with`",
+                  ResourceWarning, stacklevel=3, source=owner)
+
+
+def _abandon(core: Any) -> None:
+    task = asyncio.get_running_loop().create_task(core.abandon(DROPPED_CLOSE_S))
+    _closing.add(task)
+    task.add_done_callback(_abandoned)
+
+
+def _abandoned(task: asyncio.Task[None]) -> None:
+    _closing.discard(task)
+    failure = None if task.cancelled() else task.exception()
+    if failure is not None:
+        log.warning("closing a client that was dropped failed: %r", failure)
+
+
+def _forked() -> None:
+    for producing in _watched:
+        producing.disown()       # Keeps (1).
+    _watched.clear()
+
+
+def _ended() -> None:
+    for producing in _watched:
+        left = {(pending.topic, pending.partition) for pending in producing.accumulator.pendings()}
+        if left and not producing.closed:
+            # Keeps (2).
+            log.warning("records to %s were not delivered: call flush() or close() "
+                        "before the program ends", counted(len(left), "partition"))
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_ended)

@@ -1,0 +1,131 @@
+"""Consume, transform, produce: what was read is committed with what came of it, or neither is.
+
+Owns: for each transaction whether partitions were lost meanwhile.
+Invariants: (1) a transaction whose consumer lost a partition meanwhile is aborted: its next owner
+  reads the same records; (2) after an abort the consumer goes on at what was committed, or where it
+  began; (3) when the outcome is not known the consumer's positions stay as they are.
+Source: KIP-447; KIP-939 (prepared()); Kafka Streams for what is to be done after an abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pylog.client.errors import ConfigError, IllegalStateError, KafkaError, RebalanceNeededError
+from pylog.client.producer.core import Producing
+from pylog.client.producer.transaction_manager import UNINITIALIZED, Prepared
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pylog.client.consumer.core import Consuming
+    from pylog.client.producer.producer import Producer
+
+
+def core_of(consumer: Any, kind: type) -> Consuming:
+    """Raises TypeError where it is not of the producer's kind."""
+    if not isinstance(consumer, kind):
+        raise TypeError(f"this producer works with a {kind.__module__}.{kind.__qualname__}, "
+                        f"not {consumer!r}")
+    core: Consuming = consumer._core  # type: ignore[attr-defined]
+    return core
+
+
+def prepared(producer: Producer) -> Prepared:
+    """Delivers the open transaction's records and leaves it open, also when the producer closes.
+
+    Raises what a record failed with.
+    """
+    found: Prepared = producer._driver.run(producer._core.prepare_transaction())
+    return found
+
+
+class _Step:
+    """One transaction of a producer, with a consumer's positions where there is one."""
+
+    def __init__(self, producer: Producing, consumer: Consuming | None):
+        self._producer, self._consumer = producer, consumer
+        self._losses = 0
+
+    async def begin(self) -> None:
+        transactions, consumer = self._producer.needs_transactions(), self._consumer
+        if consumer is not None:
+            if consumer.settings["group.id"] is None:
+                raise IllegalStateError("the consumer has no group.id")
+            if consumer.settings["enable.auto.commit"]:
+                raise ConfigError("a consumer whose positions are committed by transactions needs "
+                                  "enable.auto.commit=false")
+            self._losses = consumer.subscription.losses
+        if transactions.state == UNINITIALIZED:
+            await transactions.init()
+        transactions.begin()
+
+    async def commit(self) -> None:
+        producer, consumer = self._producer, self._consumer
+        offsets = {}
+        if consumer is not None:
+            if consumer.subscription.losses != self._losses:
+                # Keeps (1).
+                raise RebalanceNeededError("the consumer lost partitions during the transaction, "
+                                           "which was aborted: begin it again")
+            offsets = consumer.moved()
+            if offsets:
+                await producer.send_offsets(offsets, consumer.group_metadata())
+        await producer.end_transaction(True)
+        if consumer is not None:
+            consumer.keep(offsets)
+
+    async def abort(self, reason: BaseException) -> None:
+        try:
+            await self._producer.end_transaction(False)
+        except KafkaError as failure:
+            # Keeps (3).
+            reason.add_note(f"The transaction could not be aborted: {failure}")
+            return
+        if self._consumer is not None:
+            # Keeps (2).
+            self._consumer.rewind()
+
+
+class Transaction:
+    """`with producer.transaction(consumer): …`: see Producer.transaction."""
+
+    def __init__(self, owner: object, run: Callable[[Coroutine[Any, Any, None]], Any],
+                 producer: Producing, consumer: Consuming | None):
+        self._owner = owner  # A producer that is dropped is closed.
+        self._run = run
+        self._step = _Step(producer, consumer)
+
+    def __enter__(self) -> None:
+        self._run(self._step.begin())
+
+    def __exit__(self, kind: object, reason: BaseException | None, trace: object) -> None:
+        if reason is not None:
+            self._run(self._step.abort(reason))
+            return
+        try:
+            self._run(self._step.commit())
+        except BaseException as failure:
+            self._run(self._step.abort(failure))
+            raise
+
+
+class AioTransaction:
+    """`async with producer.transaction(consumer): …`: as Transaction."""
+
+    def __init__(self, owner: object, producer: Producing, consumer: Consuming | None):
+        self._owner = owner
+        self._step = _Step(producer, consumer)
+
+    async def __aenter__(self) -> None:
+        await self._step.begin()
+
+    async def __aexit__(self, kind: object, reason: BaseException | None, trace: object) -> None:
+        if reason is not None:
+            await self._step.abort(reason)
+            return
+        try:
+            await self._step.commit()
+        except BaseException as failure:
+            await self._step.abort(failure)
+            raise

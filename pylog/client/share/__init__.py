@@ -1,0 +1,5 @@
+"""The share consumer (KIP-932).
+
+Owns: acquired records.
+For: users import `pylog.client.ShareConsumer`.
+"""

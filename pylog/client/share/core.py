@@ -1,0 +1,305 @@
+"""The share consumer without a face: what ShareConsumer of both kinds drives.
+
+Owns: cluster, subscription, membership and share sessions of one share consumer.
+Invariants: (1) what has arrived and was not handed out is at most one answer of each broker; (2)
+  what is in hand is acknowledged at the broker that it was acquired from.
+Source: KIP-932; Kafka's KafkaShareConsumer, for what each call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from pylog.protocol.counts import counted
+from pylog.client.share.acknowledgements import Acknowledge, InHand
+from pylog.client.network.cluster import Cluster
+from pylog.client.errors import (
+    ClosedError, ConfigError, IllegalStateError, KafkaError, KafkaTimeoutError, WakeupError,
+)
+from pylog.client.types import TopicPartition
+from pylog.client.config.settings import Settings
+from pylog.client.share.membership import ShareMembership
+from pylog.client.share.session import Acquired, Outcome, Place, ShareSession
+from pylog.client.consumer.subscription_state import Subscription
+
+OUTCOMES_MAX = 10_000       # Of those whom nobody asks about the oldest are forgotten.
+
+
+class Sharing:
+    """One share consumer."""
+
+    def __init__(self, settings: Settings):
+        if settings["group.id"] is None:
+            raise ConfigError("a share consumer needs group.id")
+        self.settings = settings
+        self.process = os.getpid()
+        self.group: str = settings["group.id"]
+        self.explicit = settings["share.acknowledgement.mode"] == "explicit"
+        self.cluster = Cluster(settings)
+        self.subscription = Subscription(True)
+        self.membership: ShareMembership | None = None
+        self.sessions: dict[int, ShareSession] = {}
+        self.in_hand: dict[TopicPartition, InHand] = {}
+        self.outcomes: collections.deque[Outcome] = collections.deque(maxlen=OUTCOMES_MAX)
+        self.closed = self.woken = self.polling = False
+        self._ready: list[Acquired] = []
+        self._failure: KafkaError | None = None
+        self._changed = asyncio.Event()
+        self._ids: dict[str, bytes] = {}
+
+    async def start(self) -> Sharing:
+        self.loop = asyncio.get_running_loop()
+        self.cluster.watchers.append(self._metadata_changed)
+        await self.cluster.start()
+        return self
+
+    # What sessions and the membership ask for and tell
+
+    @property
+    def member_id(self) -> str:
+        assert self.membership is not None, "not subscribed"
+        return self.membership.member_id
+
+    def topic_id(self, tp: TopicPartition) -> bytes:
+        """As it was when the partition was assigned: what is in hand belongs to that topic."""
+        return self._ids[tp.topic]
+
+    def notify(self) -> None:
+        self._changed.set()
+
+    def fail(self, failure: KafkaError) -> None:
+        """The next poll raises it."""
+        self._failure = failure
+        self.notify()
+
+    def arrived(self, acquired: Acquired) -> None:
+        self._ready.append(acquired)
+        self.notify()
+
+    def outcome(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self.cluster.notices.warn(("acknowledge", outcome.tp), "%s: not acknowledged: %s",
+                                      outcome.tp, outcome.error)
+        self.outcomes.append(outcome)
+
+    async def commit_before_revoke(self) -> None:
+        """Partitions that go stay in hand: they are acknowledged where they came from."""
+
+    async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
+        self.cluster.notices.inform("share group %s: %s: %s", self.group, what,
+                                    ", ".join(map(str, partitions)) or "nothing")
+
+    def _metadata_changed(self, metadata: Any) -> None:
+        if self.membership is not None:
+            self.membership.metadata_changed()
+        self.notify()
+
+    # Subscription
+
+    async def subscribe(self, topics: Iterable[str] | str) -> None:
+        self._check_open()
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if any(name.startswith("^") for name in names):
+            raise ValueError("share groups subscribe to topics by name")
+        self.subscription.subscribe(names, None, None)
+        self.cluster.keep_topics(self.subscription.topics)
+        if self.membership is None:
+            self.membership = ShareMembership(self, self.group)
+        else:
+            self.membership.subscription_changed()
+
+    async def unsubscribe(self) -> None:
+        """What is in hand and not acknowledged goes to others."""
+        membership = self.membership
+        if membership is not None:
+            try:
+                await self._end_sessions()
+                await membership.leave()
+            finally:
+                self.membership = None
+                await membership.stop()
+        self.subscription.unsubscribe()
+
+    # Polls
+
+    async def poll(self, wait_s: float) -> list[Acquired]:
+        """What was acquired; empty after wait_s. Raises KafkaError, IllegalStateError.
+
+        What earlier polls gave is acknowledged first, or has to be.
+        """
+        self._check_open()
+        membership = self.membership
+        if membership is None:
+            raise IllegalStateError("subscribe to topics first")
+        self._said(None if self.explicit else Acknowledge.ACCEPT)
+        membership.polled_s = time.monotonic()
+        end_s = membership.polled_s + wait_s
+        self.polling = True
+        try:
+            while True:
+                self._changed.clear()
+                self.raise_failure()
+                if membership.attention:
+                    await self._attend(membership, end_s)
+                self._ask()
+                if self._ready:
+                    found, self._ready = self._ready, []
+                    return found
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return []
+                await _wait(self._changed, left_s)
+        finally:
+            self.polling = False
+            membership.polled_s = time.monotonic()
+
+    def raise_failure(self) -> None:
+        """What went wrong, once."""
+        if self.woken:
+            self.woken = False
+            raise WakeupError("the consumer was woken up")
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def _attend(self, membership: ShareMembership, end_s: float) -> None:
+        try:
+            await membership.attend()
+        except KafkaError as failure:
+            if not failure.retriable:
+                raise
+            self.cluster.notices.warn("join", "share group %s: %s", self.group, failure)
+            await asyncio.sleep(min(self.cluster.backoff().next(),
+                                    max(0.0, end_s - time.monotonic())))
+        self._ids.update((topic, self.cluster.metadata.topic_id(topic))
+                         for topic, _ in self.subscription.states)
+
+    def _said(self, default: Acknowledge | None) -> None:
+        """Queues acknowledgements of what earlier polls gave. Keeps (2)."""
+        if default is None:
+            unsaid = sum(hand.unsaid for hand in self.in_hand.values())
+            if unsaid:
+                raise IllegalStateError(
+                    f"{counted(unsaid, 'record')} of earlier polls not acknowledged")
+        self._queue(default)
+
+    def _queue(self, default: Acknowledge | None) -> None:
+        for tp, hand in list(self.in_hand.items()):
+            self._session(hand.node_id).acknowledge_later(tp, hand.take(default))
+            if not hand.ranges:
+                del self.in_hand[tp]
+
+    def _session(self, node_id: int) -> ShareSession:
+        found = self.sessions.get(node_id)
+        if found is None:
+            found = self.sessions[node_id] = ShareSession(self, node_id)
+        return found
+
+    def _ask(self) -> None:
+        """Every broker that is not asked now, for records or with acknowledgements. Keeps (1)."""
+        wanted: dict[int, dict[Place, TopicPartition]] = {}
+        for tp, state in self.subscription.states.items():
+            leader = self.cluster.metadata.leader(*tp)
+            if leader < 0:
+                self.cluster.request_refresh()
+            elif not state.revoking:
+                wanted.setdefault(leader, {})[self.topic_id(tp), tp.partition] = tp
+        full = {acquired.node_id for acquired in self._ready}
+        for node_id in wanted.keys() | self.sessions.keys():
+            session = self._session(node_id)
+            places = {} if node_id in full else wanted.get(node_id, {})
+            if session.idle and (places or session.pending):
+                session.task = asyncio.create_task(session.work(places))
+                session.task.add_done_callback(self._worked)
+
+    def _worked(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a topic without records."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failure = failure if isinstance(failure, KafkaError) else KafkaError(
+                f"{type(failure).__name__}: {failure}")
+        self.notify()
+
+    # Acknowledgements
+
+    def took(self, acquired: Acquired, gaps: Iterable[int]) -> None:
+        """A poll gives these; gaps: offsets among them without a record."""
+        hand = self.in_hand.get(acquired.tp)
+        if hand is None or hand.node_id != acquired.node_id:
+            hand = self.in_hand[acquired.tp] = InHand(acquired.node_id)
+        hand.add([(first, last) for first, last, _ in acquired.ranges], gaps)
+
+    def acknowledge(self, tp: TopicPartition, offset: int, kind: Acknowledge) -> None:
+        """Raises IllegalStateError for what is not in hand."""
+        self._check_open()
+        if not self.explicit:
+            raise IllegalStateError("acknowledging needs share.acknowledgement.mode=explicit")
+        hand = self.in_hand.get(tp)
+        if hand is None or not hand.acknowledge(offset, kind):
+            raise IllegalStateError(f"{tp} at {offset} is not in hand: no poll gave it, or it is "
+                                    "acknowledged already")
+
+    async def commit(self, timeout_s: float | None) -> dict[TopicPartition, KafkaError | None]:
+        """Sends what was said; with implicit acknowledgement all in hand is accepted."""
+        self._check_open()
+        self._queue(None if self.explicit else Acknowledge.ACCEPT)
+        if timeout_s is None:
+            timeout_s = self.settings.seconds("default.api.timeout.ms")
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await asyncio.gather(*(
+                    session.flush() for session in self.sessions.values()))
+        except TimeoutError as late:
+            raise KafkaTimeoutError(f"not acknowledged within {timeout_s} s") from late
+        return {outcome.tp: outcome.error for outcomes in found for outcome in outcomes}
+
+    # End
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the share consumer is closed")
+
+    async def _end_sessions(self) -> None:
+        self._queue(None)
+        self.in_hand.clear()
+        sessions, self.sessions = list(self.sessions.values()), {}
+        try:
+            await asyncio.gather(*(session.flush(final=True) for session in sessions))
+        finally:
+            tasks = [session.task for session in sessions if session.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._ready.clear()
+
+    async def close(self, timeout_s: float) -> None:
+        """Sends what was said, gives back what else is in hand, and leaves the group."""
+        if self.closed:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.unsubscribe()
+        except TimeoutError:
+            pass
+        finally:
+            self.closed = True
+            await self.cluster.close()
+            self.notify()
+
+    async def abandon(self, timeout_s: float) -> None:
+        """Close for an application that dropped the consumer."""
+        await self.close(timeout_s)
+
+
+async def _wait(event: asyncio.Event, wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+

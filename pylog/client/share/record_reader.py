@@ -1,0 +1,260 @@
+"""Makes records or columns of what a share consumer acquired, and puts them into its hand.
+
+Owns: how often the records of the last poll were delivered.
+Invariants: (1) only what was acquired is handed out: a batch may hold records of other members;
+  (2) every acquired offset is in hand, as a gap where there is no record; (3) what cannot be read
+  is rejected, what a deserializer refuses is released, and that is raised after all good records;
+  (4) when a poll raises, the records that it acquired are released.
+Source: KIP-932; Kafka's ShareCompletedFetch, for (3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pylog.protocol.counts import counted
+from pylog._native.columns import ColumnReader, Fetched, Record, RecordsError, records
+from pylog.client import arrow
+from pylog.client.arguments import several
+from pylog.client.share.acknowledgements import Acknowledge
+from pylog.client.errors import IllegalStateError, RecordDeserializationError, error
+from pylog.client.types import TopicPartition
+from pylog.client.share.session import Acquired
+from pylog.client.share.core import Sharing
+
+CHUNK_RECORDS = 10_000
+COLUMNS = (*arrow.COLUMNS, "delivery_count")
+
+
+class ShareRecords:
+    """The thread's side of a share consumer."""
+
+    def __init__(self, core: Sharing):
+        self.core = core
+        self.callback: Callable[..., Any] | None = None
+        settings = core.settings
+        self._key, self._value = settings["key.deserializer"], settings["value.deserializer"]
+        self._check_crc = settings["check.crcs"]
+        self._interceptors = [found for found in settings["interceptor.classes"] or ()
+                              if hasattr(found, "on_consume")]
+        self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        self._in_hand: set[TopicPartition] = set()  # Of the poll that is being handed out.
+        # Of the iteration that is under way: what it has yet to hand out.
+        self.rest: Iterator[Record] | None = None
+
+    def records(self, acquired: Iterable[Acquired]) -> list[Record]:
+        """Raises KafkaError when there is nothing else."""
+        out: list[Record] = []
+        with self._handing_out(acquired) as items:
+            for item in items:
+                found, broken = self._read(item)
+                mine = list(_mine(found, item.ranges))
+                offsets = {record.offset for record in mine}
+                self._took(item, offsets, broken)
+                out += self._deserialized(item.tp, mine)
+            for interceptor in self._interceptors if out else ():
+                out = interceptor.on_consume(out)
+            self.tell()
+            return self._good(out)
+
+    @contextlib.contextmanager
+    def _handing_out(self, acquired: Iterable[Acquired]) -> Iterator[list[Acquired]]:
+        """Keeps (4)."""
+        items = list(acquired)
+        self._counts = {item.tp: item.ranges for item in items}
+        self._in_hand.clear()
+        try:
+            yield items
+        except BaseException:
+            for item in items:
+                if item.tp not in self._in_hand:
+                    self.core.took(item, ())
+                hand = self.core.in_hand[item.tp]
+                for first, last, _ in item.ranges:
+                    for offset in range(first, last + 1):
+                        if hand.has(offset):
+                            hand.kinds.setdefault(offset, int(Acknowledge.RELEASE))
+            raise
+
+    def _good(self, out: Any) -> Any:
+        """Keeps (3)."""
+        if not len(out):
+            self.core.raise_failure()
+        return out
+
+    def _fetched(self, item: Acquired, source: int) -> Fetched:
+        return Fetched(item.data, source=source, next_offset=item.ranges[0][0],
+                       check_crc=self._check_crc)
+
+    def _read(self, item: Acquired) -> tuple[list[Record], RecordsError | None]:
+        fetched, found = self._fetched(item, 0), []
+        try:
+            while not fetched.exhausted:
+                found += records(fetched, *item.tp, CHUNK_RECORDS)
+        except RecordsError as broken:
+            return found, broken
+        return found, None
+
+    def _took(self, item: Acquired, offsets: set[int], broken: RecordsError | None,
+              released: bool = False) -> None:
+        """offsets: at which records were read. released: what was not is for others. Keeps (2)."""
+        gaps = [] if len(offsets) == sum(last - first + 1 for first, last, _ in item.ranges) else [
+            offset for first, last, _ in item.ranges for offset in range(first, last + 1)
+            if offset not in offsets]
+        unread: list[int] = []
+        if broken is not None:
+            unread = [offset for offset in gaps if offset >= broken.offset]
+            self.core.fail(error(
+                broken.code, f"{broken}; {counted(len(unread), 'record')} rejected", str(item.tp)))
+        elif released:
+            unread = [offset for offset in gaps if offset > max(offsets, default=-1)]
+        self.core.took(item, gaps)
+        self._in_hand.add(item.tp)
+        kind = Acknowledge.RELEASE if released else Acknowledge.REJECT
+        for offset in unread:
+            self.core.in_hand[item.tp].acknowledge(offset, kind)
+
+    def _deserialized(self, tp: TopicPartition, found: list[Record]) -> list[Record]:
+        key, value = self._key, self._value
+        if key is None and value is None:
+            return found
+        good = []
+        for record in found:
+            try:
+                if key is not None and record.key is not None:
+                    record.key = key(record.key)
+                if value is not None and record.value is not None:
+                    record.value = value(record.value)
+            except Exception as refused:  # Whatever an application's deserializer raises.
+                made = RecordDeserializationError.at(tp, record.offset, refused, "it is released")
+                made.__cause__ = refused
+                self.core.in_hand[tp].acknowledge(record.offset, Acknowledge.RELEASE)
+                self.core.fail(made)
+            else:
+                good.append(record)
+        return good
+
+    def arrow(self, acquired: Iterable[Acquired], columns: Iterable[str]) -> Any:
+        """A pyarrow.RecordBatch; without a row when nothing was acquired. Raises KafkaError."""
+        with self._handing_out(acquired) as items:
+            batch = self._batch(items, _ordered(columns))
+            self.tell()
+            return self._good(batch)
+
+    def _batch(self, items: list[Acquired], wanted: list[str]) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        reader = ColumnReader(headers="headers" in wanted)
+        read, counts = [], []
+        for source, item in enumerate(items):
+            fetched, count, broken = self._fetched(item, source), 0, None
+            try:
+                while not fetched.exhausted and not reader.full:
+                    count += reader.read(fetched, CHUNK_RECORDS)
+            except RecordsError as failure:
+                broken = failure
+            read.append((item, count, broken, not fetched.exhausted and broken is None))
+        made = reader.finish()
+        offsets: Any = np.frombuffer(memoryview(made.offsets), dtype=np.int64)
+        start = 0
+        for item, count, broken, is_cut in read:
+            mine = offsets[start:start + count]
+            found = np.zeros(count, np.int16)
+            for first, last, deliveries in item.ranges:
+                found[(mine >= first) & (mine <= last)] = deliveries
+            self._took(item, set(mine[found > 0].tolist()), broken, is_cut)
+            counts.append(found)
+            start += count
+        batch = arrow.record_batch(made, [item.tp for item in items],
+                                   [name for name in wanted if name != "delivery_count"])
+        of_each: Any = np.concatenate(counts) if counts else np.zeros(0, np.int16)
+        if "delivery_count" in wanted:
+            batch = pa.RecordBatch.from_arrays(
+                [*batch.columns, pa.array(of_each)],
+                schema=batch.schema.append(pa.field("delivery_count", pa.int16(), False)))
+        if not of_each.all():
+            batch = batch.filter(pa.array(of_each > 0))      # Keeps (1).
+        return batch
+
+    def iterate(self, found: Iterable[Record]) -> None:
+        """A poll gave these, for next_record(): only what that handed out is accepted without a
+        word."""
+        for record in found:
+            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
+            if hand is not None:
+                hand.later.add(record.offset)
+        self.rest = self._handed(found)
+
+    def next_record(self) -> Record | None:
+        """The next one of an iteration; None: a poll has to give more."""
+        record = None if self.rest is None else next(self.rest, None)
+        if record is None:
+            self.rest = None
+        return record
+
+    def _handed(self, found: Iterable[Record]) -> Iterator[Record]:
+        for record in found:
+            hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
+            if hand is not None and record.offset in hand.later:
+                hand.later.discard(record.offset)
+                yield record
+
+    def give_back(self) -> None:
+        """A poll comes amid an iteration: what that has not handed out is for others."""
+        if self.rest is None:
+            return
+        self.rest = None
+        for hand in self.core.in_hand.values():
+            hand.kinds.update(dict.fromkeys(hand.later, int(Acknowledge.RELEASE)))
+            hand.later.clear()
+
+    def delivery_count(self, record: Record) -> int:
+        """Of a record of the last poll. Raises IllegalStateError."""
+        for first, last, count in self._counts.get(
+                TopicPartition(record.topic, record.partition), ()):
+            if first <= record.offset <= last:
+                return count
+        raise IllegalStateError(f"{record.topic}-{record.partition} at {record.offset} is not of "
+                                "the last poll")
+
+    def acknowledge(self, given: Any, kind: Acknowledge) -> None:
+        """One record, several, or a batch with topic, partition and offset."""
+        kind = Acknowledge(kind)
+        if hasattr(given, "schema"):
+            rows = list(zip(*(given.column(name).to_pylist()
+                              for name in ("topic", "partition", "offset"))))
+        else:
+            found = [given] if isinstance(given, Record) else given
+            rows = [(record.topic, record.partition, record.offset) for record in found]
+        for topic, partition, offset in rows:
+            self.core.acknowledge(TopicPartition(topic, partition), offset, kind)
+
+    def tell(self) -> None:
+        """Calls the callback with what became of acknowledgements since."""
+        outcomes = self.core.outcomes
+        while outcomes:
+            outcome = outcomes.popleft()
+            if self.callback is not None:
+                self.callback(outcome.tp, [(batch.first, batch.last) for batch in outcome.batches],
+                              outcome.error)
+
+
+def _ordered(columns: Iterable[str]) -> list[str]:
+    wanted = set(several("columns", columns))
+    return [*arrow.ordered(wanted - {"delivery_count"}),
+            *(["delivery_count"] if "delivery_count" in wanted else [])]
+
+
+def _mine(found: list[Record], ranges: list[tuple[int, int, int]]) -> Iterable[Record]:
+    """Keeps (1). Both ascend."""
+    place = 0
+    for record in found:
+        while place < len(ranges) and ranges[place][1] < record.offset:
+            place += 1
+        if place == len(ranges):
+            return
+        if record.offset >= ranges[place][0]:
+            yield record

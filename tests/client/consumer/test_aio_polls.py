@@ -1,0 +1,154 @@
+"""How long a poll of the asynchronous consumer waits and what it does meanwhile; no broker."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.client.consumer import aio_consumer
+from pylog.client.consumer.aio_consumer import Consumer
+from pylog.client.errors import ClosedError
+
+
+class Core:
+    """What a poll uses of Consuming; `records` is what is there to take."""
+
+    def __init__(self):
+        self.closed = self.attention = self.polling = False
+        self.process = -1  # Not this process: a facade that goes does not close it.
+        self.iteration = None
+        self.records, self.asked, self.due = [], [], None
+        self.fetcher = SimpleNamespace(starved=False, poke=lambda: self.asked.append("poke"))
+        self.collector = SimpleNamespace(records=self._taken)
+
+    def polled(self):
+        assert self.polling
+        due, self.due = self.due, None
+        return due
+
+    def auto_commit(self, offsets):
+        self.asked.append(("commit", offsets))
+
+    async def attend(self, wait_s):
+        self.asked.append(("attend", wait_s))
+        self.attention = False
+
+    def _taken(self, most):
+        found, self.records = self.records[:most], self.records[most:]
+        return found
+
+
+@pytest.fixture
+def poll(virtual_time):
+    """poll(steps, **settings) runs steps(consumer, core, clock); waits take no time."""
+    clock = virtual_time(aio_consumer)
+
+    def run(steps, **settings):
+        async def main():
+            consumer = Consumer(bootstrap_servers="x:1", **settings)
+            consumer._started = core = Core()
+            await steps(consumer, core, clock)
+            assert not core.polling
+
+        clock.run(main())
+
+    return run
+
+
+def test_a_poll_waits_for_records_as_long_as_it_may(poll):
+    async def steps(consumer, core, clock):
+        assert await consumer.poll() == [] and clock.now_s == 1000
+        assert await consumer.poll(3.0) == [] and clock.now_s == 1003
+        assert await consumer.poll(0.25) == [] and clock.now_s == 1003.25
+
+    poll(steps)
+
+
+def test_a_poll_ends_with_the_records_that_come(poll):
+    async def steps(consumer, core, clock):
+        def come():
+            core.records = ["a", "b", "c"]
+            consumer._event.set()
+
+        asyncio.get_running_loop().call_later(1, consumer._event.set)
+        asyncio.get_running_loop().call_later(2, come)
+        assert await consumer.poll(60.0) == ["a", "b"] and clock.now_s == 1002
+        assert await consumer.poll(60.0, 1) == ["c"] and clock.now_s == 1002
+
+    poll(steps, max_poll_records=2)
+
+
+def test_a_poll_commits_what_is_due_and_attends_to_what_is_new_for_so_long_as_it_has(poll):
+    async def steps(consumer, core, clock):
+        core.due, core.attention, core.records = {"t": 5}, True, ["a"]
+        core.fetcher.starved = True
+        await consumer.poll(3.0)
+        assert core.asked == [("commit", {"t": 5}), ("attend", 3.0), "poke"]
+        await consumer.poll()
+        core.fetcher.starved, core.asked[:] = False, []
+        core.attention = True
+        await consumer.poll(-1.0)
+        assert core.asked == [("attend", 0.0)]
+
+    poll(steps)
+
+
+def test_a_closed_consumer_polls_no_more(poll):
+    async def steps(consumer, core, clock):
+        core.closed = True
+        with pytest.raises(ClosedError):
+            await consumer.poll(60.0)
+
+    poll(steps)
+
+
+@pytest.mark.parametrize("records", [[], ["a"]])
+def test_a_loop_of_polls_lets_others_run(poll, records):
+    async def steps(consumer, core, clock):
+        core.records, turns = list(records), []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        await consumer.poll(0.0)
+        assert turns == [1]
+
+    poll(steps)
+
+
+def test_a_poll_that_is_cancelled_has_taken_nothing(poll):
+    async def steps(consumer, core, clock):
+        core.records = ["a"]
+        task = asyncio.create_task(consumer.poll(60.0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            if task.cancel() and core.records:
+                break
+        await asyncio.gather(task, return_exceptions=True)
+        assert core.records == ["a"]
+
+    poll(steps)
+
+
+def test_interceptors_see_what_a_poll_gives_one_after_the_other(poll):
+    async def steps(consumer, core, clock):
+        core.records = ["a", "b"]
+        consumer._interceptors = [
+            SimpleNamespace(on_consume=lambda found: found[1:]),
+            SimpleNamespace(on_consume=lambda found: [*found, "more"])]
+        assert await consumer.poll(1.0) == ["b", "more"]
+        assert await consumer.poll(1.0) == []
+
+    poll(steps)
+
+
+def test_callbacks_may_be_functions_or_coroutines(poll):
+    async def steps(consumer, core, clock):
+        seen = []
+
+        async def later(partitions):
+            await asyncio.sleep(1)
+            seen.append(partitions)
+
+        await aio_consumer._call(seen.append, ["t-0"])
+        await aio_consumer._call(later, ["t-1"])
+        assert seen == [["t-0"], ["t-1"]]
+
+    poll(steps)

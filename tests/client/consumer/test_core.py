@@ -1,0 +1,44 @@
+"""What a poll attends to, without a broker."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.client.consumer.core import Consuming
+from pylog.client.errors import KafkaTimeoutError
+
+
+async def done() -> None:
+    pass
+
+
+def test_what_comes_after_the_last_look_was_done_has_the_poll_look_again():
+    """An offset out of range is found on the application's thread, while the loop's is ending."""
+    async def scenario() -> list[str]:
+        told: list[str] = []
+        core = Consuming.__new__(Consuming)
+        core.woken = core.closed = core._closing = False
+        core.membership, core.queue = None, SimpleNamespace(items=[])
+        core._check_open, core._notify = lambda: None, lambda: told.append("look")
+        for core.dirty in (False, True):
+            core._attending = asyncio.ensure_future(done())
+            await core._attending
+            await core.attend(1.0)
+            assert core._attending is None
+            told.append("attended")
+        return told
+
+    assert asyncio.run(scenario()) == ["attended", "look", "attended"]
+
+
+def test_a_position_that_stays_unknown_ends_the_call_in_time():
+    async def scenario() -> None:
+        core = Consuming.__new__(Consuming)
+        core.subscription = SimpleNamespace(state=lambda tp: SimpleNamespace(position=None))
+        core._telling, core._rests, core.attend = None, False, lambda left_s: done()
+        async with asyncio.timeout(20):
+            with pytest.raises(KafkaTimeoutError, match="the position of t-0 is not known"):
+                await core.position("t-0", 0.01)
+
+    asyncio.run(scenario())

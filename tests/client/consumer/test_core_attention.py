@@ -1,0 +1,481 @@
+"""What makes a poll attend to something, and how long it does; on a virtual clock."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.client.consumer.consumer_membership import ConsumerMembership
+from pylog.client.consumer.fetch_buffer import CompletedFetch
+from pylog.client.consumer.offset_requests import Identity
+from pylog.client.consumer.subscription_state import PartitionState
+from pylog.client.errors import (
+    ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError, WakeupError, error,
+)
+from pylog.protocol.errors import ErrorCode
+from tests.client.played_consumer import ONE, OTHER, TWO, listener, picture
+
+
+def test_a_poll_attends_to_each_kind_of_news_and_to_nothing_else(play):
+    async def steps(world):
+        core = world.core
+        assert not core.attention
+        for name in ("dirty", "woken", "closed"):
+            setattr(core, name, True)
+            assert core.attention, name
+            setattr(core, name, False)
+        core._attending = object()
+        assert core.attention
+        core._attending = None
+        member = world.joined()
+        assert not core.attention
+        member.attention = True
+        assert core.attention
+
+    play(steps)
+
+
+def test_a_wakeup_ends_one_call_and_not_the_next(play):
+    async def steps(world):
+        world.core.woken = True
+        with pytest.raises(WakeupError):
+            await world.core.attend(1.0)
+        await world.core.attend(1.0)
+
+    play(steps)
+
+
+def test_a_closed_consumer_attends_to_nothing(play):
+    async def steps(world):
+        world.core.closed = True
+        with pytest.raises(ClosedError):
+            await world.core.attend(1.0)
+
+    play(steps)
+
+
+def endless(world, after_s=None):
+    """Positions are looked up for ever, or for so long."""
+    async def locate():
+        world.asked.append("locate")
+        await asyncio.sleep(10_000 if after_s is None else after_s)
+
+    world.core._locate = locate
+
+
+def test_a_poll_that_ends_early_cuts_nothing_short(play):
+    async def steps(world):
+        core = world.core
+        endless(world, 5)
+        for waited_s in (2, 4):
+            await core.attend(2.0)
+            assert world.clock.now_s == 1000 + waited_s and core._attending is not None
+        await core.attend(None)
+        assert world.clock.now_s == 1005 and core._attending is None
+        assert world.asked == ["locate"] and not core.attention
+
+    play(steps)
+
+
+@pytest.mark.parametrize("news", ["records", "a wakeup"])
+def test_records_and_wakeups_end_the_wait(play, news):
+    async def steps(world):
+        core = world.core
+        endless(world)
+
+        def come():
+            if news == "records":
+                core.queue.put([CompletedFetch(PartitionState(ONE, 0), b"", [], None)])
+            else:
+                core.woken = True
+            core.notify()
+
+        asyncio.get_running_loop().call_later(3, come)
+        await core.attend(60.0)
+        assert world.clock.now_s == 1003 and core._attending is not None
+        await core._settle()
+
+    play(steps)
+
+
+def test_with_records_at_hand_nothing_is_waited_for(play):
+    async def steps(world):
+        endless(world)
+        world.core.queue.put([CompletedFetch(PartitionState(ONE, 0), b"", [], None)])
+        await world.core.attend(60.0)
+        assert world.clock.now_s == 1000
+        await world.core._settle()
+
+    play(steps)
+
+
+def test_what_fails_for_good_is_raised_by_the_poll_that_waits_and_then_over(play):
+    async def steps(world):
+        async def locate():
+            raise error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+        core = world.core
+        core._locate = locate
+        with pytest.raises(KafkaError):
+            await core.attend(1.0)
+        assert core._attending is None
+
+    play(steps)
+
+
+def test_what_may_pass_is_tried_again_after_a_pause(play):
+    async def steps(world):
+        failures = [KafkaConnectionError("gone"), KafkaConnectionError("gone")]
+
+        async def locate():
+            if failures:
+                raise failures.pop()
+
+        world.core._locate = locate
+        await world.core.attend(60.0)
+        assert not failures and 1000.15 < world.clock.now_s < 1000.3
+        assert not world.core.dirty and world.pokes == 1
+
+    play(steps)
+
+
+def test_time_that_ran_out_is_the_calls_failure_and_the_next_poll_looks_again(play):
+    async def steps(world):
+        async def locate():
+            raise KafkaTimeoutError("late")
+
+        world.core._locate = locate
+        with pytest.raises(KafkaTimeoutError, match="late"):
+            await world.core.attend(60.0)
+        assert world.core.dirty and world.clock.now_s == 1000
+
+    play(steps)
+
+
+def test_a_member_is_attended_to_until_it_wants_nothing_more(play):
+    async def steps(world):
+        core, member = world.core, world.joined()
+        core.subscription.subscribe(["t"], None, None)
+        member.attention = True
+        rounds = []
+
+        async def attend():
+            rounds.append(1)
+            member.attention = len(rounds) < 3
+
+        member.attend = attend
+        await core.attend(60.0)
+        assert len(rounds) == 3 and world.asked == []
+
+    play(steps, group_id="g")
+
+
+def test_a_rebalance_does_not_wait_for_positions_that_cannot_be_had(play):
+    async def steps(world):
+        core, member = world.core, world.joined()
+        core.subscription.subscribe(["t"], None, None)
+        endless(world)
+
+        def call():
+            member.attention = True
+            core.notify()
+
+        asyncio.get_running_loop().call_later(3, call)
+        await core.attend(5.0)
+        assert world.asked == ["locate", "attend", "locate"] and core._attending is not None
+        await core._settle()
+        assert core._locating is None
+
+    play(steps, group_id="g")
+
+
+def test_a_subscription_that_changes_amid_a_look_up_is_for_the_group_at_once(play):
+    async def steps(world):
+        core, member = world.core, world.joined()
+        core.subscription.subscribe(["t"], None, None)
+        endless(world)
+        await core.attend(1.0)
+        member.subscription_changed = lambda: setattr(member, "attention", True)
+        await core.subscribe(["u"], None, None)
+        await core.attend(1.0)
+        assert world.asked == ["locate", "request refresh", "attend", "locate"]
+        await core._settle()
+
+    play(steps, group_id="g")
+
+
+def test_news_while_a_poll_attends_are_looked_at_in_the_same_poll(play):
+    async def steps(world):
+        core, looks = world.core, []
+
+        async def locate():
+            looks.append(1)
+            core.dirty = len(looks) < 3
+
+        core._locate = locate
+        await core.attend(60.0)
+        assert len(looks) == 3
+
+    play(steps)
+
+
+@pytest.mark.parametrize("version, pattern, matched, asks", [
+    (0, None, False, True), (1, None, False, False), (1, "^t", False, True),
+    (1, "^t", True, False)])
+def test_metadata_is_asked_for_before_joining_where_none_is_there(
+        play, version, pattern, matched, asks):
+    async def steps(world):
+        core = world.core
+        core.cluster.metadata = picture(version=version)
+        world.joined()
+        core.subscription.subscribe(None if pattern else ["t"], pattern, None)
+        if matched:
+            core.subscription.match(core.cluster.metadata)
+        await core.attend(60.0)
+        assert ("refresh" in world.asked) == asks
+
+    play(steps, group_id="g")
+
+
+# Positions.
+
+def test_without_a_group_positions_come_by_the_rule_and_are_kept(play):
+    async def steps(world):
+        one, two = world.standing(p0=None, p1=5)
+        await world.core.attend(60.0)
+        assert (one.position, two.position) == (70, 5)
+        assert world.asked == [("reset", [(ONE, "earliest")], 0)]
+
+    play(steps, auto_offset_reset="earliest")
+
+
+def test_a_group_goes_on_where_it_was_and_the_rest_by_the_rule(play):
+    async def steps(world):
+        one, two = world.standing(p0=None, p1=None)
+        world.committed = {ONE: 0}
+        await world.core.attend(60.0)
+        assert (one.position, one.record_epoch, two.position) == (0, 4, 70)
+        assert world.asked == [("committed", Identity("g"), [ONE, TWO], True),
+                               ("reset", [(TWO, "latest")], 1)]
+
+    play(steps, group_id="g", isolation_level="read_committed")
+
+
+def test_who_said_where_to_begin_is_not_asked_for_what_is_committed(play):
+    async def steps(world):
+        [one] = world.standing(p0=None)
+        one.forget_position("earliest")
+        world.committed = {ONE: 9}
+        await world.core.attend(60.0)
+        assert world.asked == [("reset", [(ONE, "earliest")], 0)]
+
+    play(steps, group_id="g")
+
+
+def test_a_seek_while_committed_offsets_are_asked_for_stays(play):
+    async def steps(world):
+        [one] = world.standing(p0=None)
+        world.committed = {ONE: 9}
+        retry = world.core.cluster.retry
+
+        async def seek_meanwhile(attempt):
+            found = await retry(attempt)
+            one.move_to(3)
+            return found
+
+        world.core.cluster.retry = seek_meanwhile
+        await world.core.attend(60.0)
+        assert one.position == 3
+
+    play(steps, group_id="g")
+
+
+def test_partitions_that_go_are_not_located(play):
+    async def steps(world):
+        one, two = world.standing(p0=None, p1=5)
+        one.revoking = two.revoking = True
+        two.validate = 3
+        await world.core.attend(60.0)
+        assert world.asked == [] and world.pokes == 1
+
+    play(steps, group_id="g")
+
+
+def test_a_known_position_is_compared_with_a_new_leaders_log(play):
+    async def steps(world):
+        one, two, three = world.standing(p0=5, p1=5, p2=None)
+        one.validate = three.validate = 0
+        world.before_reset = lambda states: setattr(three, "validate", -1)
+        await world.core.attend(60.0)
+        assert world.asked[-1] == ("validate", [ONE])
+
+    play(steps)
+
+
+def test_a_member_of_the_newer_protocol_says_who_it_is_once_it_is_one(play):
+    async def steps(world):
+        core = world.core
+        core.membership = member = ConsumerMembership(core, "g")
+        member.member_id = "m"
+        assert core._reader() == Identity("g")
+        for generation, expected in ((0, Identity("g")), (1, Identity("g", "m", 1))):
+            member.generation = generation
+            assert core._reader() == expected
+
+    play(steps, group_id="g", group_protocol="consumer")
+
+
+@pytest.mark.parametrize("record_epoch, epoch, checked, validate, checks", [
+    (2, 3, -1, -1, True), (0, 1, -1, -1, True), (3, 3, -1, -1, False), (3, 2, -1, -1, False),
+    (-1, 3, -1, -1, False), (2, 3, 3, -1, False), (2, 4, 3, -1, True), (2, 3, -1, 3, False),
+    (2, 3, -1, 0, False)])
+def test_a_new_leader_is_asked_once_whether_it_has_what_was_read(
+        play, record_epoch, epoch, checked, validate, checks):
+    async def steps(world):
+        core = world.core
+        [one] = world.standing(p0=5)
+        one.record_epoch, one.checked_epoch, one.validate = record_epoch, checked, validate
+        core._metadata_changed(picture(epoch))
+        assert core.dirty == checks
+        assert one.validate == (epoch if checks else validate)
+        assert one.checked_epoch == (epoch if checks else checked)
+        assert world.pokes == 1 and world.notices == 1
+
+    play(steps)
+
+
+def test_a_partition_that_the_picture_lacks_or_has_no_position_is_not_checked(play):
+    async def steps(world):
+        one, two = world.standing(p0=None, p1=5)
+        one.record_epoch = two.record_epoch = 0
+        world.core._metadata_changed(picture(7, partitions=1))
+        assert not world.core.dirty and one.validate == two.validate == -1
+
+    play(steps)
+
+
+def test_a_member_hears_of_topics_and_of_new_matches_of_its_pattern(play):
+    async def steps(world):
+        core = world.core
+        core.subscription.subscribe(None, "^t", None)
+        core._metadata_changed(picture(topics=["t"]))
+        world.joined()
+        core._metadata_changed(picture(topics=["t"]))
+        assert world.asked == ["metadata changed"]
+        core._metadata_changed(picture(topics=["t", "t2"]))
+        assert world.asked[1:] == ["subscription changed", "metadata changed"]
+
+    play(steps, group_id="g")
+
+
+def test_a_started_consumer_watches_the_metadata(play):
+    async def steps(world):
+        core = await world.core.start()
+        assert core is world.core and world.asked == ["start"]
+        core.cluster._show(picture())
+        assert world.pokes == 1 and world.notices == 1
+
+    play(steps)
+
+
+# Errors that came with a fetch.
+
+def failed(state, failure):
+    item = CompletedFetch(state, b"", [], None, failure)
+    state.error = failure
+    return item
+
+
+def test_an_offset_out_of_range_is_looked_up_anew_by_the_rule(play):
+    async def steps(world):
+        [one] = world.standing(p0=5)
+        world.core._failed(failed(one, error(ErrorCode.OFFSET_OUT_OF_RANGE)))
+        assert (one.position, one.reset, one.error) == (None, "earliest", None)
+        assert world.core.dirty and world.notices == 1
+
+    play(steps, auto_offset_reset="earliest")
+
+
+@pytest.mark.parametrize("policy, failure", [
+    ("none", error(ErrorCode.OFFSET_OUT_OF_RANGE)), ("latest", RuntimeError("a fault")),
+    ("latest", error(ErrorCode.TOPIC_AUTHORIZATION_FAILED))])
+def test_other_errors_are_the_applications_and_reading_goes_on_afterwards(play, policy, failure):
+    async def steps(world):
+        [one] = world.standing(p0=5)
+        with pytest.raises(type(failure)) as raised:
+            world.core._failed(failed(one, failure))
+        assert raised.value is failure and (one.position, one.error) == (5, None)
+        assert not world.core.dirty
+        await asyncio.sleep(0)
+        assert world.pokes == 1
+
+    play(steps, auto_offset_reset=policy)
+
+
+# Callbacks.
+
+@pytest.mark.parametrize("what, has, called", [
+    ("assigned", ["assigned"], "assigned"), ("revoked", ["revoked"], "revoked"),
+    ("lost", ["lost", "revoked"], "lost"), ("lost", ["revoked"], "revoked"),
+    ("lost", ["assigned"], None), ("revoked", ["lost"], None), ("assigned", ["revoked"], None)])
+def test_a_listener_is_called_by_what_happened(play, what, has, called):
+    async def steps(world):
+        calls, core = [], world.core
+        core.subscription.listener = listener(calls, *has)
+        await core.call_listener(what, [ONE])
+        assert calls == ([(called, [ONE])] if called else []) and not core._telling
+        assert core.metrics()["consumer-coordinator-metrics"]["rebalance-total"] == (
+            what == "assigned")
+
+    play(steps, group_id="g")
+
+
+def test_a_listener_that_fails_is_no_callback_under_way_any_more(play):
+    async def steps(world):
+        core, seen = world.core, []
+
+        def fails(given):
+            seen.append(core._telling)
+            raise ValueError
+
+        core.subscription.listener = SimpleNamespace(on_partitions_assigned=fails)
+        with pytest.raises(ValueError):
+            await core.call_listener("assigned", [OTHER])
+        assert seen == [True] and not core._telling
+
+    play(steps, group_id="g")
+
+
+def test_a_failed_look_up_of_positions_is_tried_again_by_the_next_poll(play):
+    async def steps(world):
+        core, failures = world.core, [KafkaError("no right to this topic")]
+        [one] = world.standing(p0=None)
+        one.reset = "earliest"
+
+        def fails(states):
+            if failures:
+                raise failures.pop()
+
+        world.before_reset = fails
+        core.dirty = True
+        with pytest.raises(KafkaError, match="no right"):
+            await core.attend(1.0)
+        assert core.attention
+        await core.attend(1.0)
+        assert one.position == 70
+
+    play(steps)
+
+
+def test_an_error_of_several_partitions_is_raised_once_and_all_are_fetched_again(play):
+    async def steps(world):
+        core, failure = world.core, KafkaError("refused")
+        one, two = world.standing(p0=5, p1=5)
+        one.error = two.error = failure
+        items = [CompletedFetch(state, b"", [], None, failure) for state in (one, two)]
+        with pytest.raises(KafkaError, match="refused"):
+            core._failed(items[0])
+        assert one.error is None and two.error is None
+        core._failed(items[1])
+
+    play(steps)

@@ -1,0 +1,121 @@
+"""The picture of the cluster, and what changes it."""
+
+from dataclasses import replace
+
+from pylog.client.network.cluster_metadata import (
+    Metadata, Node, PartitionInfo, TopicInfo, taken_in, with_leader,
+)
+from pylog.protocol import messages
+
+RESPONSE = messages.MetadataResponse
+
+
+def answer(epoch=5, leader=1, code=0, topic_id=b"1" * 16, nodes=(1, 2)):
+    return RESPONSE(
+        cluster_id="c", controller_id=1,
+        brokers=[RESPONSE.MetadataResponseBroker(node_id=id_, host="h", port=id_) for id_ in nodes],
+        topics=[RESPONSE.MetadataResponseTopic(name="t", topic_id=topic_id, error_code=code,
+                                               partitions=[] if code else [
+            RESPONSE.MetadataResponsePartition(partition_index=0, leader_id=leader,
+                                               leader_epoch=epoch)])])
+
+
+def test_an_older_epoch_does_not_move_a_leader_back():
+    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    assert taken_in(picture, answer(epoch=4, leader=2), False).leader("t", 0) == 1
+    assert taken_in(picture, answer(epoch=6, leader=2), False).leader("t", 0) == 2
+
+
+def test_a_topic_made_anew_begins_with_its_own_epochs():
+    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    anew = taken_in(picture, answer(epoch=0, leader=2, topic_id=b"2" * 16), False)
+    assert anew.leader("t", 0) == 2 and anew.ids == {b"2" * 16: "t"}
+
+
+def test_a_leader_that_is_not_among_the_brokers_is_none():
+    picture = taken_in(Metadata(), answer(leader=2, nodes=(1,)), False)
+    assert picture.leader("t", 0) == -1 and picture.partition_count("t") == 1
+    assert picture.partition_count("unknown") == 0 and picture.leader("unknown", 0) == -1
+
+
+def test_a_topic_that_is_gone_is_forgotten():
+    picture = taken_in(Metadata(), answer(), False)
+    assert "t" not in taken_in(picture, answer(code=3), False).topics
+    assert taken_in(picture, RESPONSE(brokers=[]), True).topics == {}
+
+
+def test_a_passing_error_keeps_what_is_known():
+    picture = taken_in(Metadata(), answer(), False)
+    assert taken_in(picture, answer(code=5), False).partition_count("t") == 1
+
+
+def test_a_named_leader_counts_when_it_is_newer_and_known():
+    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    assert with_leader(picture, "t", 0, 2, 6).leader("t", 0) == 2
+    assert with_leader(picture, "t", 0, 2, 5) is picture
+    assert with_leader(picture, "t", 0, 9, 6) is picture
+    assert with_leader(picture, "other", 0, 2, 6) is picture
+
+
+def part(index, leader, epoch, **more):
+    return RESPONSE.MetadataResponsePartition(partition_index=index, leader_id=leader,
+                                              leader_epoch=epoch, **more)
+
+
+def test_a_picture_is_what_the_answer_says():
+    given = RESPONSE(
+        cluster_id="c", controller_id=2,
+        brokers=[RESPONSE.MetadataResponseBroker(node_id=2, host="h", port=9, rack="r")],
+        topics=[
+            RESPONSE.MetadataResponseTopic(
+                name="t", topic_id=b"1" * 16, is_internal=True, partitions=[
+                    part(1, 2, 3, replica_nodes=[2, 1], isr_nodes=[2], offline_replicas=[1],
+                         error_code=9),
+                    part(0, -1, -1)]),
+            RESPONSE.MetadataResponseTopic(name=None, topic_id=b"9" * 16, error_code=100),
+            RESPONSE.MetadataResponseTopic(name="old", topic_id=bytes(16))])
+    picture = taken_in(Metadata(version=7), given, False)
+    zero = PartitionInfo("t", 0, -1, -1, (), (), (), 0)
+    one = PartitionInfo("t", 1, 2, 3, (2, 1), (2,), (1,), 9)
+    assert picture == Metadata(
+        8, "c", 2, {2: Node(2, "h", 9, "r")},
+        {"t": TopicInfo("t", b"1" * 16, True, 0, {0: zero, 1: one}),
+         "old": TopicInfo("old", bytes(16), False, 0, {})}, {b"1" * 16: "t"})
+    assert list(picture.topics["t"].partitions) == [0, 1]
+    assert picture.partition("t", 1) == one and picture.partition("t", 2) is None
+    assert picture.topic_id("t") == b"1" * 16 and picture.topic_id("other") == bytes(16)
+    # An answer without brokers takes none away.
+    later = taken_in(picture, RESPONSE(), False)
+    assert later == replace(picture, version=9, cluster_id=later.cluster_id,
+                            controller=later.controller)
+
+
+def test_an_error_is_kept_but_one_that_passes():
+    picture = taken_in(Metadata(), answer(), False)
+    denied = taken_in(picture, answer(code=29), False)
+    assert denied.topics["t"].error_code == 29 and denied.partition_count("t") == 0
+    fresh = taken_in(Metadata(), answer(code=5), False)
+    assert fresh.topics["t"].error_code == 5 and fresh.partition_count("t") == 0
+    # What nobody knew is not known to be gone: the error is told.
+    assert taken_in(Metadata(), answer(code=3), False).topics["t"].error_code == 3
+    for code in (3, 100):
+        gone = taken_in(picture, answer(code=code), False)
+        assert "t" not in gone.topics and gone.ids == {}
+    # Who asked for all sees what is there.
+    assert list(taken_in(picture, answer(code=5), True).topics) == ["t"]
+
+
+def test_an_epoch_is_kept_against_older_ones_only():
+    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    assert taken_in(picture, answer(epoch=5, leader=2), False).leader("t", 0) == 2
+    assert taken_in(picture, answer(epoch=-1, leader=2), False).leader("t", 0) == 2
+
+
+def test_a_named_leader_changes_its_partition_alone():
+    picture = taken_in(Metadata(), answer(epoch=5, leader=1), False)
+    named = with_leader(picture, "t", 0, 2, 6)
+    known = picture.topics["t"]
+    moved = known.partitions[0]._replace(leader=2, leader_epoch=6)
+    assert named == replace(picture, version=picture.version + 1, topics={
+        "t": known._replace(partitions={0: moved})})
+    assert with_leader(picture, "t", 1, 2, 6) is picture

@@ -1,0 +1,72 @@
+"""What a client says in the log, and how often."""
+
+import logging
+
+import pytest
+
+from pylog.client.network import log_once
+from pylog.client.network.log_once import Notices
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(log_once.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.INFO, logger="pylog.client")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_cause_is_told_once_a_minute_with_how_often_it_was_there(clock, said):
+    told = Notices("producer p")
+    for _ in range(5):
+        told.warn("cause", "no connection to %s", "b:9092")
+        clock[0] += 1
+    assert said() == ["producer p: no connection to b:9092"]
+    clock[0] += 60
+    told.warn("cause", "no connection to %s", "b:9092")
+    assert said()[1:] == [
+        "producer p: no connection to b:9092 (4 times more in the last 65 s)"]
+
+
+def test_causes_are_told_apart_and_their_end_is_told(clock, said):
+    told = Notices("consumer c")
+    told.warn("one", "one")
+    told.fail("other", "other")
+    told.over("one", "one is over")
+    told.over("never", "nothing was said of it")
+    told.warn("one", "one again")
+    assert said() == ["consumer c: one", "consumer c: other", "consumer c: one is over",
+                      "consumer c: one again"]
+
+
+def test_what_is_usual_for_a_moment_is_told_when_it_stays(clock, said):
+    told = Notices("p")
+    told.warn_if_it_stays("topic", "topic t is not there")
+    clock[0] += 1
+    told.warn_if_it_stays("topic", "topic t is not there")
+    assert said() == []
+    clock[0] += 1
+    told.warn_if_it_stays("topic", "topic t is not there")
+    assert said() == ["p: topic t is not there"]
+
+
+def test_what_passed_in_time_begins_anew(clock, said):
+    told = Notices("p")
+    told.warn_if_it_stays("topic", "topic t is not there")
+    told.over("topic", "topic t is there")
+    clock[0] += 5
+    told.warn_if_it_stays("topic", "topic t is not there")
+    assert said() == []
+
+
+def test_causes_that_are_remembered_are_bounded(clock, said):
+    told = Notices("p")
+    for number in range(log_once.CAUSES_MAX * 2):
+        told.warn(number, "cause %d", number)
+        told.warn_if_it_stays(-number, "cause %d", -number)
+    assert len(told._told) <= log_once.CAUSES_MAX and len(told._since) <= log_once.CAUSES_MAX + 1

@@ -1,0 +1,193 @@
+"""The two faces of a producer: what each call asks of the core, and how long a record waits for
+room, on a clock that waiting moves on."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
+from pylog.client.producer import aio_producer, producer
+from pylog.client.producer.delivery import Delivery
+from pylog.client.types import TopicPartition
+
+GIVEN = "t", b"v", None, 3, None, (), None
+
+
+class Core:
+    """A Producing. puts: what it says of a record, try by try, before it takes it. lost: records
+    that failed."""
+
+    def __init__(self):
+        self.heard, self.puts, self.lost, self.forked, self.block_s = [], [], 0, False, 60.0
+        self.now_s, self.wait_s = 50.0, 4.0
+        self.delivery = Delivery.__new__(Delivery)
+        self.cluster = SimpleNamespace(metadata=SimpleNamespace(partition_count=lambda topic: 2))
+
+    def __getattr__(self, name):
+        async def call(*given):
+            self.heard.append((name, *given))
+        return call
+
+    def prepared(self, *given):
+        assert given == GIVEN
+        return given
+
+    def put(self, *given):
+        assert given == GIVEN
+        return self.puts.pop(0) if self.puts else self.delivery
+
+    def check(self):
+        self.heard.append(("check",))
+
+    async def wait_for(self, *given):
+        self.heard.append(("wait_for", *given))
+        self.now_s += self.wait_s
+
+    async def flush(self, timeout):
+        self.heard.append(("flush", timeout))
+        return self.lost
+
+    def needs_transactions(self):
+        return SimpleNamespace(init=self.init, begin=lambda: self.heard.append(("begin",)))
+
+
+class Plain:
+    def __init__(self, monkeypatch):
+        self.core = Core()
+        monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: self.core.now_s))
+        self.made = producer.Producer.__new__(producer.Producer)
+        self.made._core = self.core
+        self.made._driver = SimpleNamespace(run=asyncio.run, thread=None)
+
+    def call(self, name, *given, **more):
+        return getattr(self.made, name)(*given, **more)
+
+    def send(self):
+        return self.made.send_slowly(*GIVEN)
+
+
+class Aio(Plain):
+    def __init__(self, monkeypatch):
+        self.core = Core()
+        monkeypatch.setattr(aio_producer, "time",
+                            SimpleNamespace(monotonic=lambda: self.core.now_s))
+        self.made = aio_producer.Producer.__new__(aio_producer.Producer)
+        self.made._core = self.core
+
+    def call(self, name, *given, **more):
+        found = getattr(self.made, name)(*given, **more)
+        return asyncio.run(found) if asyncio.iscoroutine(found) else found
+
+    def send(self):
+        topic, value, key, partition, timestamp, headers, on_delivery = GIVEN
+        return self.call("send", topic, value, key, partition=partition, timestamp=timestamp,
+                         headers=headers, on_delivery=on_delivery)
+
+
+@pytest.fixture(params=[Plain, Aio])
+def face(request, monkeypatch):
+    return request.param(monkeypatch)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    return Plain(monkeypatch)
+
+
+# Records.
+
+def test_a_record_that_has_room_waits_for_nothing(face):
+    assert face.send() is face.core.delivery and face.core.heard == []
+
+
+def test_a_record_waits_for_what_it_lacks_within_one_time(face):
+    face.core.puts = ["metadata", "memory", "memory"]
+    assert face.send() is face.core.delivery
+    assert face.core.heard == [
+        ("check",), ("wait_for", "metadata", "t", 3, 60.0),
+        ("check",), ("wait_for", "memory", "t", 3, 56.0),
+        ("check",), ("wait_for", "memory", "t", 3, 52.0)]
+
+
+def test_the_time_that_is_left_is_never_less_than_none(face):
+    face.core.puts, face.core.wait_s = ["metadata", "memory"], 99.0
+    face.send()
+    assert face.core.heard[-1] == ("wait_for", "memory", "t", 3, 0.0)
+
+
+def test_a_callback_of_the_loops_own_thread_waits_for_nothing(plain):
+    plain.core.puts = ["memory"]
+    plain.made._driver.thread = threading.current_thread()
+    with pytest.raises(BufferFullError, match="a callback cannot wait for memory"):
+        plain.send()
+    assert plain.core.heard == []
+
+
+# Waiting and ending.
+
+def test_a_flush_tells_of_lost_records_and_raises_them_where_that_is_asked_for(face):
+    assert face.call("flush") == 0 and face.call("flush", 2, check=True) == 0
+    face.core.lost = 3
+    assert face.call("flush", 5) == 3
+    with pytest.raises(LostRecords):
+        face.call("flush", check=True)
+    assert face.core.heard == [("flush", None), ("flush", 2), ("flush", 5), ("flush", None)]
+
+
+def test_the_partitions_of_a_topic_are_waited_for(face):
+    assert face.call("partitions_for", "t") == [TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert face.core.heard == [("wait_for", "metadata", "t", None, 60.0)]
+
+
+def test_what_waits_is_delivered_at_the_end_unless_an_error_ends_the_block(face):
+    face.call("close")
+    face.call("close", 2)
+    name = "__aexit__" if isinstance(face, Aio) else "__exit__"
+    face.call(name, None, None, None)
+    face.call(name, ValueError, ValueError(), None)
+    assert face.core.heard == [("close", producer.CLOSE_S), ("close", 2),
+                               ("close", producer.CLOSE_S), ("close", 0)]
+
+
+def test_a_forked_child_leaves_its_parents_connections_alone(plain):
+    plain.core.forked = True
+    plain.call("close")
+    assert plain.core.heard == []
+
+
+# Transactions.
+
+@pytest.mark.parametrize(("name", "given", "asked"), [
+    ("init_transactions", (), ("init",)), ("begin_transaction", (), ("begin",)),
+    ("send_offsets_to_transaction", ({}, "g"), ("send_offsets", {}, "g")),
+    ("commit_transaction", (), ("end_transaction", True)),
+    ("abort_transaction", (), ("end_transaction", False))])
+def test_a_call_of_a_transaction_is_the_cores(face, name, given, asked):
+    face.call(name, *given)
+    assert face.core.heard == [asked]
+
+
+@pytest.mark.parametrize(("name", "attribute"), [
+    ("init_transactions", "init"), ("commit_transaction", "end_transaction"),
+    ("abort_transaction", "end_transaction")])
+def test_an_end_that_takes_longer_than_its_time_says_so(plain, name, attribute):
+    async def hangs(*_):
+        await asyncio.get_running_loop().create_future()
+
+    setattr(plain.core, attribute, hangs)
+    with pytest.raises(KafkaTimeoutError, match="^not done within 0.001 s$"):
+        plain.call(name, 0.001)
+
+
+def test_what_was_late_within_an_end_is_raised_as_it_is(plain):
+    late = KafkaTimeoutError("within")
+
+    async def fails(*_):
+        raise late
+
+    plain.core.end_transaction = fails
+    with pytest.raises(KafkaTimeoutError) as found:
+        plain.call("commit_transaction", 5)
+    assert found.value is late

@@ -1,0 +1,103 @@
+"""What is in hand, against a table with an entry for each offset."""
+
+import pytest
+
+from pylog.client.share.acknowledgements import GAP, Acknowledge, Batch, InHand
+
+ACCEPT, RELEASE, REJECT, RENEW = Acknowledge
+
+
+def hand(*ranges, gaps=()) -> InHand:
+    made = InHand(1)
+    made.add(ranges, gaps)
+    return made
+
+
+def test_what_nobody_spoke_of_is_acknowledged_by_ranges():
+    one = hand((0, 4), (7, 9))
+    assert one.take(ACCEPT) == [Batch(0, 4, ACCEPT), Batch(7, 9, ACCEPT)]
+    assert one.ranges == [] and one.unsaid == 0
+
+
+def test_neighbours_of_a_kind_are_one_batch():
+    one = hand((0, 5))
+    for offset, kind in enumerate((ACCEPT, ACCEPT, RELEASE, REJECT, REJECT, ACCEPT)):
+        assert one.acknowledge(offset, kind)
+    assert one.take(None) == [Batch(0, 1, ACCEPT), Batch(2, 2, RELEASE), Batch(3, 4, REJECT),
+                              Batch(5, 5, ACCEPT)]
+
+
+def test_what_nothing_was_said_of_stays_in_hand():
+    one = hand((0, 5))
+    one.acknowledge(2, ACCEPT)
+    assert one.unsaid == 5
+    assert one.take(None) == [Batch(2, 2, ACCEPT)]
+    assert one.ranges == [(0, 1), (3, 5)] and one.unsaid == 5
+    assert not one.acknowledge(2, REJECT)
+
+
+def test_a_gap_needs_no_word():
+    one = hand((0, 3), gaps=[3])
+    assert one.unsaid == 3
+    assert one.take(ACCEPT) == [Batch(0, 2, ACCEPT), Batch(3, 3, GAP)]
+
+
+def test_a_renewed_record_stays_until_it_is_acknowledged_otherwise():
+    one = hand((0, 1))
+    one.acknowledge(0, RENEW)
+    one.acknowledge(1, ACCEPT)
+    assert one.take(None) == [Batch(0, 0, RENEW), Batch(1, 1, ACCEPT)]
+    assert one.ranges == [(0, 0)] and one.unsaid == 0
+    assert one.take(None) == []
+    one.acknowledge(0, ACCEPT)
+    assert one.take(None) == [Batch(0, 0, ACCEPT)] and one.ranges == [] and not one.renewed
+
+
+def test_what_comes_again_while_it_is_in_hand_is_in_hand_once_and_nothing_is_said_of_it():
+    one = hand((0, 9))
+    for offset in range(10):
+        one.acknowledge(offset, RENEW)
+    one.take(None)
+    one.add([(3, 5), (9, 11)])
+    assert one.ranges == [(0, 2), (3, 5), (6, 8), (9, 11)]
+    assert one.renewed == {0, 1, 2, 6, 7, 8} and one.unsaid == 6
+    assert one.take(ACCEPT) == [Batch(*ends, ACCEPT) for ends in (
+        (0, 2), (3, 5), (6, 8), (9, 11))]
+
+
+@pytest.mark.parametrize("offset, there", [(-1, False), (0, True), (4, True), (5, False), (7, True),
+                                           (9, True), (10, False)])
+def test_both_ends_of_a_range_are_in_hand(offset, there):
+    assert hand((0, 4), (7, 9)).has(offset) is there
+
+
+def test_any_words_about_any_ranges_come_to_what_a_table_says(random_source):
+    for _ in range(200):
+        one, table, expected = InHand(1), {}, {}
+        for _ in range(random_source.randint(1, 4)):
+            first = (max(table) + random_source.randint(1, 3)) if table else 0
+            last = first + random_source.randint(0, 6)
+            gaps = [offset for offset in range(first, last + 1) if random_source.random() < 0.2]
+            one.add([(first, last)], gaps)
+            table |= {offset: GAP if offset in gaps else None for offset in range(first, last + 1)}
+        for offset in list(table):
+            if table[offset] is None and random_source.random() < 0.6:
+                table[offset] = random_source.choice(list(Acknowledge))
+                assert one.acknowledge(offset, table[offset])
+        default = random_source.choice([None, ACCEPT])
+        for batch in one.take(default):
+            expected |= dict.fromkeys(range(batch.first, batch.last + 1), batch.kind)
+        said = {offset: default if kind is None else kind for offset, kind in table.items()}
+        assert expected == {offset: kind for offset, kind in said.items() if kind is not None}
+        assert {offset for first, last in one.ranges for offset in range(first, last + 1)} == {
+            offset for offset, kind in said.items() if kind in (None, RENEW)}
+
+
+def test_what_an_iteration_has_not_handed_out_is_not_acknowledged_without_a_word():
+    one = hand((0, 5))
+    one.later = {2, 3, 5}
+    assert one.acknowledge(3, REJECT)
+    assert one.take(ACCEPT) == [Batch(0, 1, ACCEPT), Batch(3, 3, REJECT), Batch(4, 4, ACCEPT)]
+    assert one.ranges == [(2, 2), (5, 5)]
+    one.add([(5, 5)])
+    assert one.later == {2, 3} and one.take(ACCEPT) == [Batch(5, 5, ACCEPT)]

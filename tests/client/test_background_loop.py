@@ -1,0 +1,278 @@
+"""The loop that the synchronous clients share: who runs what on which thread, and what an
+interrupted wait leaves."""
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+
+import pytest
+
+from pylog.client import background_loop as drivers
+from pylog.client.background_loop import Desk, Driver, SingleUser
+from pylog.client.errors import ConcurrentUseError, ForkedError
+
+
+@pytest.fixture
+def driver():
+    made = Driver()
+    yield made
+    made.loop.call_soon_threadsafe(made.loop.stop)
+    made.thread.join()
+    made.loop.close()
+
+
+async def here():
+    await asyncio.sleep(0)
+    return threading.current_thread()
+
+
+def test_work_is_done_on_the_drivers_thread_which_no_process_waits_for(driver):
+    assert driver.run(here()) is driver.thread and driver.thread.daemon
+    assert driver.submit(here()).result(30) is driver.thread
+
+
+def test_what_work_raises_is_raised_where_it_is_waited_for(driver):
+    async def fails():
+        raise ValueError("planted")
+
+    with pytest.raises(ValueError, match="planted"):
+        driver.run(fails())
+
+
+def test_what_is_posted_is_called_in_order_on_the_drivers_thread(driver):
+    heard, done = [], threading.Event()
+    driver.post(heard.append, 1)
+    driver.post(lambda *given: heard.append((*given, threading.current_thread())), 2, 3)
+    driver.post(done.set)
+    assert done.wait(30)
+    assert heard == [1, (2, 3, driver.thread)]
+
+
+def test_the_loop_never_waits_for_itself(driver):
+    work = here()
+
+    async def inside():
+        with pytest.raises(AssertionError, match="wait for itself"):
+            driver.submit(work)
+
+    driver.run(inside())
+    work.close()
+
+
+def test_a_forked_child_is_told_so_and_its_work_is_not_left_open(driver, monkeypatch):
+    monkeypatch.setattr(driver, "process", os.getpid() + 1)
+    work = here()
+    with pytest.raises(ForkedError):
+        driver.submit(work)
+    assert work.cr_frame is None
+
+
+# The one that is shared.
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Drivers that are made; none is at first."""
+    made = []
+
+    class Made:
+        def __init__(self):
+            self.process, self.is_there = os.getpid(), True
+            made.append(self)
+
+        @property
+        def thread(self):
+            return self
+
+        def is_alive(self):
+            return self.is_there
+
+    monkeypatch.setattr(drivers, "_shared", {})
+    monkeypatch.setattr(drivers, "Driver", Made)
+    return made
+
+
+def test_a_process_has_one_driver(shared):
+    assert Driver.shared() is Driver.shared() is shared[0] and len(shared) == 1
+
+
+@pytest.mark.parametrize("change", [{"process": -1}, {"is_there": False}])
+def test_a_forked_child_and_a_loop_that_ended_get_another(shared, change):
+    first = Driver.shared()
+    vars(first).update(change)
+    assert Driver.shared() is not first and len(shared) == 2
+    assert Driver.shared() is shared[1]
+
+
+# Callbacks.
+
+def test_a_callback_runs_on_the_thread_that_waits_and_may_call_again(driver):
+    desk, threads = Desk(driver), []
+
+    def callback(number):
+        threads.append(threading.current_thread())
+        assert desk.run(here()) is driver.thread
+        return number + 1
+
+    async def work():
+        return await desk.call(callback, 1) + await desk.call(callback, 10)
+
+    assert desk.run(work()) == 13
+    assert threads == [threading.current_thread()] * 2
+
+
+def test_what_a_callback_raises_is_raised_on_the_loop(driver):
+    desk = Desk(driver)
+
+    def callback():
+        raise KeyError("planted")
+
+    async def work():
+        with pytest.raises(KeyError, match="planted"):
+            await desk.call(callback)
+        return "went on"
+
+    assert desk.run(work()) == "went on"
+
+
+def test_the_answer_to_who_has_gone_is_nobodys(driver):
+    desk, complaints = Desk(driver), []
+    driver.loop.set_exception_handler(lambda loop, context: complaints.append(context))
+    calling = []
+
+    def callback():
+        driver.submit(_cancel(calling[0])).result(30)
+        return "late"
+
+    async def work():
+        calling.append(asyncio.ensure_future(desk.call(callback)))
+        await asyncio.wait(calling)
+        return calling[0].cancelled()
+
+    assert desk.run(work()) is True
+    assert driver.run(here()) is driver.thread and complaints == []
+
+
+async def _cancel(task):
+    task.cancel()
+
+
+def test_a_wait_that_is_interrupted_calls_its_work_off(driver):
+    desk, ended = Desk(driver), concurrent.futures.Future()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    async def work():
+        try:
+            await desk.call(interrupted)
+        finally:
+            ended.set_result(asyncio.current_task().cancelling())
+
+    with pytest.raises(KeyboardInterrupt):
+        desk.run(work())
+    assert ended.result(30) == 1
+
+
+def test_an_interrupted_callback_does_not_leave_other_work_waiting(driver):
+    desk, others = Desk(driver), []
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    async def other():
+        return await desk.call(interrupted)
+
+    async def work():
+        others.append(asyncio.ensure_future(other()))
+        await asyncio.sleep(1000)
+
+    with pytest.raises(KeyboardInterrupt):
+        desk.run(work())
+
+    async def ended():
+        async with asyncio.timeout(30):
+            return await others[0]
+
+    assert desk.run(ended()) is None
+
+
+# Two threads.
+
+def test_two_threads_that_wait_both_get_their_results(driver):
+    desk, results = Desk(driver), []
+
+    async def later(number):
+        await asyncio.sleep(0.05 * number)
+        await desk.call(results.append, number)
+        return number
+
+    threads = [threading.Thread(target=lambda n=n: results.append(("done", desk.run(later(n)))),
+                                daemon=True) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert sorted(map(str, results)) == sorted(map(str, [*range(4), *(
+        ("done", number) for number in range(4))]))
+
+
+def test_a_single_user_may_call_again_and_another_thread_may_not():
+    user, failures = SingleUser("consumer"), []
+
+    def other():
+        try:
+            with user:
+                pass
+        except ConcurrentUseError as failure:
+            failures.append(str(failure))
+
+    with user, user:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(30)
+    assert len(failures) == 1 and "one consumer per thread" in failures[0]
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(30)
+    assert len(failures) == 1
+
+
+# What ends no loop.
+
+@pytest.mark.parametrize("failure", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(),
+                                     ValueError("planted")])
+def test_no_exception_ends_the_loop(driver, failure, caplog):
+    def fails():
+        raise failure
+
+    async def task():
+        raise failure
+
+    driver.post(fails)
+    with pytest.raises(BaseException) as found:
+        driver.submit(task()).result(30)
+    assert isinstance(found.value, (type(failure), concurrent.futures.CancelledError))
+    assert driver.submit(here()).result(30) is driver.thread
+
+
+def test_a_loop_that_is_blocked_is_logged_with_its_stack(driver, caplog):
+    released = threading.Event()
+
+    def blocking_callback():
+        released.wait(30)
+
+    driver.post(blocking_callback)
+    wait_for(lambda: "blocked" in caplog.text)
+    assert "in blocking_callback" in caplog.text
+    released.set()
+    wait_for(lambda: "continues" in caplog.text)
+
+
+def wait_for(condition):
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)

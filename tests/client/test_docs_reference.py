@@ -1,0 +1,20 @@
+from pathlib import Path
+
+from pylog.client import docs as client_docs
+from pylog.client.config.settings import TABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_written_reference_is_what_the_table_gives():
+    assert (ROOT / "docs/client-settings.md").read_text() == client_docs.page(), "run `make docs`"
+
+
+def test_the_types_for_checkers_are_what_the_tables_give():
+    here = ROOT / "pylog/client"
+    assert (here / "options.pyi").read_text() == client_docs.options_stub(), "run `make docs`"
+    assert (here / "admin/blocking.pyi").read_text() == client_docs.admin_stub(), "run `make docs`"
+
+
+def test_every_setting_has_a_sentence_and_no_sentence_is_left_over():
+    assert client_docs._MEANINGS.keys() == {row.name for row in TABLE}
