@@ -100,7 +100,7 @@ docs: build
 	$(PY) -m pylog.config.document docs/settings.md
 	$(PY) -m pylog.protocol.document docs/protocol.md
 	$(PY) -m pylog.monitor.document docs/metrics.md
-	$(PY) -m pylog.tools.document docs/tools.md
+	$(PY) -m pylog.tools.docs docs/tools.md
 	$(PY) -m pylog.client.docs docs/client-settings.md
 
 bench: build $(VENV)/.tested

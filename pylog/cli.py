@@ -280,7 +280,7 @@ def _adopt(command: str, argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     _add_override(parser)
     args = parser.parse_args(argv)
-    from .tools import adopt
+    from pylog.tools.host import adopt
 
     settings, found = adopt.settings_of(args.properties, args.override)
     found += adopt.adopt(settings, args.execute and not found)

@@ -26,8 +26,9 @@ COINCIDENCES = {
     "pylog/log/moves.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
     "pylog/peer/dial.py:SIZE_BYTES": "the frame length of Kafka's protocol; its import from the "
                                      "reactor would load that into every tool",
-    "pylog/tools/holes.py:WINDOW_BYTES": "of a search in a file, not of the cleaner",
-    "pylog/tools/verify.py:BYTES_MAX": "of a fetch, not of copied responses",
+    "pylog/tools/segments/corrupt_ranges.py:WINDOW_BYTES":
+        "of a search in a file, not of the cleaner",
+    "pylog/tools/cluster/verify.py:BYTES_MAX": "of a fetch, not of copied responses",
 }
 # Files whose numbers a test compares with those of C.
 COMPARED = {"pylog/protocol/api.py": "tests/native/test_api_keys.py"}

@@ -14,48 +14,49 @@ import sys
 
 import click
 
-from pylog.tools.command import Tools, shared
-from pylog.tools.escapes import one_line
-from pylog.tools.session import Session, ToolError
+from pylog.tools.cli.command import Tools, shared
+from pylog.tools.cli.escapes import one_line
+from pylog.tools.cli.session import Session, ToolError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 
 # command: (module, one line of help), in the order of the help page.
 COMMANDS = {
     "Records": {
-        "produce": ("produce", "Send records from a file or from standard input."),
-        "consume": ("consume", "Print records, from where and as what is wanted."),
-        "offsets": ("offsets", "First and last offsets, or those of a time."),
+        "produce": ("records.produce", "Send records from a file or from standard input."),
+        "consume": ("records.consume", "Print records, from where and as what is wanted."),
+        "offsets": ("records.offsets", "First and last offsets, or those of a time."),
     },
     "Topics and settings": {
-        "topics": ("topics", "List, describe, create, change and delete topics."),
-        "configs": ("configs", "Settings of topics, brokers, groups and loggers."),
-        "quotas": ("quotas", "How fast users, client ids and addresses may go."),
-        "registry": ("registry", "Schemas of a registry: look, register, check, delete."),
-        "config": ("settings", "About the settings of a brokerd that is not running."),
+        "topics": ("topics.topics", "List, describe, create, change and delete topics."),
+        "configs": ("topics.configs", "Settings of topics, brokers, groups and loggers."),
+        "quotas": ("topics.quotas", "How fast users, client ids and addresses may go."),
+        "registry": ("records.registry", "Schemas of a registry: look, register, check, delete."),
+        "config": ("host.config", "About the settings of a brokerd that is not running."),
     },
     "Groups": {
-        "groups": ("groups", "Consumer groups: lag, members, offsets, and why one lags."),
-        "share": ("share", "Share groups: where they are, and their dead letters."),
-        "streams": ("streams_groups", "Streams groups: their tasks, who runs these, and lag."),
-        "txn": ("transactions",
+        "groups": ("groups.groups", "Consumer groups: lag, members, offsets, and why one lags."),
+        "share": ("groups.share", "Share groups: where they are, and their dead letters."),
+        "streams": ("groups.streams", "Streams groups: their tasks, who runs these, and lag."),
+        "txn": ("groups.transactions",
                 "Transactions: what is open, who holds back a partition, ends by force."),
     },
     "Security": {
-        "acl": ("acls", "Access rules: who may do what, and which rule decides."),
-        "users": ("users", "Users that log in by SCRAM, and their passwords."),
-        "tokens": ("tokens", "Delegation tokens, by which a program logs in for somebody."),
+        "acl": ("security.acls", "Access rules: who may do what, and which rule decides."),
+        "users": ("security.users", "Users that log in by SCRAM, and their passwords."),
+        "tokens": ("security.tokens",
+                   "Delegation tokens, by which a program logs in for somebody."),
     },
     "Cluster and machine": {
-        "cluster": ("cluster", "Brokers, controller, log directories."),
-        "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
-        "systemd": ("systemd", "Print the unit that runs brokerd under systemd, sandboxed."),
-        "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
-        "log": ("segments", "Verify, print and repair segment files, without a broker."),
+        "cluster": ("cluster.cluster", "Brokers, controller, log directories."),
+        "doctor": ("host.doctor", "Look for what is wrong here and in the cluster."),
+        "systemd": ("host.systemd", "Print the unit that runs brokerd under systemd, sandboxed."),
+        "perf": ("records.perf", "Measure producing, consuming, and the way from end to end."),
+        "log": ("segments.segments", "Verify, print and repair segment files, without a broker."),
     },
     "This command": {
         "completion": ("completion", "Completion for bash, zsh and fish."),
-        "version": ("settings", "Print the version."),
+        "version": ("host.config", "Print the version."),
     },
 }
 
@@ -115,7 +116,7 @@ def _version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> No
 
 def main(argv: list[str]) -> int:
     """Runs one command. Returns the exit code. Keeps (1)."""
-    from pylog.tools.printer import with_buffer
+    from pylog.tools.cli.output import with_buffer
 
     session = Session()
     sys.stdout = with_buffer(sys.stdout)

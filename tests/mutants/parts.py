@@ -73,7 +73,7 @@ PARTS = {
         ("tests/metadata/**/test_*.py", "tests/wire/test_*.py")),
     "client": Part(
         ("pylog/client/**/*.py", "pylog/client/serialization/*.py"),
-        ("tests/client/**/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),
+        ("tests/client/**/test_*.py",), ("tests/tools/**/test_*.py", "tests/testing/test_*.py")),
 }
 
 

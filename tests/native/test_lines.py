@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pylog._native import lines
 from pylog._native.columns import ColumnReader, Fetched
-from pylog.tools.files import text_of
+from pylog.tools.segments.segment_file import text_of
 from tests.native.test_columns import binary_rows, joined
 
 HEAD = b'{"topic": "t", "partition": 4, "offset": '

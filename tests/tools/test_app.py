@@ -15,7 +15,7 @@ from pylog import cli, version
 from pylog.client.errors import KafkaTimeoutError
 from pylog.protocol import api, messages
 from pylog.tools import app
-from pylog.tools.session import Session
+from pylog.tools.cli.session import Session
 from tests.client.network.test_connection import Server, versions
 from tests.tools.support import run, topic_of
 from tests.wire.talk import unique
@@ -70,7 +70,7 @@ def test_a_bug_is_one_line_too(monkeypatch, capsys):
     def fail(self):
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("pylog.tools.session.Session.client_values", fail)
+    monkeypatch.setattr("pylog.tools.cli.session.Session.client_values", fail)
     assert cli.pylog(["topics", "list"]) == app.EXIT_BUG
     assert capsys.readouterr().err.startswith("pylog: internal error: RuntimeError: two lines (")
 
@@ -173,7 +173,7 @@ def test_watching_looks_again_and_outlives_a_failed_look(brokerd, monkeypatch):
         if next(topics) is None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("pylog.tools.command.time.sleep", sleep)
+    monkeypatch.setattr("pylog.tools.cli.command.time.sleep", sleep)
     ended = run("topics", "list", "--watch", "2", broker=brokerd, fails=True)
     assert ended.code == 130 and ended.out.count("PARTITIONS") == 2
     topics = iter([1, None])

@@ -1,0 +1,5 @@
+"""What all commands share: options, the session, output, arguments.
+
+Owns: the session with the cluster.
+For: the commands.
+"""

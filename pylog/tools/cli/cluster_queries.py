@@ -1,0 +1,402 @@
+"""What the commands ask of a cluster: names, offsets, sizes, times of records.
+
+Owns: nothing.
+Invariants: (1) each broker is asked once for all of its partitions, all brokers at the same time;
+  (2) what one partition or broker refuses does not hide the others: its place is an error's name.
+Source: Kafka's protocol: Metadata, ListOffsets, Fetch, DescribeLogDirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pylog.client.errors import KafkaError, raise_for
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.cluster_metadata import Metadata, TopicInfo
+from pylog.client.types import EARLIEST, LATEST, TopicPartition
+from pylog.config.errors import nearest
+from pylog.protocol import messages
+from pylog.protocol.errors import TABLE, ErrorCode
+from pylog.tools.cli.session import ToolError
+
+MAX_TIMESTAMP = -3
+FIRST_BATCH_BYTES = 65_536
+FETCH_VERSION_MAX = 12  # Later ones name topics by id: no use for a request by itself.
+FENCED_BROKERS_VERSION = 2  # Of DescribeCluster (KIP-1073).
+GROUPS_VERSION_MAX = 9  # Of OffsetFetch and OffsetCommit, likewise.
+GROUPS_TOPIC = "__consumer_offsets"
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code."""
+    row = TABLE.get(code)
+    return row.name if row is not None else f"UNKNOWN_{code}"
+
+
+def told(error: KafkaError) -> str:
+    """What an error says; with Kafka's name where a broker gave it."""
+    return f"{error} ({error_name(error.code)})" if error.code >= 0 else str(error)
+
+
+def said(code: int, message: str | None, about: str) -> str:
+    """One sentence for an error code that was answered."""
+    row = TABLE.get(code)
+    return f"{about}: {message or (row.message if row else '')} ({error_name(code)})"
+
+
+async def all_topics(cluster: Cluster) -> Metadata:
+    """The newest metadata of every topic."""
+    cluster.wants_all_topics = True
+    return await cluster.refresh()
+
+
+async def fenced_brokers(cluster: Cluster) -> set[int]:
+    """The registered brokers that are down; none from brokers before Kafka 4.0. Raises KafkaError.
+    """
+    request = messages.DescribeClusterRequest
+    connection = await cluster.any_connection()
+    if not connection.serves(request) or connection.version(request) < FENCED_BROKERS_VERSION:
+        return set()
+    answer = await connection.send(request(include_fenced_brokers=True))
+    raise_for(answer.error_code, answer.error_message)
+    return {row.broker_id for row in answer.brokers if row.is_fenced}
+
+
+async def absent_brokers(cluster: Cluster, metadata: Metadata) -> dict[int, int]:
+    """The brokers that are not there: the number of partitions that have replicas on each."""
+    placed = [node for topic in metadata.topics.values() for part in topic.partitions.values()
+              for node in part.replicas]
+    absent = ({*placed} | await fenced_brokers(cluster)) - metadata.nodes.keys()
+    return {node: placed.count(node) for node in sorted(absent)}
+
+
+async def topic_names(cluster: Cluster) -> list[str]:
+    return sorted((await all_topics(cluster)).topics)
+
+
+async def group_names(cluster: Cluster) -> list[str]:
+    rows, _ = await groups(cluster)
+    return [row["group"] for row in rows]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether it has what no topic's name has: * ? or [."""
+    return any(sign in name for sign in "*?[")
+
+
+async def matching(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Names, with those of the topics that a pattern means in its place, each once. The brokers'
+    own topics are meant by a pattern that begins with _ only. Raises ToolError."""
+    found: dict[str, None] = {}
+    known: list[str] | None = None
+    for name in names:
+        if not is_pattern(name):
+            found[name] = None
+            continue
+        if known is None:
+            known = sorted(row.name for row in (await all_topics(cluster)).topics.values())
+        meant = [one for one in fnmatch.filter(known, name)
+                 if name.startswith("_") or not one.startswith("__")]
+        if not meant:
+            raise ToolError(f"no topic is called {name!r}")
+        found.update(dict.fromkeys(meant))
+    return list(found)
+
+
+async def topics(cluster: Cluster, names: Iterable[str]) -> list[TopicInfo]:
+    """The topics of these names or patterns. Raises UnknownName for one that is not there,
+    ToolError for one that may not be seen."""
+    wanted = await matching(cluster, names)
+    metadata = await cluster.refresh(wanted)
+    found = []
+    for name in wanted:
+        row = metadata.topics.get(name)
+        if row is not None and row.error_code == 0:
+            found.append(row)
+            continue
+        if row is not None and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise ToolError(said(row.error_code, None, f"topic {name}"))
+        raise unknown("topic", name, await topic_names(cluster))
+    return found
+
+
+class UnknownName(ToolError):
+    """Nothing of that name is there."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that does not exist, with the nearest one that does."""
+    near = nearest(name, list(known))
+    hint = f"; nearest valid name: {near}" if near else ""
+    return UnknownName(f"there is no {what} {name!r}{hint}")
+
+
+async def named(cluster: Cluster, text: str) -> list[TopicPartition]:
+    """The partitions of TOPIC or TOPIC:0,1. Raises ToolError for one that is not there."""
+    topic, _, numbers = text.partition(":")
+    known = partitions_of(await topics(cluster, [topic]))
+    if not numbers:
+        return known
+    wanted = {int(number) if number.isdigit() else number for number in numbers.split(",")}
+    missing = wanted - {part.partition for part in known}
+    if missing:
+        raise ToolError(f"topic {topic} has no partition {min(map(str, missing))}")
+    return [part for part in known if part.partition in wanted]
+
+
+def partitions_of(rows: Iterable[TopicInfo]) -> list[TopicPartition]:
+    return [TopicPartition(row.name, number) for row in rows for number in row.partitions]
+
+
+# Offsets
+
+async def offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: int = 0
+                  ) -> dict[TopicPartition, Any]:
+    """{partition: (offset, timestamp) or an error's name}. wanted: {partition: time in ms,
+    EARLIEST, LATEST or MAX_TIMESTAMP}."""
+    found: dict[TopicPartition, Any] = {}
+    by_leader = _by_leader(cluster, wanted, found)
+
+    async def ask(node: int, parts: list[TopicPartition]) -> None:
+        request = messages.ListOffsetsRequest(
+            replica_id=-1, isolation_level=isolation, timeout_ms=15_000,
+            topics=[messages.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[
+                messages.ListOffsetsRequest.ListOffsetsPartition(
+                    partition_index=part.partition, timestamp=wanted[part]) for part in some])
+                for topic, some in _by_topic(parts).items()])
+        answer = await cluster.send(node, request)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                found[TopicPartition(topic.name, row.partition_index)] = (
+                    error_name(row.error_code) if row.error_code else (row.offset, row.timestamp))
+
+    await _every(by_leader, ask, found)
+    return found
+
+
+async def at_time(cluster: Cluster, last: Mapping[TopicPartition, int], time_ms: int
+                  ) -> dict[TopicPartition, int]:
+    """The offset of the first record at or after a time, of each partition of `last`: the end that
+    it has there, where no record is so late. Raises ToolError where that is not known."""
+    found = await offsets(cluster, dict.fromkeys(last, time_ms))
+    for part in last:
+        if not isinstance(found.get(part), tuple):
+            raise ToolError(f"{part}: {found.get(part)}")
+    return {part: found[part][0] if found[part][0] >= 0 else end for part, end in last.items()}
+
+
+async def ends(cluster: Cluster, parts: Iterable[TopicPartition]
+               ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, Any]]:
+    """(first offsets, end offsets), each an int or an error's name."""
+    listed = list(parts)
+    first, last = await asyncio.gather(offsets(cluster, dict.fromkeys(listed, EARLIEST)),
+                                       offsets(cluster, dict.fromkeys(listed, LATEST)))
+    return ({part: _offset(value) for part, value in first.items()},
+            {part: _offset(value) for part, value in last.items()})
+
+
+async def known_ends(cluster: Cluster, parts: Iterable[TopicPartition]
+                     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The same, of what is to be changed. Raises ToolError where one is not known."""
+    listed = list(parts)
+    both = await ends(cluster, listed)
+    for part in listed:
+        for found in both:
+            if not isinstance(found.get(part), int):
+                raise ToolError(f"{part}: {found.get(part)}")
+    return both
+
+
+def unread(parts: Iterable[TopicPartition], first: Mapping[TopicPartition, Any],
+           last: Mapping[TopicPartition, Any]) -> list[dict[str, Any]]:
+    """[{topic, partition, error}] of the partitions whose ends() are not known."""
+    rows = []
+    for part in parts:
+        failed = [str(found.get(part)) for found in (last, first)
+                  if not isinstance(found.get(part), int)]
+        if failed:
+            rows.append({"topic": part.topic, "partition": part.partition, "error": failed[0]})
+    return rows
+
+
+def _offset(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple) else value
+
+
+async def times(cluster: Cluster, wanted: Mapping[TopicPartition, int]
+                ) -> dict[TopicPartition, int]:
+    """{partition: time in ms of the first record at or after an offset}, where there is one."""
+    found = await _times(cluster, wanted, FIRST_BATCH_BYTES)
+    left = {part: offset for part, offset in wanted.items() if part not in found}
+    # A first batch that is longer than asked for is sent whole only to one who asks for it alone.
+    for part, offset in left.items():
+        found.update(await _times(cluster, {part: offset}, 1 << 20))
+    return found
+
+
+async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_max: int
+                 ) -> dict[TopicPartition, int]:
+    from pylog._native.columns import Fetched, RecordsError, records
+
+    found: dict[TopicPartition, int] = {}
+
+    def take(part: TopicPartition, data: Any) -> None:
+        fetched = Fetched(bytes(data or b""), next_offset=wanted[part])
+        try:
+            first = records(fetched, part.topic, part.partition, 1)
+        except RecordsError:
+            return  # Damaged: it has no time to report.
+        if first:
+            found[part] = first[0].timestamp
+
+    async def ask(node: int, parts: list[TopicPartition]) -> None:
+        request = messages.FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=max(bytes_max, len(parts) * bytes_max),
+            topics=[messages.FetchRequest.FetchTopic(topic=topic, partitions=[
+                messages.FetchRequest.FetchPartition(
+                    partition=part.partition, fetch_offset=wanted[part],
+                    partition_max_bytes=bytes_max) for part in some])
+                for topic, some in _by_topic(parts).items()])
+        answer = await cluster.send(node, request, version_max=FETCH_VERSION_MAX)
+        for topic in answer.responses:
+            for row in topic.partitions:
+                take(TopicPartition(topic.topic, row.partition_index), row.records)
+
+    for node, parts in _by_leader(cluster, wanted, {}).items():
+        for at in range(0, len(parts), 256):
+            await ask(node, parts[at:at + 256])
+    return found
+
+
+def _by_leader(cluster: Cluster, parts: Iterable[TopicPartition], failed: dict[TopicPartition, Any]
+               ) -> dict[int, list[TopicPartition]]:
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for part in parts:
+        leader = cluster.metadata.leader(part.topic, part.partition)
+        if leader >= 0:
+            by_leader.setdefault(leader, []).append(part)
+            continue
+        info = cluster.metadata.partition(part.topic, part.partition)
+        code = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None
+                else ErrorCode.LEADER_NOT_AVAILABLE)
+        failed[part] = error_name(code)
+    return by_leader
+
+
+def _by_topic(parts: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    found: dict[str, list[TopicPartition]] = {}
+    for part in parts:
+        found.setdefault(part.topic, []).append(part)
+    return found
+
+
+async def _every(by_leader: dict[int, list[TopicPartition]], ask: Any,
+                 failed: dict[TopicPartition, Any]) -> None:
+    """Keeps (1) and (2)."""
+    nodes = list(by_leader)
+    ended = await asyncio.gather(*[ask(node, by_leader[node]) for node in nodes],
+                                 return_exceptions=True)
+    for node, outcome in zip(nodes, ended):
+        if isinstance(outcome, KafkaError):
+            failed.update(dict.fromkeys(by_leader[node], type(outcome).__name__))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+
+
+# Disks
+
+async def log_dirs(cluster: Cluster, brokers: Iterable[int] | None = None
+                   ) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """(one row for each log directory, {broker that reports none: reason}). brokers: None for all.
+    """
+    async def ask(node: int) -> list[dict[str, Any]]:
+        answer = await cluster.send(node, messages.DescribeLogDirsRequest(topics=None))
+        if answer.error_code or not answer.results:
+            raise ToolError(said(answer.error_code, None, "DescribeLogDirs")
+                            if answer.error_code else "it lists none")
+        return [{
+            "broker": node, "path": row.log_dir,
+            "error": error_name(row.error_code) if row.error_code else None,
+            "partitions": {TopicPartition(topic.name, part.partition_index): part.partition_size
+                           for topic in row.topics for part in topic.partitions},
+            "total_bytes": row.total_bytes, "usable_bytes": row.usable_bytes,
+        } for row in answer.results]
+
+    nodes = sorted(cluster.metadata.nodes if brokers is None else brokers)
+    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    found: list[dict[str, Any]] = []
+    failed = {}
+    for node, outcome in zip(nodes, ended):
+        if isinstance(outcome, list):
+            found += outcome
+        elif isinstance(outcome, (KafkaError, ToolError)):
+            failed[node] = str(outcome)
+        else:
+            raise outcome
+    return found, failed
+
+
+async def sizes(cluster: Cluster) -> dict[TopicPartition, int]:
+    """Bytes of each partition, of its largest replica where there are several.
+
+    A partition is missing if no broker that answers has it.
+    """
+    found: dict[TopicPartition, int] = {}
+    rows, _ = await log_dirs(cluster)
+    for row in rows:
+        for part, count in row["partitions"].items():
+            found[part] = max(count, found.get(part, 0))
+    return found
+
+
+# Groups
+
+async def groups(cluster: Cluster) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """([{group, state, type, protocol, coordinator}] by name, {where groups are missing: reason}).
+    """
+    async def ask(node: int) -> list[dict[str, Any]]:
+        answer = await cluster.send(node, messages.ListGroupsRequest())
+        if answer.error_code:
+            raise ToolError(said(answer.error_code, None, "ListGroups"))
+        return [{"group": row.group_id, "state": row.group_state or None,
+                 "type": row.group_type or "classic", "protocol": row.protocol_type,
+                 "coordinator": node} for row in answer.groups]
+
+    metadata = await cluster.refresh([GROUPS_TOPIC])
+    nodes = sorted(metadata.nodes)
+    ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
+    found: list[dict[str, Any]] = []
+    failed = {}
+    for node, outcome in zip(nodes, ended):
+        if isinstance(outcome, list):
+            found += outcome
+        elif isinstance(outcome, (KafkaError, ToolError)):
+            failed[f"broker {node}"] = str(outcome)
+        else:
+            raise outcome
+    # No broker lists the groups of a partition without a leader, and none reports an error.
+    info = metadata.topics.get(GROUPS_TOPIC)
+    leaderless = [number for number in (info.partitions if info else ())
+                  if metadata.leader(GROUPS_TOPIC, number) < 0]
+    if leaderless:
+        failed[f"{GROUPS_TOPIC}:{','.join(map(str, leaderless))}"] = \
+            error_name(ErrorCode.LEADER_NOT_AVAILABLE)
+    return sorted(found, key=lambda row: row["group"]), failed
+
+
+async def groups_of(cluster: Cluster, kind: str, pattern: str | None
+                    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The same of a type, with names that fit a pattern of the shell; None: all of it."""
+    rows, failed = await groups(cluster)
+    return [row for row in rows if row["type"].lower() == kind
+            and fnmatch.fnmatchcase(row["group"], pattern or "*")], failed
+
+
+def check_complete(failed: Mapping[str, str]) -> None:
+    """Raise ToolError if groups are missing from what was printed. failed: of groups()."""
+    if failed:
+        raise ToolError("groups are missing, namely those of " + "; ".join(
+            f"{place} ({reason})" for place, reason in failed.items()))

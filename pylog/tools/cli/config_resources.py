@@ -1,0 +1,96 @@
+"""Settings of topics, brokers, groups and loggers as a cluster keeps them.
+
+Owns: nothing.
+Invariants: (1) a change names all of its settings in one request: all of them or none; (2) a key
+  that does not exist is answered with the nearest one that does.
+Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339, KIP-848).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import ConfigResource, ResourceType
+from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
+from pylog.protocol import messages
+from pylog.protocol.codec import ZERO_UUID
+from pylog.protocol.errors import ErrorCode
+from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli.session import ToolError
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+KINDS = {"topic": TOPIC, "broker": BROKER, "logger": LOGGER, "group": GROUP,
+         "client-metrics": CLIENT_METRICS}
+SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 6: "logger",
+           7: "client-metrics", 8: "group"}
+TYPES = {1: "boolean", 2: "string", 3: "int", 4: "short", 5: "long", 6: "double", 7: "list",
+         8: "class", 9: "password"}
+
+
+def uuid_text(value: bytes) -> str | None:
+    """A topic id as Kafka's tools print it; None where there is none."""
+    if value == ZERO_UUID:
+        return None
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+async def node_of(cluster: Cluster, kind: int, name: str) -> int:
+    """Who answers for a resource: a broker for its own, any one for the rest. Raises ToolError."""
+    if kind not in (BROKER, LOGGER) or not name:
+        # A broker that has only just started knows of none yet.
+        found: int = await cluster.retry(cluster.controller)
+        return found
+    if not name.isdigit() or int(name) not in cluster.metadata.nodes:
+        known = ", ".join(map(str, sorted(cluster.metadata.nodes)))
+        raise ToolError(f"there is no broker {name!r}; there are: {known}")
+    return int(name)
+
+
+async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | None = None,
+                    documented: bool = False) -> list[dict[str, Any]]:
+    """[{name, value, source, type, read_only, sensitive, documentation}] by name."""
+    request = messages.DescribeConfigsRequest(
+        include_documentation=documented,
+        resources=[messages.DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=keys)])
+    answer = await cluster.send(await node_of(cluster, kind, name), request)
+    row = answer.results[0]
+    if row.error_code:
+        raise ToolError(inquiry.said(row.error_code, row.error_message, f"settings of {name}"))
+    return sorted(({
+        "name": entry.name, "value": entry.value,
+        "source": SOURCES.get(entry.config_source, str(entry.config_source)),
+        "type": TYPES.get(entry.config_type), "read_only": entry.read_only,
+        "sensitive": entry.is_sensitive, "documentation": entry.documentation or None,
+    } for entry in row.configs), key=lambda entry: entry["name"])
+
+
+async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | None],
+                dry_run: bool) -> None:
+    """Sets what has a value and takes back what has none. Raises ToolError."""
+    await node_of(admin.cluster, kind, name)
+    resource = ConfigResource(ResourceType(kind), name)
+    try:
+        await admin.incremental_alter_configs({resource: changes}, dry_run)
+    except KafkaError as error:
+        if error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
+            await check_names(admin.cluster, kind, name, changes)
+        if error.code < 0:
+            raise
+        raise ToolError(inquiry.told(error)) from None
+
+
+async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:
+    """Keeps (2). name None: of any topic. Raises ToolError."""
+    if name is None:
+        metadata = await inquiry.all_topics(cluster)
+        name = next(iter(metadata.topics), None)
+        if name is None:
+            return
+    known = {row["name"] for row in await described(cluster, kind, name)}
+    for key in changes:
+        if known and key not in known:
+            raise inquiry.unknown("setting", key, known)

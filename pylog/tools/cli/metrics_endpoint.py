@@ -1,0 +1,98 @@
+"""What brokers tell over HTTP: their metrics endpoints, where they have one.
+
+Owns: nothing.
+Invariants: (1) an endpoint is asked for ENDPOINT_S at most; (2) one that is not there, does not
+  answer or refuses is None, never an error.
+Source: monitor.server has the pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import click
+
+from pylog.client.config.settings import Settings
+from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
+from pylog.monitor.admission import KEYSTORE
+from pylog.tools.cli import config_resources
+from pylog.tools.cli.session import ToolError
+
+ENDPOINT_S = 2.0
+HTTPS = "https://"
+
+
+def endpoint_options(command: Any) -> Any:
+    """Which endpoint a command asks, and by what."""
+    command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
+                           help="The endpoint's metrics.token.")(command)
+    return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
+                        "metrics endpoint.  [default: what its metrics.listener says]")(command)
+
+
+async def page(cluster: Cluster, broker: int, path: str, metrics: str | None,
+               token: str | None) -> Any:
+    """The JSON of a page of a broker's endpoint, or of the one that is named. Keeps (1), (2)."""
+    address = metrics or await _address(cluster, broker)
+    if address is None:
+        return None
+    try:
+        async with asyncio.timeout(ENDPOINT_S):
+            return await asyncio.to_thread(_get, address, path, token, cluster.settings)
+    except (OSError, ValueError):
+        return None
+
+
+async def quorum(cluster: Cluster, metrics: str | None = None,
+                 token: str | None = None) -> list[dict[str, Any]] | None:
+    """How the machines that keep the controllers' log are, by the first controller that tells;
+    None where nobody does."""
+    for node in sorted(cluster.metadata.nodes.values()):
+        found = await page(cluster, node.id, "/cluster", metrics, token)
+        if isinstance(found, dict) and isinstance(found.get("quorum"), list):
+            return list(found["quorum"])
+        if metrics:
+            return None
+    return None
+
+
+async def _address(cluster: Cluster, broker: int) -> str | None:
+    try:
+        rows = await config_resources.described(cluster, config_resources.BROKER, str(broker),
+                                                ["metrics.listener", KEYSTORE])
+    except (ToolError, KafkaError):
+        return None
+    values = {row["name"]: row["value"] for row in rows}
+    value = values.get("metrics.listener")
+    if not value:
+        return None
+    host, _, port = value.rpartition(":")
+    if host.strip("[]") in ("", "0.0.0.0", "::"):
+        host = cluster.metadata.nodes[broker].host
+    return f"{HTTPS if values.get(KEYSTORE) else ''}{host}:{port}"
+
+
+def _get(address: str, path: str, token: str | None, settings: Settings) -> Any:
+    import http.client
+
+    if address.startswith(HTTPS):
+        from pylog.security import outgoing
+
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            address.removeprefix(HTTPS), timeout=ENDPOINT_S,
+            context=outgoing.context(lambda name: settings[name]))
+    else:
+        connection = http.client.HTTPConnection(address, timeout=ENDPOINT_S)
+    try:
+        connection.request("GET", path,
+                           headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        body = answer.read()
+        return json.loads(body) if answer.status == 200 else None
+    except http.client.HTTPException as error:
+        raise ValueError(str(error)) from None
+    finally:
+        connection.close()

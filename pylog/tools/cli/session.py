@@ -1,0 +1,205 @@
+"""One run of the command: which cluster, with which client settings, and how to print.
+
+Owns: the options given, the printer.
+Invariants: (1) a cluster that cannot be reached is reported at once, not after retries; (2) a key
+  of a client settings file that belongs to another role is left out; one that does not exist is
+  an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pylog.client.admin.admin import Admin
+    from pylog.client.network.cluster import Cluster
+    from pylog.tools.cli.output import Printer
+
+BOOTSTRAP = "localhost:9092"
+TIMEOUT_S = 15.0
+REQUEST_MS_MAX = 30_000
+PROFILE = ".properties"
+
+
+class ToolError(Exception):
+    """What a command could not do, in one line."""
+
+    exit_code = 1
+
+
+def profile_path(name: str) -> str:
+    """Where a profile's settings stand. Raises ToolError."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    folder = os.path.join(home, "pylog")
+    path = os.path.join(folder, f"{name}{PROFILE}")
+    if os.path.basename(name) == name and os.path.exists(path):
+        return path
+    known = sorted(one.removesuffix(PROFILE) for one in os.listdir(folder)
+                   if one.endswith(PROFILE)) if os.path.isdir(folder) else []
+    raise ToolError(f"there is no profile {name!r} in {folder}; there are: "
+                    f"{', '.join(known) or 'none'}")
+
+
+class Session:
+    """What the shared options said. `now_ms` is the clock of all commands."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self._printer: Printer | None = None
+        self._speaker: Any = None
+        self._places: dict[str, str] = {}     # Setting -> where it was given, when in a file.
+
+    @property
+    def out(self) -> Printer:
+        if self._printer is None:
+            from pylog.tools.cli.output import Printer
+
+            self._printer = Printer(as_json=bool(self.given.get("as_json")))
+        return self._printer
+
+    @property
+    def timeout_s(self) -> float:
+        return float(self.given.get("timeout_s", TIMEOUT_S))
+
+    @property
+    def bootstrap(self) -> str:
+        return str(self.client_values().get("bootstrap.servers", ""))
+
+    def speak(self) -> None:
+        """Has the client's warnings shown as lines of this command, from now to its end."""
+        import logging
+
+        out = self.out
+
+        class Speaker(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                out.note(f"pylog: {record.getMessage()}")
+
+        self._speaker = Speaker(logging.WARNING)
+        logging.getLogger("pylog.client").addHandler(self._speaker)
+
+    def hush(self) -> None:
+        """The command has ended: an error is one line then."""
+        if self._speaker is not None:
+            import logging
+
+            logging.getLogger("pylog.client").removeHandler(self._speaker)
+            self._speaker = None
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def client_values(self) -> dict[str, Any]:
+        """Client settings as given: profile, file, then -X, then -b. Raises ToolError."""
+        values: dict[str, Any] = {}
+        profile = self.given.get("profile") or os.environ.get("PYLOG_PROFILE")
+        if profile:
+            values.update(self._read(profile_path(profile)))
+        if "client_config" in self.given:
+            values.update(self._read(self.given["client_config"]))
+        for text in self.given.get("client_settings", ()):
+            key, sign, value = text.partition("=")
+            if not sign:
+                raise ToolError(f"-X {text}: expected KEY=VALUE")
+            values[key] = value
+            self._places.pop(key, None)
+        if "bootstrap" in self.given:
+            values["bootstrap.servers"] = self.given["bootstrap"]
+            self._places.pop("bootstrap.servers", None)
+        values.setdefault("bootstrap.servers", os.environ.get("PYLOG_BOOTSTRAP", BOOTSTRAP))
+        return values
+
+    def _read(self, path: str) -> dict[str, str]:
+        """Client settings of a file, with what they refer to. Raises ToolError."""
+        from pylog.client.config import value_providers
+        from pylog.client.config.aliases import ALIASES, UNITS
+        from pylog.client.errors import ConfigError as Missing
+        from pylog.config.errors import ConfigError
+        from pylog.config.properties import parse
+
+        with open(path, encoding="latin-1") as file:
+            try:
+                found = parse(file.read(), path)
+                for key, (_, line) in found.items():
+                    ours, *_ = UNITS.get(key, (ALIASES.get(key, key),))
+                    self._places[key] = self._places[ours] = f"{path}:{line}"
+                given = {key: value for key, (value, _) in found.items()}
+                return value_providers.resolved(given, value_providers.USUAL)
+            except ConfigError as error:
+                raise ToolError(str(error)) from None
+            except Missing as error:
+                raise ToolError(self.placed(error)) from None
+
+    def placed(self, error: Exception) -> str:
+        """What is wrong with settings, and in which lines of which files they stand."""
+        text = str(error)
+        named = (word.strip(".-") for word in re.findall(r"[\w.-]+", text))
+        places = dict.fromkeys(self._places[name] for name in named if name in self._places)
+        return f"{text} ({', '.join(places)})" if places else text
+
+    def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
+        """Settings for a client object of a role; `more` with underscores are the command's own,
+        which what was given overrules. Keeps (2)."""
+        import logging
+
+        from pylog.client.config.aliases import translated
+        from pylog.client.config.settings import ALL, ROWS
+        from pylog.client.errors import ConfigError
+
+        # What goes wrong is told by the command, in one line, unless it goes on (`speak`).
+        logger = logging.getLogger("pylog.client")
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+        wait_ms = int(self.timeout_s * 1000)
+        values = {"client.id": "pylog-tool", "default.api.timeout.ms": wait_ms,
+                  "socket.connection.setup.timeout.ms": min(10_000, wait_ms),
+                  **{name.replace("_", "."): value for name, value in more.items()}}
+        try:
+            given, _ = translated(self.client_values())
+        except ConfigError as error:
+            raise ToolError(self.placed(error)) from None
+        for key, value in given.items():
+            row = ROWS.get(key)
+            if row is None or role in row.roles or ALL in row.roles:
+                values[key] = value
+        return values
+
+    def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
+        return self.administer(lambda admin: work(admin.cluster))
+
+    def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        """What work(admin) gives, likewise."""
+        import asyncio  # Only here: help and completion of commands do without it.
+
+        return asyncio.run(self._with_admin(work))
+
+    async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        from pylog.client.admin.admin import Admin
+
+        # What is asked for once, without a second try, is not waited for longer either.
+        wait_ms = max(1, min(REQUEST_MS_MAX, int(self.timeout_s * 1000)))
+        async with Admin(self.settings_of("admin", request_timeout_ms=wait_ms)) as admin:
+            await self.reach(admin.cluster)
+            return await work(admin)
+
+    async def reach(self, cluster: Cluster) -> None:
+        """Keeps (1)."""
+        import asyncio
+
+        from pylog.client.errors import KafkaTimeoutError, NoBrokersError
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await cluster.refresh()
+        except NoBrokersError as error:
+            raise ToolError(f"{error}; -b HOST:PORT or PYLOG_BOOTSTRAP says where it is") from None
+        except TimeoutError as error:
+            if isinstance(error, KafkaTimeoutError):
+                raise
+            raise ToolError(
+                f"{self.bootstrap} did not answer within {self.timeout_s:g} s") from None

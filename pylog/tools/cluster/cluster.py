@@ -1,0 +1,225 @@
+"""`pylog cluster`: brokers, controller, what they serve, their log directories, and what is wrong.
+
+Owns: nothing.
+Invariants: (1) a broker that does not answer is a row that says so; (2) what is wrong is said in
+  sentences, the worst first.
+Source: Kafka's Metadata, ApiVersions, DescribeLogDirs, DescribeQuorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
+from pylog.protocol.counts import counted
+from pylog.tools.cli import cluster_queries, metrics_endpoint
+from pylog.tools.cli.command import TOPIC, Look, Tools, shared, watch_option, watched
+from pylog.tools.cli.output import size
+from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.cluster import health, verify
+from pylog.tools.cluster import replica_state as replicas
+from pylog.tools.cluster.elections import elect
+from pylog.tools.cluster.placement import drain, grow, move, shrink
+from pylog.tools.cluster.reassignments import cancel, moves, reassign
+from pylog.tools.cluster.replace import replace
+from pylog.tools.cluster.unregister import forget
+
+BROKERS = {"broker": "BROKER", "host": "HOST", "port": "PORT", "rack": "RACK",
+           "controller": "CONTROLLER", "leaders": "LEADERS", "replicas": "REPLICAS",
+           "status": "STATUS"}
+DIRS = {"broker": "BROKER", "path": "LOG DIRECTORY", "partitions": "PARTITIONS",
+        "bytes": ("SIZE", size), "usable_bytes": ("FREE", size), "total_bytes": ("OF", size),
+        "error": "ERROR"}
+
+
+@click.group(cls=Tools, invoke_without_command=True,
+             params=[*shared(), watch_option()])
+@click.pass_context
+def cluster(ctx: click.Context, watch: float | None) -> None:
+    """Brokers, controller and log directories of the cluster; what is wrong with it."""
+    if ctx.invoked_subcommand is None:
+        watched(ctx.obj, watch, lambda: _show(ctx.obj))
+
+
+@cluster.command(cls=Look)
+@metrics_endpoint.endpoint_options
+@click.pass_obj
+def status(session: Session, metrics: str | None, token: str | None) -> None:
+    """Check every component of the cluster; fails when one is wrong or cannot be reached.
+
+    Checked are brokers, controllers and their quorum, partitions, log directories and certificates.
+    The members of an external etcd or of ZooKeeper, and the clocks, are checked through the
+    metrics endpoints (metrics.listener). Facts that could not be checked are listed.
+    """
+    async def work(asked: Cluster) -> tuple[dict[str, Any], health.Checked]:
+        found = await _overview(asked)
+        return found, await health.check(asked, found, metrics, token)
+
+    found, checked = session.run(work)
+    told = [*_troubles(found), *checked.troubles]
+    if session.out.as_json:
+        session.out.document({"cluster_id": found["cluster_id"], "troubles": told,
+                              "unchecked": checked.unchecked, "quorum_members": checked.members})
+    else:
+        for line in told or [f"cluster {found['cluster_id']} is well: "
+                             f"{counted(len(found['brokers']), 'broker')}, "
+                             f"{counted(found['partitions'], 'partition')}, every replica in sync"
+                             f"{health.reached(checked)}"]:
+            session.out.line(line)
+        for line in checked.unchecked:
+            session.out.line(f"not checked: {line}")
+    if told:
+        raise ToolError(f"{counted(len(told), 'of these needs', 'of these need')} somebody")
+
+
+@cluster.command()
+@click.argument("name", metavar="TOPIC-P", type=TOPIC)
+@click.pass_obj
+def explain(session: Session, name: str) -> None:
+    """Say why one partition is offline, under-replicated or slow, and what to do."""
+    topic, _, number = name.rpartition("-")
+    if not topic or not number.isdigit():
+        raise click.UsageError(f"{name!r}: expected a topic, a dash and a partition: orders-0")
+    facts = session.run(lambda asked: replicas.facts_of(asked, topic, int(number)))
+    told = replicas.sentences(facts)
+    if session.out.as_json:
+        session.out.document({**facts._asdict(), "alive": sorted(facts.alive), "sentences": told})
+        return
+    for line in told:
+        session.out.line(line)
+
+
+@cluster.command("verify")
+@click.argument("names", metavar="[TOPIC]...", type=TOPIC, nargs=-1)
+@click.pass_obj
+def compare(session: Session, names: tuple[str, ...]) -> None:
+    """Compare the replicas of every partition byte by byte; fails when they differ."""
+    async def work(asked: Cluster) -> list[dict[str, Any]]:
+        known = await cluster_queries.topics(asked, names) if names else sorted(
+            (await cluster_queries.all_topics(asked)).topics.values(), key=lambda row: row.name)
+        return [(await verify.compare(asked, part))._asdict()
+                for row in known for part in row.partitions.values()]
+
+    rows = session.run(work)
+    different = [row for row in rows if row["problems"]]
+    if session.out.as_json:
+        session.out.document(rows)
+    for row in different:
+        for problem in row["problems"]:
+            session.out.line(f"{row['topic']}-{row['partition']}: {problem}")
+    if different:
+        raise ToolError("not the same on all replicas: "
+                        f"{len(different)} of {counted(len(rows), 'partition')}")
+    session.out.line(
+        f"{counted(len(rows), 'partition')}, "
+        f"{counted(sum(row['batches'] for row in rows), 'batch', 'batches')}: the same on all "
+        "replicas")
+
+
+def _troubles(found: dict[str, Any]) -> list[str]:
+    """Keeps (2)."""
+    gone = [row for row in found["brokers"] if row["status"] != "ok"]
+    told = [f"broker {row['broker']} does not answer: {row['status']}" for row in gone]
+    told += [f"broker {number} is not there: it has replicas of {counted(count, 'partition')}"
+             if count else
+             f"broker {number} is not there; it has no replicas (pylog cluster forget {number}, "
+             "when it is gone for good)" for number, count in found["missing_brokers"].items()]
+    for key, is_so, are_so in (("offline", "has no leader", "have no leader"),
+                               ("under_replicated", "is under-replicated", "are under-replicated")):
+        names = found[key]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            number = counted(len(names), f"partition {is_so}", f"partitions {are_so}")
+            told.append(f"{number}: {', '.join(names[:3])}{more} (pylog cluster explain says why)")
+    quorum = found["quorum"]
+    if quorum is None:
+        told.append(f"the controllers' quorum cannot be checked: {found['quorum_error']}")
+    elif quorum["leader"] < 0:
+        told.append("there is no active controller: nothing can be created, changed or elected")
+    told += [f"log directory {row['path']} of broker {row['broker']}: {row['error']}"
+             for row in found["log_dirs"] if row["error"]]
+    told += [f"the log directories of broker {broker} cannot be checked: {reason}"
+             for broker, reason in found["log_dir_errors"].items()]
+    return told
+
+
+for command in (move, drain, grow, shrink, moves, cancel, reassign, elect, forget,
+                replace):
+    cluster.add_command(command)
+
+
+async def _overview(asked: Cluster) -> dict[str, Any]:
+    """Everything that the page shows."""
+    metadata = await cluster_queries.all_topics(asked)
+    parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    brokers: list[dict[str, Any]] = [{
+        "broker": node.id, "host": node.host, "port": node.port, "rack": node.rack,
+        "controller": node.id == metadata.controller,
+        "leaders": sum(part.leader == node.id for part in parts),
+        "replicas": sum(node.id in part.replicas for part in parts)}
+        for node in sorted(metadata.nodes.values())]
+    answers = await asyncio.gather(*[_status(asked, row["broker"]) for row in brokers])
+    for row, answer in zip(brokers, answers):
+        row.update(answer)
+    listed, failed = await cluster_queries.log_dirs(
+        asked, [row["broker"] for row in brokers if row["status"] == "ok"])
+    dirs = [{"broker": row["broker"], "path": row["path"],
+             "partitions": len(row["partitions"]), "bytes": sum(row["partitions"].values()),
+             "usable_bytes": row["usable_bytes"], "total_bytes": row["total_bytes"],
+             "error": row["error"]} for row in listed]
+    quorum, quorum_error = await health.quorum(asked)
+    offline = [part for part in parts if part.leader < 0]
+    behind = [part for part in parts if len(part.isr) < len(part.replicas)]
+    return {"cluster_id": metadata.cluster_id, "controller": metadata.controller,
+            "topics": len(metadata.topics), "partitions": len(parts),
+            "offline_partitions": len(offline), "under_replicated_partitions": len(behind),
+            "offline": _names(offline), "under_replicated": _names(behind),
+            "internal_factors": {
+                name: min(len(part.replicas) for part in topic.partitions.values())
+                for name, topic in metadata.topics.items()
+                if topic.is_internal and topic.partitions},
+            "missing_brokers": await cluster_queries.absent_brokers(asked, metadata),
+            "quorum": quorum, "quorum_error": quorum_error, "brokers": brokers,
+            "log_dirs": dirs, "log_dir_errors": failed}
+
+
+def _names(parts: list[Any]) -> list[str]:
+    return sorted(f"{part.topic}-{part.partition}" for part in parts)
+
+
+def _show(session: Session) -> None:
+    found = session.run(_overview)
+    out = session.out
+    if out.as_json:
+        out.document(found)
+        return
+    out.title(f"cluster {found['cluster_id']}")
+    out.line(f"  {counted(found['topics'], 'topic')}, {counted(found['partitions'], 'partition')}; "
+             f"{found['offline_partitions']} offline, "
+             f"{found['under_replicated_partitions']} under-replicated")
+    out.line()
+    out.table(found["brokers"], BROKERS)
+    out.line()
+    out.table(found["log_dirs"], DIRS, empty="no log directories are listed")
+    told = _troubles(found)
+    if told:
+        out.line()
+    for line in told:
+        out.line(line)
+
+
+async def _status(asked: Cluster, node: int) -> dict[str, Any]:
+    """Keeps (1)."""
+    try:
+        connection = await asked.connection(node)
+    except KafkaError as error:
+        return {"status": f"unreachable: {error}", "apis": None, "features": None}
+    return {"status": "ok", "apis": len(connection.versions),
+            "features": dict(connection.features)}
+
+
+COMMANDS = {"cluster": cluster}

@@ -1,0 +1,79 @@
+"""`pylog cluster elect`: has the first replica of a partition lead again, or any that is alive.
+
+Owns: nothing.
+Invariants: (1) an unclean election, which may lose records, names its partitions and is confirmed;
+  (2) a partition that is led as wished already is no failure.
+Source: kafka-leader-election (KIP-460).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylog.client.errors import KafkaError
+from pylog.protocol.errors import ErrorCode
+from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli.command import TOPIC, Tool, confirmed
+from pylog.tools.cli.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from pylog.client.admin.admin import Admin
+    from pylog.client.network.cluster_metadata import Metadata
+    from pylog.client.types import TopicPartition
+
+ELECTED = {"topic": "TOPIC", "partition": "PARTITION", "before": "LEADER BEFORE",
+           "leader": "LEADER", "error": "ERROR"}
+LOOKS, LOOK_S = 20, 0.1
+
+
+@click.command(cls=Tool)
+@click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC[:0,1]]...")
+@click.option("--unclean", is_flag=True, help="Also a replica that lacks records, where no other "
+              "is alive: what it lacks is lost.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def elect(session: Session, names: tuple[str, ...], unclean: bool, yes: bool) -> None:
+    """Have the preferred replica of each partition lead it again; of all without TOPIC."""
+    if unclean:
+        if not names:
+            raise click.UsageError("--unclean needs the names of topics")
+        confirmed(f"Lose records of {', '.join(names)}, if need be?", yes)   # Keeps (1).
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        metadata = await inquiry.all_topics(admin.cluster)
+        before = {part: metadata.leader(*part)
+                  for part in inquiry.partitions_of(metadata.topics.values())}
+        parts = [part for name in names for part in await inquiry.named(admin.cluster, name)]
+        ended = await admin.elect_leaders(parts or None, unclean, session.timeout_s)
+        metadata = await _seen(admin, [part for part, failure in ended.items()
+                                       if failure is None and not unclean])
+        return [{"topic": part.topic, "partition": part.partition,
+                 "before": before.get(part, -1), "leader": metadata.leader(*part),
+                 "error": str(failure) if failure is not None else None}
+                for part, failure in sorted(ended.items()) if not _is_so(failure)]
+
+    rows = session.administer(work)
+    session.out.rows(rows, ELECTED, empty="every leader is the one it shall be")
+    failed = [row for row in rows if row["error"]]
+    if failed:
+        raise ToolError(f"{len(failed)} of {len(rows)} elections failed, the first: "
+                        f"{failed[0]['error']}")
+
+
+async def _seen(admin: Admin, elected: list[TopicPartition]) -> Metadata:
+    """The metadata, as soon as the broker that is asked has heard of the new leaders."""
+    for _ in range(LOOKS):
+        metadata = await inquiry.all_topics(admin.cluster)
+        infos = [metadata.partition(*part) for part in elected]
+        if all(info is None or info.leader == info.replicas[0] for info in infos):
+            break
+        await asyncio.sleep(LOOK_S)
+    return metadata
+
+
+def _is_so(failure: Any) -> bool:
+    """Keeps (2)."""
+    return isinstance(failure, KafkaError) and failure.code == ErrorCode.ELECTION_NOT_NEEDED

@@ -1,0 +1,381 @@
+"""Checks of `pylog cluster status`: is every component of the cluster reached, and sound.
+
+Owns: connections to controllers for the time of a check.
+Invariants: (1) a component that is not reached becomes a sentence with its name and the reason; (2)
+  a fact that no API reports is listed as not checked, and never counts as good.
+Source: Kafka's DescribeQuorum, DescribeCluster (KIP-919) and DescribeConfigs; monitor.server's
+  /cluster for members of etcd or ZooKeeper and for clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.connection import BufferPool, Connection
+from pylog.client.errors import AuthenticationError, KafkaError
+from pylog.peer.controllers import Controller, voters_of
+from pylog.monitor.overview import quorum_troubles
+from pylog.protocol import messages
+from pylog.protocol.counts import counted
+from pylog.protocol.reasons import reason_of
+from pylog.security import stores
+from pylog.tools.cli import cluster_queries, config_resources, metrics_endpoint as endpoint
+from pylog.tools.host import cluster_checks
+from pylog.tools.host.finding import WARN
+from pylog.tools.cli.output import size, span
+from pylog.tools.cli.session import ToolError
+
+# Kafka's voters fetch twice a second; a member of etcd is read when DescribeQuorum arrives.
+SILENT_MS_MAX = 5000
+SAMPLE_S = 1.0
+CLOCK_MS_MAX = 1000
+FREE_SHARE_MIN = 0.05
+OUTER_QUORUMS = ("quorum.etcd.endpoints", "quorum.zookeeper.connect")
+VOTERS = "controller.quorum.voters"
+# The setting that an internal topic is created with.
+FACTORS = {"__consumer_offsets": "offsets.topic.replication.factor",
+           "__transaction_state": "transaction.state.log.replication.factor",
+           "__share_group_state": "share.coordinator.state.topic.replication.factor"}
+SETTINGS = [VOTERS, *OUTER_QUORUMS, "controller.listener.names", "listener.security.protocol.map",
+            *FACTORS.values()]
+ENDPOINT_CONTROLLERS, ENDPOINT_VERSION = 2, 1   # Of DescribeCluster.
+
+
+class Checked(NamedTuple):
+    """troubles: sentences, the worst first. unchecked: what nothing here could find out. members:
+    of the etcd or ZooKeeper, None where no metrics endpoint reports them. controllers, clocks:
+    how many were reached and compared."""
+
+    troubles: list[str]
+    unchecked: list[str]
+    members: list[dict[str, Any]] | None
+    controllers: int
+    clocks: int
+
+
+async def check(cluster: Cluster, found: Mapping[str, Any], metrics: str | None,
+                token: str | None) -> Checked:
+    """Check what the overview `found` does not: controllers, quorum, certificates, clocks, space.
+
+    Takes at least SAMPLE_S. Keeps (1), (2).
+    """
+    begun = time.monotonic()
+    brokers = [row["broker"] for row in found["brokers"] if row["status"] == "ok"]
+    settings, denied = await _settings(cluster, brokers)
+    controllers = await _controllers(cluster, settings, found["cluster_id"])
+    await asyncio.sleep(SAMPLE_S - (time.monotonic() - begun))
+    # Now: a page may be half a second old.
+    pages, clocks = await _pages(cluster, brokers, metrics, token)
+    members = next((page["quorum"] for page in pages if isinstance(page.get("quorum"), list)), None)
+    troubles = quorum_troubles(members or [])
+    if found["quorum"] is not None:
+        later, reason = await quorum(cluster)
+        troubles += changes(found["quorum"], later, reason)
+        troubles += [] if members else quorum_troubles(_heard(found["quorum"], later))
+    troubles += [
+        *_keeper(found["quorum"], settings, members), *controllers.troubles, *denied,
+        *space_troubles(found["log_dirs"]),
+        *factor_troubles(found["internal_factors"], settings,
+                         len(found["brokers"]) + len(found["missing_brokers"])),
+        *_certificates(cluster, brokers), *clock_troubles(clocks)]
+    without = [str(broker) for broker in brokers if broker not in clocks]
+    unchecked = list(controllers.unchecked)
+    if without and len(brokers) > 1:
+        unchecked.append(f"the clocks of brokers {', '.join(without)}: no metrics endpoint "
+                         "(metrics.listener) reports them")
+    unchecked += [f"free space of {row['path']} of broker {row['broker']}: it is not reported"
+                  for row in found["log_dirs"] if not row["error"] and row["total_bytes"] <= 0]
+    return Checked(troubles, unchecked, members, controllers.reached, len(clocks))
+
+
+async def _settings(cluster: Cluster, brokers: Iterable[int]
+                    ) -> tuple[list[dict[str, str]], list[str]]:
+    """({setting: value} of each broker that reports them, sentences about the others)."""
+    ended = await asyncio.gather(*[
+        config_resources.described(cluster, config_resources.BROKER, str(broker), SETTINGS)
+        for broker in brokers], return_exceptions=True)
+    found, denied = [], []
+    for broker, rows in zip(brokers, ended):
+        if isinstance(rows, (KafkaError, ToolError)):
+            denied.append(f"broker {broker} does not report its settings, so its controllers "
+                          f"cannot be checked: {rows}")
+        elif isinstance(rows, BaseException):
+            raise rows
+        else:
+            found.append({row["name"]: row["value"] or "" for row in rows})
+    return found, denied
+
+
+# ---- the quorum ---------------------------------------------------------------------------------
+
+async def quorum(cluster: Cluster) -> tuple[dict[str, Any] | None, str]:
+    """(active controller, epoch, voters and how each is; or None, and the reason)."""
+    new = messages.DescribeQuorumRequest
+    try:
+        answer = await cluster.send_any(new(topics=[new.TopicData(
+            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
+    except KafkaError as error:
+        return None, str(error)
+    if answer.error_code:
+        return None, cluster_queries.said(answer.error_code, answer.error_message, "DescribeQuorum")
+    if not answer.topics or not answer.topics[0].partitions:
+        return None, "DescribeQuorum returned nothing"
+    row = answer.topics[0].partitions[0]
+    if row.error_code:
+        return None, cluster_queries.said(row.error_code, row.error_message, "DescribeQuorum")
+    return {"leader": row.leader_id, "epoch": row.leader_epoch,
+            "voters": [voter.replica_id for voter in row.current_voters],
+            "observers": [other.replica_id for other in row.observers],
+            "members": members_of(row)}, ""
+
+
+def members_of(row: Any) -> list[dict[str, Any]]:
+    """How each voter of a DescribeQuorumResponse.PartitionData is, as quorum_troubles() takes it.
+
+    The leader's own times are the present: without them every voter could be silent unnoticed.
+    """
+    now_ms = max((max(voter.last_fetch_timestamp, voter.last_caught_up_timestamp)
+                  for voter in row.current_voters), default=-1)
+    found = []
+    for voter in row.current_voters:
+        silent_ms = now_ms - voter.last_fetch_timestamp
+        never = voter.last_fetch_timestamp < 0
+        reason = f"controller {row.leader_id} has not heard it yet" if never else \
+            f"controller {row.leader_id} heard it last {span(silent_ms / 1000)} ago" \
+            if silent_ms > SILENT_MS_MAX else ""
+        found.append({"address": f"controller {voter.replica_id}", "answers": not reason,
+                      "reason": reason, "heard_ms": voter.last_fetch_timestamp})
+    return found
+
+
+def _heard(first: Mapping[str, Any], later: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """How the voters are after two samples: one that was heard before both of them is silent."""
+    if later is None:
+        return []
+    heard_ms = {row["address"]: row["heard_ms"] for row in first["members"]}
+    return [row if row["heard_ms"] > heard_ms.get(row["address"], -1) or not row["answers"] else
+            {**row, "answers": False,
+             "reason": f"controller {later['leader']} has not heard it during this check"}
+            for row in later["members"]]
+
+
+def changes(first: Mapping[str, Any], later: Mapping[str, Any] | None, reason: str) -> list[str]:
+    """A controller that keeps its role has the same epoch in two samples."""
+    if later is None:
+        return [f"the controllers' quorum cannot be checked: {reason}"]
+    if later["epoch"] == first["epoch"]:
+        return []
+    return [f"the active controller changed during this check: controller {first['leader']} in "
+            f"epoch {first['epoch']}, controller {later['leader']} in epoch {later['epoch']}. If "
+            "that repeats, two controllers have one node.id, or the quorum has lost its data: see "
+            "the controllers' logs"]
+
+
+def _keeper(described: Mapping[str, Any] | None, settings: list[dict[str, str]],
+            members: list[dict[str, Any]] | None) -> list[str]:
+    """DescribeQuorum reports the members of an etcd that brokerd runs, and of no other quorum."""
+    if members is not None or described is None:
+        return []
+    configured = {number for row in settings for number in _voters(row)}
+    if not any(row.get(name) for row in settings for name in OUTER_QUORUMS) \
+            and configured <= set(described["voters"]):
+        return []
+    return ["the etcd or ZooKeeper that keeps the controllers' log cannot be checked: no metrics "
+            "endpoint of a controller answers. Set metrics.listener there, or name one with "
+            "--metrics HOST:PORT"]
+
+
+def _voters(row: Mapping[str, str]) -> dict[int, Controller]:
+    entries = [entry.strip() for entry in row.get(VOTERS, "").split(",")]
+    return dict(voters_of([entry for entry in entries if entry]))
+
+
+# ---- controllers --------------------------------------------------------------------------------
+
+class _Controllers(NamedTuple):
+    """reached: of those that answered a request."""
+
+    troubles: list[str]
+    unchecked: list[str]
+    reached: int
+
+
+class _Reply(NamedTuple):
+    """reason: why there is none, "" otherwise. active: of the controller that it takes for active,
+    -1 for none."""
+
+    reason: str = ""
+    cluster_id: str = ""
+    active: int = -1
+    certificate_ends: str | None = None
+
+
+async def _controllers(cluster: Cluster, settings: list[dict[str, str]], cluster_id: str
+                       ) -> _Controllers:
+    """Send a request to every controller that the brokers' settings name."""
+    places = {(one.id, one.host, one.port): _protocol(row) for row in settings
+              for one in _voters(row).values()}
+    own = cluster.settings["security.protocol"]
+    replies = await asyncio.gather(*[
+        _asked(cluster, host, port) if protocol == own else _connected(host, port, cluster)
+        for (_, host, port), protocol in places.items()])
+    troubles, unchecked, active, count = [], [], set(), 0
+    for ((number, host, port), protocol), reply in zip(places.items(), replies):
+        name = f"controller {number} at {host}:{port}"
+        if reply.reason:
+            troubles.append(f"{name} does not answer: {reply.reason}")
+            continue
+        if protocol != own:
+            unchecked.append(f"{name}: it accepts connections, but its listener uses {protocol} "
+                             f"and this client {own}, so no request was sent")
+            continue
+        count += 1
+        if reply.cluster_id and reply.cluster_id != cluster_id:
+            troubles.append(f"{name} belongs to another cluster: {reply.cluster_id}")
+        if reply.active >= 0:
+            active.add(reply.active)
+        if reply.certificate_ends is not None:
+            troubles += _certificate(name, reply.certificate_ends)
+    if len(active) > 1:
+        troubles.append("several controllers are active at once: "
+                        f"{', '.join(map(str, sorted(active)))}")
+    return _Controllers(troubles, unchecked, count)
+
+
+def _protocol(row: Mapping[str, str]) -> str:
+    """The security protocol of the controllers' listener."""
+    protocols = dict(entry.strip().split(":", 1)
+                     for entry in row.get("listener.security.protocol.map", "").split(",")
+                     if ":" in entry)
+    name = row.get("controller.listener.names", "").split(",")[0].strip()
+    return protocols.get(name, name if name in protocols.values() else "PLAINTEXT")
+
+
+async def _asked(cluster: Cluster, host: str, port: int) -> _Reply:
+    request = messages.DescribeClusterRequest
+    try:
+        connection = await Connection.open(host, port, cluster.settings, BufferPool())
+    except AuthenticationError:
+        return _Reply()     # It answered, and has other users than brokers have.
+    except KafkaError as error:
+        return _Reply(str(error))
+    try:
+        ends = certificate_ends(connection)
+        if connection.version(request) < ENDPOINT_VERSION:
+            return _Reply(certificate_ends=ends)
+        answer = await connection.send(request(endpoint_type=ENDPOINT_CONTROLLERS))
+        return _Reply("", answer.cluster_id, answer.controller_id, ends)
+    except KafkaError as error:
+        return _Reply(str(error))
+    finally:
+        connection.close()
+
+
+async def _connected(host: str, port: int, cluster: Cluster) -> _Reply:
+    try:
+        async with asyncio.timeout(cluster.settings.seconds(
+                "socket.connection.setup.timeout.ms")):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, UnicodeError) as error:
+        return _Reply(f"{host}:{port}: {reason_of(error)}")
+    writer.close()
+    return _Reply()
+
+
+# ---- certificates, clocks, space ----------------------------------------------------------------
+
+def certificate_ends(connection: Connection) -> str | None:
+    """The last day of the peer's certificate, None without TLS."""
+    if not connection.secure:
+        return None
+    return stores.expiry(
+        connection.transport.get_extra_info("ssl_object").getpeercert(True) or b"")
+
+
+def _certificates(cluster: Cluster, brokers: Iterable[int]) -> list[str]:
+    found = []
+    for broker in brokers:
+        connection = cluster.usable(broker)
+        ends = None if connection is None else certificate_ends(connection)
+        if ends is not None:
+            found += _certificate(f"broker {broker}", ends)
+    return found
+
+
+def _certificate(name: str, ends: str) -> list[str]:
+    seen = cluster_checks.certificate(name, ends, datetime.datetime.now(datetime.UTC).date())
+    if seen.status == WARN:
+        return [f"the certificate of {name} must be replaced: {seen.detail}"]
+    return [] if ends else [f"the certificate of {name} does not show when it ends"]
+
+
+async def _pages(cluster: Cluster, brokers: list[int], metrics: str | None, token: str | None
+                 ) -> tuple[list[dict[str, Any]], dict[int, tuple[float, float]]]:
+    """(/cluster of every metrics endpoint that answers, {broker: bounds in ms of how far its clock
+    is ahead of ours})."""
+    async def one(broker: int) -> tuple[Any, float, float]:
+        before_ms = time.time() * 1000
+        page = await endpoint.page(cluster, broker, "/cluster", metrics, token)
+        return page, before_ms, time.time() * 1000
+
+    ended = await asyncio.gather(*[one(broker) for broker in (brokers[:1] if metrics else brokers)])
+    pages = [page for page, _, _ in ended if isinstance(page, dict)]
+    clocks = {} if metrics else {
+        broker: (page["time_ms"] - after_ms, page["time_ms"] - before_ms)
+        for broker, (page, before_ms, after_ms) in zip(brokers, ended)
+        if isinstance(page, dict) and "time_ms" in page}
+    return pages, clocks
+
+
+def clock_troubles(clocks: Mapping[int, tuple[float, float]]) -> list[str]:
+    """clocks: {broker: (least, most) ms that its clock is ahead of ours}."""
+    if not clocks:
+        return []
+    fast = max(clocks, key=lambda broker: clocks[broker][0])
+    slow = min(clocks, key=lambda broker: clocks[broker][1])
+    ahead_ms = clocks[fast][0] - clocks[slow][1]
+    if ahead_ms <= CLOCK_MS_MAX:
+        return []
+    return [f"the clock of broker {fast} is at least {span(ahead_ms / 1000)} ahead of that of "
+            f"broker {slow}: synchronize both, for example with chrony"]
+
+
+def space_troubles(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Log directories with less than FREE_SHARE_MIN free."""
+    return [f"log directory {row['path']} of broker {row['broker']} is nearly full: "
+            f"{size(max(0, row['usable_bytes']))} of {size(row['total_bytes'])} free"
+            for row in rows if not row["error"] and row["total_bytes"] > 0
+            and row["usable_bytes"] < FREE_SHARE_MIN * row["total_bytes"]]
+
+
+def factor_troubles(factors: Mapping[str, int], settings: Iterable[Mapping[str, str]],
+                    brokers: int) -> list[str]:
+    """Internal topics with fewer replicas than their setting demands.
+
+    factors: replicas by topic. brokers: how many are registered; fewer than the setting demands are
+    no trouble of the topic.
+    """
+    found = []
+    for topic, setting in FACTORS.items():
+        wanted = max((int(row[setting]) for row in settings if row.get(setting)), default=0)
+        factor = factors.get(topic, wanted)
+        if factor < min(wanted, brokers):
+            found.append(f"{topic} has {counted(factor, 'replica')}, but {setting} is {wanted}: "
+                         f"add replicas with pylog cluster grow {topic} -r {wanted}")
+    return found
+
+
+def reached(checked: Checked) -> str:
+    """For the line that says all is well: what else was checked."""
+    parts = []
+    if checked.controllers:
+        parts.append(counted(checked.controllers, "controller"))
+    if checked.members:
+        parts.append(counted(len(checked.members), "member of the quorum",
+                             "members of the quorum"))
+    return "".join(f", {part}" for part in parts)

@@ -1,0 +1,122 @@
+"""`pylog cluster moves|cancel|reassign`: moves of replicas that are under way, called off, or told
+one by one.
+
+Owns: nothing.
+Invariants: (1) a file is read whole and checked against the cluster before anything moves; (2) a
+  plan that undoes another is written before the other begins.
+Source: kafka-reassign-partitions, whose JSON is read and written (KIP-455).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylog.client.network.cluster_metadata import Metadata
+from pylog.client.types import TopicPartition
+from pylog.tools.cli import cluster_queries
+from pylog.tools.cli.command import Look, Tool, confirmed
+from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.cluster.placement import Plan, carry_out, move_options
+
+if TYPE_CHECKING:
+    from pylog.client.admin.admin import Admin
+
+UNDER_WAY = {"topic": "TOPIC", "partition": "PARTITION", "replicas": "REPLICAS",
+             "adding": "ADDING", "removing": "REMOVING"}
+
+
+@click.command(cls=Look)
+@click.argument("pattern", metavar="[TOPIC]", default="*")
+@click.pass_obj
+def moves(session: Session, pattern: str) -> None:
+    """List the moves that are under way, of TOPIC (a name or a pattern) or of all."""
+    session.out.rows(_under_way(session, pattern), UNDER_WAY, empty="nothing is on the move")
+
+
+def _under_way(session: Session, pattern: str) -> list[dict[str, Any]]:
+    found = session.administer(lambda admin: admin.list_partition_reassignments(session.timeout_s))
+    return [{"topic": part.topic, "partition": part.partition, "replicas": list(row[0]),
+             "adding": list(row[1]), "removing": list(row[2])}
+            for part, row in sorted(found.items()) if fnmatch.fnmatchcase(part.topic, pattern)]
+
+
+@click.command(cls=Tool)
+@click.argument("pattern", metavar="[TOPIC]", default="*")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def cancel(session: Session, pattern: str, yes: bool) -> None:
+    """Call off moves: the replicas stay where they were."""
+    rows = _under_way(session, pattern)
+    session.out.rows(rows, UNDER_WAY, empty="nothing is on the move")
+    if not rows:
+        return
+    confirmed(f"Call off {len(rows)} moves?", yes)
+    session.administer(lambda admin: admin.alter_partition_reassignments(
+        {TopicPartition(row["topic"], row["partition"]): None for row in rows},
+        session.timeout_s))
+
+
+@click.command(cls=Tool)
+@click.argument("file", type=click.File("rb"))
+@click.option("--undo", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Write the plan that takes it back.")
+@move_options
+@click.pass_obj
+def reassign(session: Session, file: Any, undo: str | None, **how: bool) -> None:
+    """Move partitions to the brokers that FILE names for each, as kafka-reassign-partitions."""
+    wanted = read(file.read())
+
+    async def look(admin: Admin) -> tuple[Metadata, Plan]:
+        metadata = await cluster_queries.all_topics(admin.cluster)
+        for part, replicas in wanted.items():        # Keeps (1).
+            if metadata.partition(*part) is None:
+                raise ToolError(f"there is no partition {part.topic}-{part.partition}")
+            missing = set(replicas) - set(metadata.nodes)
+            if missing:
+                raise ToolError(f"{part.topic}-{part.partition}: there is no broker "
+                                f"{min(missing)}")
+        return metadata, {part: replicas for part, replicas in wanted.items()
+                          if list(replicas_of(metadata, part)) != replicas}
+
+    def keep(metadata: Metadata, plan: Plan) -> None:
+        if undo is not None:
+            with open(undo, "wb") as out:            # Keeps (2).
+                out.write(written({part: list(replicas_of(metadata, part)) for part in plan}))
+
+    carry_out(session, look, keep, **how)
+
+
+def replicas_of(metadata: Metadata, part: TopicPartition) -> tuple[int, ...]:
+    return tuple(metadata.topics[part.topic].partitions[part.partition].replicas)
+
+
+def read(data: bytes) -> Plan:
+    """Of kafka-reassign-partitions' JSON. Raises ToolError."""
+    try:
+        document = json.loads(data)
+        rows = [(str(row["topic"]), row["partition"], list(row["replicas"]))
+                for row in document["partitions"]]
+    except (ValueError, KeyError, TypeError):
+        raise ToolError('expected {"version": 1, "partitions": [{"topic": "…", "partition": 0, '
+                        '"replicas": [1, 2]}]}') from None
+    found: Plan = {}
+    for topic, number, replicas in rows:
+        part = TopicPartition(topic, number)
+        if part in found:
+            raise ToolError(f"{topic}-{number} is named twice")
+        if not replicas or len(set(replicas)) < len(replicas) \
+                or not all(type(value) is int for value in (number, *replicas)):
+            raise ToolError(f"{topic}-{number}: replicas {replicas} are not different brokers")
+        found[part] = replicas
+    return found
+
+
+def written(plan: Plan) -> bytes:
+    """The same JSON."""
+    rows = [{"topic": part.topic, "partition": part.partition, "replicas": replicas,
+             "log_dirs": ["any"] * len(replicas)} for part, replicas in sorted(plan.items())]
+    return json.dumps({"version": 1, "partitions": rows}).encode() + b"\n"

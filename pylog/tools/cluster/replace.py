@@ -1,0 +1,83 @@
+"""`pylog cluster replace`: removes the etcd member of a controller that is lost for good.
+
+Owns: nothing.
+Invariants:
+    proven absence: without --force, a controller that answers is not removed.
+Source: KIP-853 (RemoveRaftVoter); kafka-metadata-quorum remove-controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.tools.cli import cluster_queries as inquiry
+from pylog.tools.cli.command import Tool, confirmed
+from pylog.tools.cli.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from pylog.client.network.cluster import Cluster
+
+SILENT_MS_MIN = 5000
+RETRY_S, PAUSE_S = 15.0, 1.0
+RETRIABLE = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
+
+
+@click.command(cls=Tool)
+@click.argument("node", type=int)
+@click.option("--force", is_flag=True,
+              help="Remove the member even if it still answers, and do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def replace(session: Session, node: int, force: bool, yes: bool) -> None:
+    """Remove the etcd member of controller NODE, so that an empty node takes its place.
+
+    Then start brokerd with empty directories on the machine that controller.quorum.voters names
+    for NODE. The removed member ends and cannot come back.
+    """
+    async def check(asked: Cluster) -> None:
+        new = messages.DescribeQuorumRequest
+        answer = await asked.send_any(new(topics=[new.TopicData(
+            topic_name="__cluster_metadata", partitions=[new.PartitionData(partition_index=0)])]))
+        if answer.error_code:
+            raise ToolError(inquiry.said(answer.error_code, answer.error_message, "the quorum"))
+        voters = answer.topics[0].partitions[0].current_voters
+        found = next((voter for voter in voters if voter.replica_id == node), None)
+        if found is None:
+            raise ToolError(f"controller {node} is not one of the voters")
+        if found.last_fetch_timestamp < 0:
+            raise ToolError(f"the active controller never reached controller {node}, which does "
+                            "not prove that it is gone: if it is, use --force")
+        newest_ms = max(voter.last_fetch_timestamp for voter in voters)
+        if newest_ms - found.last_fetch_timestamp < SILENT_MS_MIN:
+            raise ToolError(f"controller {node} still answers: stop it first, or remove it all "
+                            "the same with --force")
+
+    async def remove(asked: Cluster) -> str:
+        is_retry = False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + RETRY_S
+        while True:
+            answer = await asked.send_any(messages.RemoveRaftVoterRequest(
+                cluster_id=None, voter_id=node, voter_directory_id=bytes(16)))
+            # etcd changes no members until all of them were connected for five seconds.
+            if answer.error_code not in RETRIABLE or loop.time() >= until:
+                break
+            await asyncio.sleep(PAUSE_S)
+            is_retry = True
+        if is_retry and answer.error_code == ErrorCode.VOTER_NOT_FOUND:
+            # An attempt whose response was lost has removed it.
+            return f"the member of controller {node} was removed"
+        if answer.error_code:
+            raise ToolError(inquiry.said(answer.error_code, answer.error_message,
+                                         f"controller {node}"))
+        return answer.error_message or ""
+
+    if not force:
+        session.run(check)
+    confirmed(f"Remove the etcd member of controller {node}?", yes or force)
+    session.out.line(f"{session.run(remove)}: start brokerd with empty directories as node {node}")

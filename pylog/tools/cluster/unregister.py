@@ -1,0 +1,51 @@
+"""`pylog cluster forget`: a broker that is gone for good is registered no more.
+
+Owns: nothing.
+Invariants: (1) a broker that is there, or that has replicas, is not forgotten.
+Source: kafka-cluster unregister (KIP-500's UnregisterBroker).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pylog.protocol.counts import counted
+from pylog.protocol import messages
+from pylog.tools.cli import cluster_queries
+from pylog.tools.cli.command import Tool, confirmed
+from pylog.tools.cli.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from pylog.client.network.cluster import Cluster
+
+
+@click.command(cls=Tool)
+@click.argument("broker", type=int)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def forget(session: Session, broker: int, yes: bool) -> None:
+    """Forget BROKER, which is gone for good. One that comes back all the same is known again."""
+    async def look(asked: Cluster) -> None:
+        metadata = await cluster_queries.all_topics(asked)
+        absent = await cluster_queries.absent_brokers(asked, metadata)
+        if broker in metadata.nodes:
+            raise ToolError(f"broker {broker} is there: pylog cluster drain {broker}, then stop it")
+        if broker not in absent:
+            raise ToolError(f"there is no broker {broker}")
+        if absent[broker]:
+            raise ToolError(
+                f"broker {broker} has replicas of {counted(absent[broker], 'partition')}: pylog "
+                f"cluster drain {broker} gives them to others")
+
+    async def work(asked: Cluster) -> None:
+        answer = await asked.send_any(messages.UnregisterBrokerRequest(broker_id=broker))
+        if answer.error_code:
+            raise ToolError(cluster_queries.said(answer.error_code, answer.error_message,
+                                                 f"broker {broker}"))
+
+    session.run(look)                                                      # Keeps (1).
+    confirmed(f"Forget broker {broker}?", yes)
+    session.run(work)
+    session.out.line(f"broker {broker} is forgotten")

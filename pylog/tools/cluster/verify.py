@@ -1,0 +1,145 @@
+"""`pylog cluster verify`: are the replicas of a partition the same, byte by byte?
+
+Owns: nothing.
+Invariants: (1) what is compared is what brokers send: batches as they lie in their logs, from the
+  highest first offset to the lowest end of the in-sync replicas; (2) a difference is reported with
+  its first offset, once for each replica; (3) one batch of each replica is in memory at a time, and
+  one answer.
+Source: Kafka's ReplicaVerificationTool (checksums of messages); KIP-392 (followers serve reads).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from pylog._native import batch
+from pylog.client.errors import KafkaError
+from pylog.client.network.cluster import Cluster
+from pylog.client.network.cluster_metadata import PartitionInfo
+from pylog.client.types import EARLIEST, LATEST
+from pylog.protocol import messages
+from pylog.tools.cli import cluster_queries as inquiry
+
+BYTES_MAX = 4 << 20
+FETCH_VERSION_MAX = 12       # Later ones name topics by id.
+
+
+class Seen(NamedTuple):
+    """One batch of a replica."""
+
+    base: int
+    end: int
+    digest: int
+
+
+class Compared(NamedTuple):
+    """Of one partition: bytes compared of each replica; problems: sentences."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    batches: int
+    problems: list[str]
+
+
+class Unreadable(Exception):
+    """A replica does not send what it should have."""
+
+
+async def compare(cluster: Cluster, info: PartitionInfo) -> Compared:
+    """The in-sync replicas of one partition against the leader's."""
+    others = [node for node in info.isr if node != info.leader]
+    problems = [f"broker {node} is not in sync and was not compared"
+                for node in info.replicas if node not in info.isr]
+    if info.leader not in cluster.metadata.nodes:
+        return Compared(info.topic, info.partition, info.isr, 0, [*problems, "it has no leader"])
+    try:
+        start, end = await _range(cluster, info)
+    except Unreadable as error:
+        return Compared(info.topic, info.partition, info.isr, 0, [*problems, str(error)])
+    count = 0
+    for node in others:
+        found, problem = await _first_difference(cluster, info, node, start, end)
+        count = max(count, found)
+        if problem is not None:
+            problems.append(problem)
+    return Compared(info.topic, info.partition, info.isr, count, problems)
+
+
+async def _range(cluster: Cluster, info: PartitionInfo) -> tuple[int, int]:
+    new = messages.ListOffsetsRequest
+    found = []
+    for at in (EARLIEST, LATEST):
+        try:
+            answer = await cluster.send(info.leader, new(
+                replica_id=-1, topics=[new.ListOffsetsTopic(name=info.topic, partitions=[
+                    new.ListOffsetsPartition(partition_index=info.partition, timestamp=at)])]))
+        except KafkaError as error:
+            raise Unreadable(f"broker {info.leader} does not answer: {error}") from None
+        row = answer.topics[0].partitions[0]
+        if row.error_code:
+            raise Unreadable(f"broker {info.leader}: {inquiry.error_name(row.error_code)}")
+        found.append(row.offset)
+    return found[0], found[1]
+
+
+async def _first_difference(cluster: Cluster, info: PartitionInfo, node: int, start: int, end: int
+                            ) -> tuple[int, str | None]:
+    """(batches that are the same, the first difference between `node` and the leader)."""
+    leader = _batches(cluster, info, info.leader, start, end)
+    other = _batches(cluster, info, node, start, end)
+    count = 0
+    try:
+        async for mine in leader:
+            theirs = await anext(other, None)
+            if theirs is None:
+                return count, f"broker {node} has nothing from offset {mine.base} on"
+            if theirs != mine:
+                return count, (f"broker {node} differs from broker {info.leader} at offset "
+                               f"{min(mine.base, theirs.base)}")
+            count += 1
+    except Unreadable as error:
+        return count, str(error)
+    return count, None
+
+
+async def _batches(cluster: Cluster, info: PartitionInfo, node: int, start: int, end: int
+                   ) -> AsyncIterator[Seen]:
+    """The batches of one replica whose records are in [start, end). Raises Unreadable."""
+    offset = start
+    while offset < end:
+        data = await _fetched(cluster, info, node, offset)
+        position = 0
+        while len(data) - position >= batch.LOG_OVERHEAD:
+            size = batch.LOG_OVERHEAD + int.from_bytes(
+                data[position + batch.LENGTH_AT:position + batch.LOG_OVERHEAD], "big")
+            if position + size > len(data):
+                break
+            header = batch.header(data[position:position + size])
+            past = header.base_offset + header.last_offset_delta + 1
+            if past > offset:
+                if header.base_offset >= end:
+                    return
+                yield Seen(header.base_offset, past, zlib.crc32(data[position:position + size]))
+                offset = past
+            position += size
+        if position == 0:
+            raise Unreadable(f"broker {node} sends nothing from offset {offset} on, of {end}")
+
+
+async def _fetched(cluster: Cluster, info: PartitionInfo, node: int, offset: int) -> Any:
+    new = messages.FetchRequest
+    try:
+        answer = await cluster.send(node, new(
+            max_wait_ms=1000, min_bytes=1, max_bytes=BYTES_MAX, session_epoch=-1,
+            topics=[new.FetchTopic(topic=info.topic, partitions=[new.FetchPartition(
+                partition=info.partition, fetch_offset=offset, partition_max_bytes=BYTES_MAX)])]),
+            version_max=FETCH_VERSION_MAX)
+    except KafkaError as error:
+        raise Unreadable(f"broker {node} does not answer: {error}") from None
+    row = answer.responses[0].partitions[0]
+    if row.error_code:
+        raise Unreadable(f"broker {node}, offset {offset}: {inquiry.error_name(row.error_code)}")
+    return bytes(row.records or b"")

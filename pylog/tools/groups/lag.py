@@ -1,0 +1,151 @@
+"""Consumer groups with their members, offsets and lag, in records and in seconds.
+
+Owns: nothing.
+Invariants: (1) lag in records is from the committed offset, or the log's start where that is later,
+  to the high watermark; in seconds it is the age of the first record that is not committed;
+  (2) a partition without a committed offset has no lag: None; (3) a total lag excludes partitions
+  whose ends are unknown, and the group's missing_partitions lists them.
+Source: kafka-consumer-groups for the meaning of lag; any Kafka broker has what is asked here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pylog.client.admin.admin import Admin
+from pylog.client.errors import GroupIdNotFoundError, KafkaError
+from pylog.client.types import LATEST, TopicPartition
+from pylog.config.errors import nearest
+from pylog.tools.cli import cluster_queries
+from pylog.tools.cli.totals import total
+from pylog.tools.cli.session import ToolError
+
+AT_ONCE = 16  # Groups that are asked about at the same time.
+
+
+async def described(admin: Admin, group: str) -> Any:
+    """The group's description. Raises ToolError for one that does not exist."""
+    try:
+        return (await admin.describe_consumer_groups([group]))[group]
+    except GroupIdNotFoundError:
+        known = {row.group_id: row.type.lower() for row in await admin.list_groups()}
+        if group in known:
+            raise ToolError(f"{group} is a {known[group]} group: see pylog {known[group]} describe"
+                            ) from None
+        near = nearest(group, list(known))
+        hint = f"; nearest valid name: {near}" if near else ""
+        raise ToolError(f"no such group: {group!r}{hint}") from None
+
+
+async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True) -> dict[str, Any]:
+    """A group with members and partitions. now_ms: a function. Raises ToolError, KafkaError."""
+    group_row = await described(admin, group)
+    committed = await admin.list_consumer_group_offsets(group)
+    members = [{"member_id": member.member_id, "instance_id": member.group_instance_id,
+                "client_id": member.client_id, "host": member.host,
+                "partitions": [[part.topic, part.partition]
+                               for part in sorted(member.assignment)]}
+               for member in group_row.members]
+    owner = {part: row for member, row in zip(group_row.members, members)
+             for part in member.assignment}
+    parts = sorted({*committed, *owner})
+    found = await partitions(admin, parts, {part: row.offset for part, row in committed.items()},
+                             now_ms if with_seconds else None)
+    for row in found:
+        owned_by = owner.get(TopicPartition(row["topic"], row["partition"]))
+        row["member_id"] = owned_by["member_id"] if owned_by else None
+        row["client_id"] = owned_by["client_id"] if owned_by else None
+    ages = [row["lag_seconds"] for row in found if row["lag_seconds"] is not None]
+    return {"group": group, "state": group_row.state, "type": group_row.type,
+            "assignor": group_row.assignor,
+            "coordinator": group_row.coordinator, "members": members,
+            "lag_records": total_of(found), "lag_seconds": max(ages) if ages else None,
+            "missing_partitions": missing_of(found), "partitions": found}
+
+
+def _counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of partitions() that have a lag, known or not."""
+    return [row for row in rows
+            if row["committed_offset"] is not None and row["committed_offset"] >= 0]
+
+
+def total_of(rows: list[dict[str, Any]]) -> int | None:
+    """The lag of rows of partitions(); None if nothing is committed or no lag is known."""
+    having = _counted(rows)
+    return total(row["lag_records"] for row in having) if having else None
+
+
+def missing_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """[{topic, partition, error}] of what total_of() excludes."""
+    return [{name: row[name] for name in ("topic", "partition", "error")}
+            for row in _counted(rows) if row["error"]]
+
+
+async def partitions(admin: Admin, parts: list[TopicPartition],
+                     committed: dict[TopicPartition, int], now_ms: Any) -> list[dict[str, Any]]:
+    """One row for each partition. now_ms None: without lag in seconds. Keeps (1) and (2)."""
+    cluster = admin.cluster
+    await cluster.refresh({part.topic for part in parts})
+    first, last = await cluster_queries.ends(cluster, parts)
+    stable = await cluster_queries.offsets(cluster, dict.fromkeys(parts, LATEST), 1)
+    errors = {TopicPartition(row["topic"], row["partition"]): row["error"]
+              for row in cluster_queries.unread(parts, first, last)}
+    found, wanted = [], {}
+    for part in parts:
+        low, high, at = first.get(part), last.get(part), committed.get(part)
+        is_known = part not in errors
+        lag = None
+        if isinstance(low, int) and isinstance(high, int) and at is not None and at >= 0:
+            lag = max(0, high - max(at, low))
+            if lag:
+                wanted[part] = max(at, low)
+        edge = stable.get(part)
+        found.append({
+            "topic": part.topic, "partition": part.partition, "committed_offset": at,
+            "start_offset": low if is_known else None, "end_offset": high if is_known else None,
+            "last_stable_offset": edge[0] if isinstance(edge, tuple) else None,
+            "lag_records": lag, "lag_seconds": 0.0 if lag == 0 else None,
+            "error": errors.get(part)})
+    if now_ms is not None and wanted:
+        times = await cluster_queries.times(cluster, wanted)
+        for part, row in zip(parts, found):
+            if times.get(part, -1) >= 0:
+                row["lag_seconds"] = max(0, now_ms() - times[part]) / 1000
+    return found
+
+
+async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
+    """{group: {members, partitions, lag_records, missing_partitions, error}} of many groups.
+
+    Requests the ends of each partition once. error: why a group could not be described.
+    """
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(group: str) -> tuple[Any, dict[TopicPartition, Any], str | None]:
+        async with room:
+            try:
+                groups, offsets = await asyncio.gather(
+                    admin.describe_consumer_groups([group]),
+                    admin.list_consumer_group_offsets(group))
+            except GroupIdNotFoundError:
+                return None, {}, None   # Deleted since it was listed, or of a kind without offsets.
+            except KafkaError as error:
+                return None, {}, cluster_queries.told(error)
+            return groups[group], offsets, None
+
+    asked = await asyncio.gather(*[one(name) for name in names])
+    every = sorted({part for _, offsets, _ in asked for part in offsets})
+    await admin.cluster.refresh({part.topic for part in every})
+    first, last = await cluster_queries.ends(admin.cluster, every)
+    found = {}
+    for name, (row_of_group, offsets, error) in zip(names, asked):
+        missing = cluster_queries.unread(sorted(offsets), first, last)
+        unknown = {(row["topic"], row["partition"]) for row in missing}
+        lags = [None if part in unknown else max(0, last[part] - max(row.offset, first[part]))
+                for part, row in offsets.items()]
+        found[name] = {"members": len(row_of_group.members) if row_of_group is not None else None,
+                       "partitions": len(offsets) if error is None else None,
+                       "lag_records": total(lags) if lags else None,
+                       "missing_partitions": missing, "error": error}
+    return found

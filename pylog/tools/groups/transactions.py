@@ -1,0 +1,149 @@
+"""`pylog txn`: which transactions there are, who holds back a partition, and their end by force.
+
+Owns: nothing.
+Invariants: (1) nothing is ended without a yes.
+Source: kafka-transactions, for the words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pylog.client.admin.admin import Admin
+from pylog.client.types import TopicPartition
+from pylog.tools.cli import cluster_queries
+from pylog.tools.cli.command import Look, Tools, confirmed
+from pylog.tools.cli.output import span
+from pylog.tools.cli.session import Session, ToolError
+
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
+          "PrepareEpochFence", "Dead")
+LISTED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER", "state": "STATE",
+          "coordinator": "COORDINATOR"}
+DESCRIBED = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER",
+             "producer_epoch": "EPOCH", "state": "STATE", "open_seconds": ("OPEN", span),
+             "timeout_seconds": ("TIMEOUT", span), "partitions": "PARTITIONS",
+             "coordinator": "COORDINATOR"}
+HOLDING = {"producer_id": "PRODUCER", "producer_epoch": "EPOCH",
+           "transaction_start": "FIRST OFFSET", "quiet_seconds": ("LAST WRITE", span),
+           "transactional_id": "TRANSACTIONAL ID"}
+
+
+@click.group("txn", cls=Tools)
+def txn() -> None:
+    """Transactions: what is open, who holds back a partition, ends by force."""
+
+
+@txn.command("list", cls=Look)
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False),
+              metavar="STATE", help="In this state only; may be repeated.")
+@click.option("--open-for", "open_s", type=float, default=-1.0,
+              help="Begun longer ago than so many seconds.")
+@click.pass_obj
+def list_transactions(session: Session, states: tuple[str, ...], open_s: float) -> None:
+    """List transactional ids."""
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        duration_ms = -1 if open_s < 0 else int(open_s * 1000)
+        return [row._asdict() for row in await admin.list_transactions(states, duration_ms)]
+
+    session.out.rows(session.administer(work), LISTED, empty="no transactions")
+
+
+@txn.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.pass_obj
+def describe(session: Session, ids: tuple[str, ...]) -> None:
+    """Describe transactional ids: state, producer, partitions, for how long they are open."""
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        return [_described(row._asdict(), session.now_ms())
+                for row in (await admin.describe_transactions(ids)).values()]
+
+    session.out.rows(session.administer(work), DESCRIBED)
+
+
+@txn.command()
+@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.pass_obj
+def holding(session: Session, partition: str) -> None:
+    """Name the producers whose open transactions hold back a partition, the first one first."""
+    place = _partition(partition)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        await _check(admin, place)
+        return await holders(admin, place, session.now_ms())
+
+    session.out.rows(session.administer(work), HOLDING, empty="no open transaction")
+
+
+@txn.command()
+@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.option("--producer-id", type=int, required=True, help="As `holding` tells it.")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.pass_obj
+def abort(session: Session, partition: str, producer_id: int, yes: bool) -> None:
+    """Abort one producer's transaction in one partition, when no coordinator knows of it."""
+    place = _partition(partition)
+    confirmed(f"abort the transaction of producer {producer_id} in {partition}?", yes)  # (1)
+
+    async def work(admin: Admin) -> None:
+        await _check(admin, place)
+        for row in await admin.describe_producers(place):
+            if row.producer_id == producer_id and row.transaction_start >= 0:
+                await admin.abort_transaction(
+                    place, producer_id, row.producer_epoch, row.coordinator_epoch)
+                return
+        raise ToolError(f"producer {producer_id} has nothing open in {partition}")
+
+    session.administer(work)
+
+
+@txn.command("forcibly-terminate")
+@click.argument("id_", metavar="ID")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.pass_obj
+def forcibly_terminate(session: Session, id_: str, yes: bool) -> None:
+    """Abort what a transactional id has open, and fence its producer."""
+    confirmed(f"abort what {id_} has open, and fence its producer?", yes)  # Keeps (1).
+
+    async def work(admin: Admin) -> None:
+        await admin.describe_transactions([id_])   # Or an id with a slip would be made.
+        await admin.fence_producers([id_])
+
+    session.administer(work)
+
+
+def _partition(text: str) -> TopicPartition:
+    topic, dash, number = text.rpartition("-")
+    if not dash or not number.isdecimal():
+        raise click.UsageError(f"{text!r}: expected TOPIC-PARTITION, as orders-0")
+    return TopicPartition(topic, int(number))
+
+
+async def _check(admin: Admin, place: TopicPartition) -> None:
+    """Raises ToolError for a partition that is not there: else it would be waited for."""
+    await cluster_queries.named(admin.cluster, f"{place.topic}:{place.partition}")
+
+
+def _described(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    started_ms, timeout_ms = row.pop("start_ms"), row.pop("timeout_ms")
+    is_open = row["state"] in ("Ongoing", "PrepareCommit", "PrepareAbort")
+    row["open_seconds"] = (now_ms - started_ms) / 1000 if is_open else None
+    row["timeout_seconds"] = timeout_ms / 1000
+    row["partitions"] = ", ".join(f"{topic}-{number}" for topic, number in row["partitions"])
+    return row
+
+
+async def holders(admin: Admin, place: TopicPartition, now_ms: int) -> list[dict[str, Any]]:
+    """Who holds back a partition, the first one first."""
+    producers = [row for row in await admin.describe_producers(place) if row.transaction_start >= 0]
+    names = {row.producer_id: row.transactional_id for row in await admin.list_transactions()}
+    return [{"producer_id": row.producer_id, "producer_epoch": row.producer_epoch,
+             "transaction_start": row.transaction_start,
+             "quiet_seconds": (now_ms - row.last_timestamp_ms) / 1000,
+             "transactional_id": names.get(row.producer_id)}
+            for row in sorted(producers, key=lambda row: row.transaction_start)]
+
+
+COMMANDS = {"txn": txn}

@@ -1,0 +1,36 @@
+"""`pylog config` and `pylog version`: about brokerd itself, without a broker.
+
+Owns: nothing.
+Invariants: (1) `pylog config` is `brokerd config`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from pylog.tools.cli.command import Local
+
+
+@click.command("config", context_settings={"ignore_unknown_options": True,
+                                           "help_option_names": []},
+               add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def config(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """Explain and list the settings of brokerd."""
+    raise AssertionError("cli.pylog answers it")
+
+
+@click.command("version", cls=Local)
+@click.pass_obj
+def version(session) -> None:
+    """Print the version."""
+    import pylog
+    from pylog.version import commit
+
+    found = commit()
+    session.out.result({"version": pylog.__version__, "commit": found},
+                       f"pylog {pylog.__version__}, commit {found or 'unknown'}")
+
+
+COMMANDS = {"config": config, "version": version}

@@ -1,0 +1,82 @@
+"""`pylog doctor`: what is wrong, or will be, on this machine and in the cluster, and what to do.
+
+Owns: nothing.
+Invariants: (1) every finding that is not ok says what to do; (2) a check that cannot be made here
+  is `skip`, never ok; (3) the exit code is 1 when something fails.
+Source: tools.machine and tools.reach for the checks themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pylog.client.errors import KafkaError
+from pylog.protocol.counts import counted
+from pylog.tools.cli.command import Tool
+from pylog.tools.cli.output import BAD, DULL, GOOD, WARN
+from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.host import cluster_checks
+from pylog.tools.host import host_checks as machine
+from pylog.tools.host.finding import FAIL, Finding
+
+MARKS = {"ok": ("ok  ", GOOD), "warn": ("warn", WARN), "fail": ("FAIL", BAD),
+         "skip": ("skip", DULL)}
+
+
+@click.command(cls=Tool)
+@click.option("-d", "--data-dir", "data_dirs", multiple=True, metavar="DIR",
+              type=click.Path(exists=True, file_okay=False),
+              help="A log directory to look at; else those that the broker names, where they are "
+              "on this machine.")
+@click.option("--local", "is_local", is_flag=True, help="Look at this machine only.")
+@click.pass_obj
+def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None:
+    """Check limits, disks, clock and memory here, and the way to every broker."""
+    found: list[Finding] = [*machine.limits(), *machine.memory(), *machine.clock(),
+                            *machine.encryption()]
+    dirs = list(data_dirs)
+    cluster: list[Finding] = []
+    if not is_local:
+        cluster, listed = _cluster(session)
+        dirs += [path for path in listed if path not in dirs] if not data_dirs else []
+    for path in dirs:
+        found += machine.disk(path)
+    if not dirs:
+        found.append(Finding("disk", "", "skip", "no log directory is on this machine",
+                             "name one with --data-dir"))
+    _print(session, [*found, *cluster])
+
+
+def _cluster(session: Session) -> tuple[list[Finding], list[str]]:
+    try:
+        found: tuple[list[Finding], list[str]] = session.run(
+            lambda admin: cluster_checks.look(admin, session.bootstrap))
+        return found
+    except (ToolError, KafkaError) as error:
+        return [Finding("bootstrap", session.bootstrap, FAIL, str(error),
+                        "start the broker, or name it with -b HOST:PORT")], []
+
+
+def _print(session: Session, found: list[Finding]) -> None:
+    out = session.out
+    counts = {status: sum(one.status == status for one in found) for status in MARKS}
+    if out.as_json:
+        rows: list[dict[str, Any]] = [one._asdict() for one in found]
+        out.document({"findings": rows, **counts})
+    else:
+        width = max(len(one.check) for one in found)
+        for one in found:
+            mark, style = MARKS[one.status]
+            about = f"{one.subject}: " if one.subject else ""
+            out.styled(f"{mark}  {one.check:<{width}}  {about}{one.detail}", style)
+            if one.advice and one.status in ("warn", "fail"):
+                out.line(f"      {'':<{width}}  -> {one.advice}")
+        out.line()
+        out.line(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts["fail"]:
+        raise ToolError(f"{counted(counts['fail'], 'check')} failed")
+
+
+COMMANDS = {"doctor": doctor}

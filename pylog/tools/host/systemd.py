@@ -1,0 +1,209 @@
+"""`pylog systemd`: the unit that runs brokerd under systemd, with nothing that it does not need.
+
+Owns: nothing.
+Invariants: (1) what the properties make brokerd write is writable in the unit, and nothing else
+  is; (2) a file is written by --install only; (3) what the unit could not see or write is refused,
+  or told, before systemd fails to start it.
+Source: systemd.exec(5), systemd.service(5), sd_notify(3).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from pylog.tools.cli.command import Local
+from pylog.tools.cli.session import Session, ToolError
+
+FOLDER = "/etc/systemd/system"
+STATE = "/var/lib"
+HOMES = ("/home/", "/root/", "/run/user/")
+TEMPORARY = ("/tmp/", "/var/tmp/")
+PATH_ENDINGS = (".location", ".file")    # Of settings, those of a listener too.
+PRIVILEGED_PORTS = range(1, 1024)
+BIND = "CAP_NET_BIND_SERVICE"
+
+# The write of an executable page is what an attack would need; no library of brokerd's does it.
+# Of @system-service, which a server needs: no calls for the administrator. /proc stays whole, for
+# the metrics of the machine.
+SANDBOX = """\
+NoNewPrivileges=yes
+ProtectSystem=strict
+PrivateTmp=yes
+PrivateDevices=yes
+DevicePolicy=closed
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RemoveIPC=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+KeyringMode=private
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+SystemCallErrorNumber=EPERM
+UMask=0077
+"""
+
+
+@click.command(cls=Local, short_help="Print the unit that runs brokerd under systemd.")
+@click.argument("properties", required=False, metavar="[server.properties]",
+                type=click.Path(exists=True, dir_okay=False, resolve_path=True))
+@click.option("--name", default="brokerd", show_default=True, help="The unit's name, and that of "
+              f"its directory below {STATE} where no log.dirs are set.")
+@click.option("--user", help="A user that is there.  [default: systemd makes one for the unit "
+              "(DynamicUser)]")
+@click.option("--command", metavar="PATH", help="The brokerd to run.  [default: this one]")
+@click.option("--install", "is_installed", is_flag=True, help=f"Write it to {FOLDER}.")
+@click.pass_obj
+def systemd(session: Session, properties: str | None, name: str, user: str | None,
+            command: str | None, is_installed: bool) -> None:
+    """Print the unit that runs brokerd under systemd, sandboxed. What server.properties makes it
+    write (log.dirs, audit.log.file) is writable, and nothing else is."""
+    text, notes = unit(properties, name, user, command)
+    for note in notes:
+        session.out.note(f"pylog: {note}")
+    path = f"{FOLDER}/{name}.service"
+    if not is_installed:
+        if session.out.as_json:
+            session.out.document({"path": path, "unit": text})
+        for line in text.splitlines():
+            session.out.line(line)
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    session.out.result({"path": path, "unit": text},
+                       f"{path} is written: systemctl daemon-reload, then "
+                       f"systemctl enable --now {name}")
+
+
+def unit(properties: str | None, name: str = "brokerd", user: str | None = None,
+         command: str | None = None) -> tuple[str, list[str]]:
+    """(the text of the unit, what whoever installs it has to know). Raises ToolError."""
+    from pylog.config import ConfigError, Settings
+
+    try:
+        settings = Settings.load(properties)
+    except ConfigError as error:
+        raise ToolError(str(error)) from None
+    program = command or _program()
+    has_dirs = any(settings.origin(key) != "default" for key in ("log.dirs", "log.dir"))
+    state = f"{STATE}/{name}"
+    words = [program, *([properties] if properties else []),
+             *([] if has_dirs else ["--override", f"log.dirs={state}"])]
+    named = [("the command", program), *([("the properties", properties)] if properties else []),
+             *_named(settings, has_dirs)]
+    _check_visible(named)    # Keeps (3).
+    at_home = [f"{what} {path}" for what, path in named if path.startswith(HOMES)]
+    written = [path for path in _written(settings, has_dirs) if not _is_below(path, state)]
+    ports = [listener.port for listener in settings.all_listeners]
+    capability = BIND if any(port in PRIVILEGED_PORTS for port in ports) else ""
+    # A user of its own name space has no such capability outside of it.
+    lines = [f"CapabilityBoundingSet={capability}", f"AmbientCapabilities={capability}",
+             f"PrivateUsers={'no' if capability else 'yes'}",
+             f"ProtectHome={'read-only' if at_home else 'yes'}"]
+    # Keeps (1).
+    lines += [f"ReadWritePaths={_quoted(path)}" for path in written]
+    # systemd creates this directory and gives it to the unit's user: only where data goes there.
+    has_state = not has_dirs or any(_is_below(path, state) for path in settings.log_dirs)
+    owned = f"StateDirectory={name}\nStateDirectoryMode=0700\n" if has_state else ""
+    text = f"""\
+[Unit]
+Description=brokerd, a commit-log broker that speaks Apache Kafka's protocol
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+ExecStart={' '.join(map(_quoted, words))}
+{f'User={user}' if user else 'DynamicUser=yes'}
+{owned}LogsDirectory={name}
+LogsDirectoryMode=0700
+LimitNOFILE=1048576
+LimitCORE=0
+# An unclean start may have much to check, and a clean stop much to write.
+TimeoutStartSec=infinity
+TimeoutStopSec=180
+# brokerd ends its etcd itself.
+KillMode=mixed
+Restart=on-failure
+RestartSec=2
+# Wrong settings, which do not mend themselves.
+RestartPreventExitStatus=2
+
+{SANDBOX}{chr(10).join(lines)}
+
+[Install]
+WantedBy=multi-user.target
+"""
+    return text, _notes(at_home, written, user)
+
+
+def _program() -> str:
+    """The brokerd beside this Python, or the one on the path. Raises ToolError."""
+    beside = os.path.join(os.path.dirname(sys.executable), "brokerd")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("brokerd")
+    if found is None:
+        raise ToolError("there is no brokerd beside this command: name it with --command")
+    return os.path.abspath(found)
+
+
+def _named(settings, has_dirs: bool) -> list[tuple[str, str]]:
+    """[(setting, a path that it names)] of what the properties have."""
+    found = [("log.dirs", path) for path in settings.log_dirs if has_dirs]
+    return found + [(key, text) for key, text in settings.texts.items()
+                    if key.endswith(PATH_ENDINGS) and text.startswith("/")]
+
+
+def _check_visible(named: list[tuple[str, str]]) -> None:
+    """Raises ToolError."""
+    hidden = [f"{what} {path}" for what, path in named if path.startswith(TEMPORARY)]
+    if hidden:
+        raise ToolError(f"{', '.join(hidden)}: the unit has temporary directories of its own, "
+                        f"which are empty (PrivateTmp): move it, below /etc or {STATE} say")
+
+
+def _notes(at_home: list[str], written: list[str], user: str | None) -> list[str]:
+    found = []
+    if at_home:
+        found.append(f"{', '.join(at_home)}: for that the unit sees homes (ProtectHome=read-only), "
+                     f"and its user has to be let in; what is below /etc or {STATE} needs neither")
+    if written and user is None:
+        found.append(f"{', '.join(written)}: the user that systemd makes (DynamicUser) cannot "
+                     "write there: name one with --user, and make it the owner")
+    return found
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([os.path.abspath(path), folder]) == folder
+
+
+def _written(settings, has_dirs: bool) -> list[str]:
+    """Return the directories that the properties name and brokerd writes."""
+    found = list(settings.log_dirs) if has_dirs else []
+    if settings["audit.log.file"]:
+        found.append(os.path.dirname(os.path.abspath(settings["audit.log.file"])))
+    return list(dict.fromkeys(found))
+
+
+def _quoted(text: str) -> str:
+    """A word of a unit: percent and dollar signs stand for themselves."""
+    text = text.replace("%", "%%").replace("$", "$$")
+    if not any(sign in text for sign in ' "\'\\;'):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+COMMANDS = {"systemd": systemd}

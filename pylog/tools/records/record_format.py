@@ -1,0 +1,166 @@
+"""Records as people and programs read them: bytes, JSON lines, columns.
+
+Owns: nothing.
+Invariants: (1) raw writes a value's own bytes, escaped on a terminal, and a newline after it; (2)
+  a value that does not parse (JSON, Avro) is shown as text with the error, and reading goes on.
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pylog.tools.cli.escapes import escaped
+from pylog.tools.cli.output import Printer
+from pylog.tools.cli.session import ToolError
+from pylog.tools.cli.time_arguments import shown
+from pylog.tools.records import internal_topics, template
+from pylog.tools.segments.segment_file import text_of
+
+FORMATS = ("raw", "json", "avro", "table")
+KEY_COLUMNS, VALUE_COLUMNS = 24, 60
+
+
+def is_template(kind: str) -> bool:
+    return "%" in kind
+
+
+class Shape:
+    """How one run prints."""
+
+    def __init__(self, out: Printer, kind: str, keys: bool, headers: bool, registry: str | None):
+        self.out, self.kind, self.keys, self.headers = out, kind, keys, headers
+        self.decode: Callable[[bytes], Any] = _json if kind == "json" else text_of
+        if kind == "avro":
+            self.decode = _avro(registry)
+        self._template = template.compiled(kind) if is_template(kind) else None
+        self._meanings: dict[str, Any] = {}
+        self._has_title = False
+        # What native code prints: values as they are, with their keys, and JSON of these.
+        self.takes_columns = kind == "raw" and (out.as_json or not headers)
+        self.needs_headers = out.as_json or headers
+        self._heads: dict[Any, bytes] = {}
+
+    def print(self, found: list[Any]) -> None:
+        """A batch of records."""
+        if self.out.as_json or self.kind in ("json", "avro"):
+            for record in found:
+                self.out.json_line(self.row(record))
+        elif self._template is not None:
+            self.out.write_bytes(b"".join([self._template(record) for record in found]))
+        elif self.kind == "table":
+            self._table(found)
+        elif not self.keys and not self.headers:
+            self.out.write_bytes(b"".join([(record.value or b"") + b"\n" for record in found]))
+        else:
+            self.out.write_bytes(b"".join([self._raw(record) for record in found]))
+        self.out.out.flush()
+
+    def print_columns(self, columns: Any, stretches: list[tuple[int, int, Any]]) -> None:
+        """Rows [start, stop) of a partition each. Keeps (1)."""
+        from pylog._native import lines
+
+        if self.out.as_json:
+            text = lines.documents(columns, [(start, stop, self._head(part))
+                                             for start, stop, part in stretches])
+        else:
+            text = lines.raw(columns, [(start, stop) for start, stop, _ in stretches], self.keys)
+        self.out.write_bytes(memoryview(text))
+        self.out.out.flush()
+
+    def _head(self, part: Any) -> bytes:
+        """A document's beginning, up to the offset: what `row` and json.dumps would make."""
+        found = self._heads.get(part)
+        if found is None:
+            topic = json.dumps(part.topic, ensure_ascii=False)
+            found = self._heads[part] = (f'{{"topic": {topic}, "partition": {part.partition}, '
+                                         '"offset": ').encode()
+        return found
+
+    def row(self, record: Any) -> dict[str, Any]:
+        """A record with keys that stay."""
+        made = {"topic": record.topic, "partition": record.partition, "offset": record.offset,
+                "timestamp": record.timestamp, "key": text_of(record.key), "value": None,
+                "headers": [{"key": key, "value": text_of(value)}
+                            for key, value in record.headers]}
+        meaning = self._meaning(record)
+        if meaning is not None:
+            made["key"], made["value"] = meaning.get("key"), meaning
+        elif record.value is not None:
+            try:
+                made["value"] = self.decode(record.value)
+            except (ValueError, ToolError) as error:
+                made["value"], made["error"] = text_of(record.value), str(error)  # Keeps (2).
+        return made
+
+    def _meaning(self, record: Any) -> dict[str, Any] | None:
+        """Of a record of an internal topic, unless its bytes are wanted."""
+        if self.kind == "raw" or not record.topic.startswith("__"):
+            return None
+        reader = self._meanings.get(record.topic)
+        if reader is None:
+            reader = self._meanings[record.topic] = internal_topics.reader(record.topic)
+        found: dict[str, Any] | None = reader(record.key, record.value, False)
+        return found
+
+    def _raw(self, record: Any) -> bytes:
+        parts = []
+        if self.headers:
+            parts.append(b",".join(key.encode() + b"=" + (value or b"")
+                                   for key, value in record.headers))
+        if self.keys:
+            parts.append(record.key or b"")
+        return b"\t".join([*parts, record.value or b""]) + b"\n"
+
+    def _table(self, found: list[Any]) -> None:
+        # Columns of fixed widths: a table that has no end cannot be measured first.
+        if not self._has_title:
+            self._has_title = True
+            self.out.title(f"{'TIME':<24}  {'PARTITION':>9}  {'OFFSET':>12}  "
+                           f"{'KEY':<{KEY_COLUMNS}}  VALUE")
+        for record in found:
+            row = self.row(record)
+            value = row["value"]
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            tail = "  " + ",".join(f"{one['key']}={one['value']}" for one in row["headers"]) \
+                if self.headers and row["headers"] else ""
+            key = "-" if row["key"] is None else str(row["key"])
+            self.out.line(f"{shown(record.timestamp):<24}  {record.partition:>9}  "
+                          f"{record.offset:>12}  {_cut(key, KEY_COLUMNS):<{KEY_COLUMNS}}  "
+                          f"{_cut(text, VALUE_COLUMNS) if value is not None else '-'}{tail}")
+
+
+def _cut(text: str, columns: int) -> str:
+    text = escaped(text.replace("\n", " ").replace("\t", " "))
+    return text if len(text) <= columns else text[:columns - 3] + "..."
+
+
+def _json(data: bytes) -> Any:
+    return json.loads(data)
+
+
+def _avro(registry: str | None) -> Callable[[bytes], Any]:
+    if not registry:
+        raise ToolError("avro needs --registry URL")
+    from pylog.client.errors import SerializationError
+    from pylog.client.serialization.avro import Avro
+    from pylog.client.serialization.registry import RegistryError, SchemaRegistry
+
+    avro = Avro(SchemaRegistry(registry))
+
+    def decode(data: bytes) -> Any:
+        try:
+            return json.loads(json.dumps(avro.deserialize(data), default=_spoken))
+        except SerializationError as error:
+            raise ValueError(str(error)) from None
+        except RegistryError as error:
+            raise ToolError(str(error)) from None
+
+    return decode
+
+
+def _spoken(value: Any) -> Any:
+    """What Avro has and JSON has not: bytes, times, decimals."""
+    return text_of(value) if isinstance(value, bytes) else str(value)

@@ -1,0 +1,401 @@
+"""`pylog acl`: access rules, and which of them decides.
+
+Owns: nothing.
+Invariants: (1) nothing is removed without a yes, and a dry run changes nothing; (2) what `explain`
+  says comes from the rules by the authorizer that brokerd itself goes by.
+Source: kafka-acls, for the options; security.authorizer for the decision.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylog.client.admin.types import AclBinding, AclFilter
+from pylog.tools.cli.command import Tools, confirmed, text_of
+from pylog.tools.cli.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog.client.admin.admin import Admin
+
+COLUMNS = {"permission": "PERMISSION", "principal": "PRINCIPAL", "operation": "OPERATION",
+           "resource_type": "ON", "pattern_type": "PATTERN", "resource_name": "NAME",
+           "host": "FROM"}
+CLUSTER_NAME = "kafka-cluster"
+FILE_BYTES_MAX = 64 << 20
+FILTERS_ONLY = ("UNKNOWN", "ANY", "MATCH")
+UNDECIDED = ("no rule allows it. A super user may all the same, and everybody where no rule names "
+             "the resource and allow.everyone.if.no.acl.found is set: brokers do not tell these "
+             "settings, --properties reads them")
+
+
+def _resources(command: Any) -> Any:
+    """The options that name resources, of one or several kinds."""
+    for option in reversed((
+            click.option("--topic", "topics", multiple=True, metavar="NAME",
+                         help="A topic, * for all; may be repeated."),
+            click.option("--group", "groups", multiple=True, metavar="NAME", help="A group."),
+            click.option("--transactional-id", "ids", multiple=True, metavar="ID",
+                         help="A transactional id."),
+            click.option("--cluster", "cluster", is_flag=True, help="The cluster."),
+            click.option("--user", "users", multiple=True, metavar="PRINCIPAL",
+                         help="A principal, for tokens."))):
+        command = option(command)
+    return command
+
+
+def _named(given: dict[str, Any]) -> list[tuple[str, str]]:
+    """[(resource type, name)] of those options, which it takes out."""
+    found = [("TOPIC", name) for name in given.pop("topics")]
+    found += [("GROUP", name) for name in given.pop("groups")]
+    found += [("TRANSACTIONAL_ID", name) for name in given.pop("ids")]
+    found += [("USER", name) for name in given.pop("users")]
+    return found + [("CLUSTER", CLUSTER_NAME)] * given.pop("cluster")
+
+
+def _rules(every: str) -> Callable[[Any], Any]:
+    """The options that say whom rules concern, and which; every: the operation by default."""
+    def given(command: Any) -> Any:
+        for option in reversed((
+                click.option("--allow", "allowed", multiple=True, metavar="User:NAME",
+                             help="Who may."),
+                click.option("--deny", "denied", multiple=True, metavar="User:NAME",
+                             help="Who may not, whatever else allows it."),
+                click.option("--operation", "operations", multiple=True, metavar="NAME",
+                             help=f"READ, WRITE, DESCRIBE and so on.  [default: {every}]"),
+                click.option("--producer", is_flag=True,
+                             help="What a producer of these topics needs."),
+                click.option("--consumer", is_flag=True,
+                             help="What a consumer needs, of topics and groups."),
+                click.option("--prefixed", is_flag=True, help="The names are prefixes."),
+                click.option("--host", "hosts", multiple=True, metavar="ADDRESS",
+                             help="From there only."))):
+            command = option(command)
+        return command
+    return given
+
+
+@click.group("acl", cls=Tools)
+def acl() -> None:
+    """Access rules: who may do what, and which rule decides."""
+
+
+@acl.command("list")
+@_resources
+@click.option("--principal", metavar="User:NAME", help="Of this one only.")
+@click.pass_obj
+def list_rules(session: Session, principal: str | None, **given: Any) -> None:
+    """List access rules; of a resource, all that concern it."""
+    named: list[tuple[str, str | None]] = [*_named(given)] or [("ANY", None)]
+
+    async def work(admin: Admin) -> list[AclBinding]:
+        found = [await admin.describe_acls(AclFilter(
+            kind, name, "ANY" if name is None else "MATCH", principal)) for kind, name in named]
+        return sorted(set(itertools.chain(*found)))
+
+    session.out.rows([rule._asdict() for rule in session.administer(work)], COLUMNS,
+                     empty="no rules")
+
+
+@acl.command()
+@_resources
+@_rules("ALL")
+@click.option("--dry-run", is_flag=True, help="Only say what would be added.")
+@click.pass_obj
+def add(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
+        operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
+        hosts: tuple[str, ...], dry_run: bool, **given: Any) -> None:
+    """Add access rules."""
+    who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied]
+    wanted = _wanted(_named(given), operations, producer, consumer, "ALL")
+    if not who or not wanted:
+        raise click.UsageError("nothing to add: --allow or --deny says who, --topic, --group, "
+                               "--transactional-id, --user or --cluster on what")
+    for kind, _, operation in wanted:
+        _check_possible(kind, operation)
+    rules = [AclBinding(kind, name, "PREFIXED" if prefixed and kind != "CLUSTER" else "LITERAL",
+                        principal, host, operation, permission)
+             for permission, principal in who for kind, name, operation in wanted
+             for host in hosts or ("*",)]
+    _add(session, rules, dry_run)
+
+
+def _wanted(named: list[tuple[str, str]], operations: tuple[str, ...], producer: bool,
+            consumer: bool, every: str) -> list[tuple[str, str, str]]:
+    """[(resource type, name, operation)]."""
+    sets: dict[str, set[str]] = {}
+    if producer:
+        sets["TOPIC"] = {"WRITE", "DESCRIBE", "CREATE"}
+        sets["TRANSACTIONAL_ID"] = {"WRITE", "DESCRIBE"}
+    if consumer:
+        sets["TOPIC"] = sets.get("TOPIC", set()) | {"READ", "DESCRIBE"}
+        sets["GROUP"] = {"READ"}
+    if sets and operations:
+        raise click.UsageError("--producer and --consumer say which operations")
+    plain = {name.upper() for name in operations} or {every}
+    return [(kind, name, operation) for kind, name in named
+            for operation in sorted(sets.get(kind, set()) if sets else plain)]
+
+
+def _check_possible(kind: str, operation: str) -> None:
+    """A rule on what nobody ever asks for would be no rule, as kafka-acls has it too."""
+    from pylog.client.admin.security import OPERATIONS, RESOURCE_TYPES, number_of, word_of
+    from pylog.security import authorizer
+
+    possible = authorizer.OPERATIONS[number_of(RESOURCE_TYPES, kind)]
+    if number_of(OPERATIONS, operation) not in (authorizer.ALL, *possible):
+        words = ", ".join(word_of(OPERATIONS, number) for number in (authorizer.ALL, *possible))
+        raise click.UsageError(f"{operation} on a {kind} is never asked for: {words} are")
+
+
+def _add(session: Session, rules: list[AclBinding], dry_run: bool) -> None:
+    async def work(admin: Admin) -> list[AclBinding]:
+        there = set(await admin.describe_acls())
+        new = [rule for rule in dict.fromkeys(rules) if rule not in there]
+        if not dry_run:
+            await admin.create_acls(new)
+        return new
+
+    _say(session, session.administer(work), "added", dry_run)
+
+
+@acl.command()
+@_resources
+@_rules("ANY")
+@click.option("--principal", metavar="User:NAME", help="Who may or may not.")
+@click.option("--pattern", default="LITERAL", type=click.Choice(
+    ["LITERAL", "PREFIXED", "ANY", "MATCH"], case_sensitive=False),
+    help="Which kind of rule; MATCH: all that concern the resource.  [default: LITERAL]")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.pass_obj
+def remove(session: Session, allowed: tuple[str, ...], denied: tuple[str, ...],
+           operations: tuple[str, ...], producer: bool, consumer: bool, prefixed: bool,
+           hosts: tuple[str, ...], principal: str | None, pattern: str, yes: bool,
+           dry_run: bool, **given: Any) -> None:
+    """Remove access rules: what `add` of the same words adds, those on resources, or all of a
+    principal."""
+    named = _named(given)
+    who = [("ALLOW", name) for name in allowed] + [("DENY", name) for name in denied] \
+        + ([("ANY", principal)] if principal is not None else [])
+    if not named and not who:
+        raise click.UsageError("which rules? name a resource, or somebody by --allow, --deny or "
+                               "--principal")
+    wanted: list[tuple[str, str | None, str]] = [
+        *_wanted(named, operations, producer, consumer, "ANY")]
+    if not named and not producer and not consumer:
+        wanted = [("ANY", None, operation) for operation in operations or ("ANY",)]
+    if not wanted:
+        raise click.UsageError("--producer and --consumer concern --topic, --transactional-id and "
+                               "--group: name one")
+    patterns = "PREFIXED" if prefixed else pattern
+    whose: list[tuple[str, str | None]] = [*who] or [("ANY", None)]
+    filters = [AclFilter(kind, name, _pattern(kind, name, patterns), whom, host, operation,
+                         permission)
+               for permission, whom in whose for kind, name, operation in wanted
+               for host in hosts or (None,)]
+    _remove(session, filters, yes, dry_run)
+
+
+def _pattern(kind: str, name: str | None, wanted: str) -> str:
+    """Of a filter; the cluster has one name, which is no prefix."""
+    return "ANY" if name is None or kind == "CLUSTER" else wanted
+
+
+def _remove(session: Session, filters: list[AclFilter], yes: bool, dry_run: bool) -> None:
+    """Keeps (1)."""
+    async def look(admin: Admin) -> list[AclBinding]:
+        found = [await admin.describe_acls(wanted) for wanted in filters]
+        return sorted(set(itertools.chain(*found)))
+
+    doomed = session.administer(look)
+    if doomed and not dry_run:
+        confirmed(f"remove {len(doomed)} rules?", yes)
+        session.administer(lambda admin: admin.delete_acls([_exactly(rule) for rule in doomed]))
+    _say(session, doomed, "removed", dry_run)
+
+
+def _exactly(rule: AclBinding) -> AclFilter:
+    return AclFilter(*rule)
+
+
+def _say(session: Session, rules: list[AclBinding], done: str, dry_run: bool) -> None:
+    would = f"would be {done}" if dry_run else done
+    session.out.rows([rule._asdict() for rule in rules], COLUMNS, empty=f"no rule {would}")
+    if not session.given.get("as_json") and rules:
+        click.echo(f"{len(rules)} {would}", err=True)
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+@acl.command("export")
+@click.argument("file", type=click.File("w"), default="-")
+@click.pass_obj
+def export_rules(session: Session, file: Any) -> None:
+    """Write all access rules as JSON, in an order that stays."""
+    rules = sorted(session.administer(lambda admin: admin.describe_acls()))
+    file.write("[" + ",".join(f"\n  {json.dumps(rule._asdict())}" for rule in rules) + "\n]\n")
+
+
+@acl.command("import")
+@click.argument("file", type=click.File("r"))
+@click.option("--only", is_flag=True, help="Remove the rules that the file has not.")
+@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.pass_obj
+def import_rules(session: Session, file: Any, only: bool, yes: bool, dry_run: bool) -> None:
+    """Add the access rules of a file that `export` wrote."""
+    rules = _read(file)
+    there = set(session.administer(lambda admin: admin.describe_acls()))
+    _add(session, rules, dry_run)
+    doomed = sorted(there - set(rules)) if only else []
+    if doomed:
+        _remove(session, [_exactly(rule) for rule in doomed], yes, dry_run)
+
+
+def _read(file: Any) -> list[AclBinding]:
+    """Raises ToolError."""
+    try:
+        rows = json.loads(text_of(file, FILE_BYTES_MAX))
+        if not isinstance(rows, list):
+            raise ValueError("no list")
+        return [_rule(number, row) for number, row in enumerate(rows, 1)]
+    except ValueError as error:
+        raise ToolError(f"{file.name}: expected a list of rules as `pylog acl export` writes it: "
+                        f"{error}") from None
+
+
+def _rule(number: int, row: Any) -> AclBinding:
+    """The rule of a row, counted from 1. Raises ValueError."""
+    from pylog.client.admin.security import WORDS
+
+    if not isinstance(row, dict):
+        raise ValueError(f"rule {number} is no object")
+    for wrong, names in (("lacks", [name for name in AclBinding._fields if name not in row]),
+                         ("has no field", [name for name in row if name not in COLUMNS])):
+        if names:
+            raise ValueError(f"rule {number} {wrong} {', '.join(names)}")
+    for name, value in row.items():
+        if not isinstance(value, str):
+            raise ValueError(f"rule {number}: {name} is no text: {json.dumps(value)}")
+        words = [word for word in WORDS.get(name, ()) if word not in FILTERS_ONLY]
+        if words and value.upper() not in words:
+            raise ValueError(f"rule {number}: {name} {value!r} is none of {', '.join(words)}")
+    return AclBinding(**row)
+
+
+# ---- which rule decides -----------------------------------------------------------------------
+
+
+@acl.command()
+@_resources
+@click.option("--principal", required=True, metavar="User:NAME", help="Who.")
+@click.option("--operation", required=True, metavar="NAME", help="Wants to do what.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="From where.")
+@click.option("--properties", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="The brokers' server.properties: its super.users and "
+              "allow.everyone.if.no.acl.found count too.")
+@click.pass_obj
+def explain(session: Session, principal: str, operation: str, host: str, properties: str | None,
+            **given: Any) -> None:
+    """Say whether somebody may do something, and which rule decides."""
+    settings = _Untold() if properties is None else _settings(properties)
+    named = _named(given)
+    if len(named) != 1:
+        raise click.UsageError("name one resource: --topic, --group, --transactional-id, --user or "
+                               "--cluster")
+    kind, name = named[0]
+
+    rules = session.administer(lambda admin: admin.describe_acls())
+    decision = _decided(settings, rules, principal, operation, host, kind, name)
+    is_told = properties is not None
+    allowed, by = decision.allowed, decision.reason
+    if decision.rule is not None:
+        by = _shown(decision.rule)
+        if not (allowed or is_told):
+            by += "; a super user may all the same"
+    elif not is_told:
+        allowed, by = None, UNDECIDED
+    session.out.result(
+        {"allowed": allowed, "rule": None if decision.rule is None else _words(decision.rule),
+         "by": by},
+        f"{ {True: 'allowed', False: 'denied', None: 'by the rules denied'}[allowed]}: {by}")
+
+
+def _settings(properties: str) -> Any:
+    """Raises ToolError."""
+    from pylog.config import ConfigError, Settings
+    from pylog.security.access import STANDARD
+
+    try:
+        settings = Settings.load(properties)
+    except ConfigError as error:
+        raise ToolError(str(error)) from None
+    name = settings["authorizer.class.name"]
+    if not name:
+        raise ToolError(f"{properties}: without authorizer.class.name everybody who gets in may do "
+                        "everything")
+    if name != STANDARD:
+        raise ToolError(f"{properties}: authorizer.class.name={name}: these rules are not what "
+                        f"brokers with it go by, only those with {STANDARD}")
+    return settings
+
+
+def _decided(settings: Any, rules: list[AclBinding], principal: str, operation: str, host: str,
+             kind: str, name: str) -> Any:
+    """Keeps (2)."""
+    from pylog.client.admin.security import (
+        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, number_of,
+    )
+    from pylog.protocol import messages
+    from pylog.security import authorizer, identities
+
+    who = identities.parse(principal)
+    if who is None:
+        raise click.UsageError(f"{principal!r}: expected User:NAME")
+
+    judge = authorizer.StandardAuthorizer(settings)
+    judge.take({("AccessControlEntryRecord", number): messages.AccessControlEntryRecord(
+        resource_type=number_of(RESOURCE_TYPES, rule.resource_type),
+        resource_name=rule.resource_name,
+        pattern_type=number_of(PATTERN_TYPES, rule.pattern_type), principal=rule.principal,
+        host=rule.host, operation=number_of(OPERATIONS, rule.operation),
+        permission_type=number_of(PERMISSIONS, rule.permission))
+        for number, rule in enumerate(rules)})
+    return judge.authorize(who, host, number_of(OPERATIONS, operation),
+                           number_of(RESOURCE_TYPES, kind), name)
+
+
+class _Untold:
+    """The settings of brokers that were not asked: as Kafka's, they tell nobody super.users and
+    allow.everyone.if.no.acl.found."""
+
+    def value(self, name: str) -> None:
+        return None
+
+
+def _shown(rule: Any) -> str:
+    words = _words(rule)
+    return " ".join(words[field] for field in (
+        "permission", "principal", "operation", "resource_type", "pattern_type",
+        "resource_name")) + f" from {rule.host}"
+
+
+def _words(rule: Any) -> dict[str, str]:
+    from pylog.client.admin.security import (
+        OPERATIONS, PATTERN_TYPES, PERMISSIONS, RESOURCE_TYPES, word_of,
+    )
+
+    return AclBinding(
+        word_of(RESOURCE_TYPES, rule.resource_type), rule.resource_name,
+        word_of(PATTERN_TYPES, rule.pattern_type), rule.principal, rule.host,
+        word_of(OPERATIONS, rule.operation), word_of(PERMISSIONS, rule.permission))._asdict()
+
+
+COMMANDS = {"acl": acl}

@@ -1,0 +1,102 @@
+"""`pylog tokens`: delegation tokens, by which a program logs in for somebody.
+
+Owns: nothing.
+Invariants: (1) what proves a token is shown once, when it is made, and read from standard input
+  afterwards.
+Source: kafka-delegation-tokens.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pylog.tools.cli.command import Tools
+from pylog.tools.cli.output import span
+from pylog.tools.cli.session import Session, ToolError
+
+if TYPE_CHECKING:
+    from pylog.client.admin.types import DelegationToken
+
+COLUMNS = {"token_id": "TOKEN", "owner": "OWNER", "renewers": "RENEWERS",
+           "expires_seconds": ("EXPIRES IN", span), "ends_seconds": ("ENDS IN", span)}
+
+
+@click.group("tokens", cls=Tools)
+def tokens() -> None:
+    """Delegation tokens: a program logs in by one for the user that made it."""
+
+
+def _row(session: Session, token: DelegationToken) -> dict[str, Any]:
+    now_ms = session.now_ms()
+    return {"token_id": token.token_id, "owner": token.owner, "renewers": token.renewers,
+            "expires_seconds": (token.expires_ms - now_ms) / 1000,
+            "ends_seconds": (token.ends_ms - now_ms) / 1000}
+
+
+@tokens.command("list")
+@click.option("--owner", "owners", multiple=True, metavar="User:NAME",
+              help="Whose they are, or who may renew them; may be repeated.")
+@click.pass_obj
+def list_tokens(session: Session, owners: tuple[str, ...]) -> None:
+    """List the tokens that you may see."""
+    found = session.administer(lambda admin: admin.describe_delegation_token(owners or None))
+    session.out.rows([_row(session, token) for token in found], COLUMNS, empty="no tokens")
+
+
+@tokens.command()
+@click.option("--owner", metavar="User:NAME", help="Whose it is to be.  [default: yours]")
+@click.option("--renewer", "renewers", multiple=True, metavar="User:NAME", help="Who may renew it.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True),
+              help="Its longest life.  [default: the brokers' delegation.token.max.lifetime.ms]")
+@click.pass_obj
+def create(session: Session, owner: str | None, renewers: tuple[str, ...],
+           hours: float | None) -> None:
+    """Make a token. Its password is shown once."""
+    life_ms = -1 if hours is None else int(hours * 3_600_000)
+    made = session.administer(
+        lambda admin: admin.create_delegation_token(renewers, owner, life_ms))
+    session.out.result({**_row(session, made), "password": made.password},
+                       f"{made.token_id} of {made.owner}")
+    session.out.line(made.password)
+    session.out.line("Log in with SCRAM: the token as the user, the second line as the password, "
+                     "and tokenauth=true (pylog.sasl.tokenauth=true for pylog)")
+
+
+@tokens.command()
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="From now on.")
+@click.pass_obj
+def renew(session: Session, hours: float | None) -> None:
+    """Renew a token; its password comes from standard input."""
+    proof, period_ms = _proof(), -1 if hours is None else int(hours * 3_600_000)
+    end_ms = session.administer(lambda admin: admin.renew_delegation_token(proof, period_ms))
+    session.out.result({"expires_ms": end_ms},
+                       f"it counts for {span((end_ms - session.now_ms()) / 1000)} from now on")
+
+
+@tokens.command()
+@click.pass_obj
+def expire(session: Session) -> None:
+    """End a token at once; its password comes from standard input."""
+    proof = _proof()
+    session.administer(lambda admin: admin.expire_delegation_token(proof))
+    session.out.result({"ended": True}, "it is over")
+
+
+def _proof() -> bytes:
+    """Keeps (1)."""
+    text = click.prompt("Password of the token", hide_input=True, err=True) \
+        if sys.stdin.isatty() else sys.stdin.readline().strip()
+    try:
+        found = base64.b64decode(text, validate=True)
+    except ValueError:
+        found = b""
+    if not found:
+        raise ToolError("that is no token's password")
+    return found
+
+
+COMMANDS = {"tokens": tokens}

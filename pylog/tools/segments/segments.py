@@ -1,0 +1,207 @@
+"""`pylog log`: verify, print and repair segment files, Kafka's or ours, without a broker.
+
+Owns: nothing; files are opened for reading only, but for repair's.
+Invariants: (1) nothing is written, but by repair with --execute; (2) a directory of a running
+  broker may be read: a batch that is being written and zeros that are allocated ahead are told
+  of, and are no damage; (3) the exit code is 1 when damage was found.
+Source: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pylog.protocol.counts import counted
+from pylog.tools.cli import time_arguments
+from pylog.tools.cli.command import Local, Tools
+from pylog.tools.cli.output import size
+from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.records import internal_topics
+from pylog.tools.segments.segment_file import Segment, Verdict
+
+VERDICTS = {"path": "SEGMENT", "batches": "BATCHES", "records": "RECORDS", "bytes": ("SIZE", size),
+            "first_offset": "FIRST", "last_offset": "LAST", "status": "STATUS"}
+STEPS = {"action": "ACTION", "file": "FILE", "position": "POSITION", "bytes": "BYTES",
+         "offset": "OFFSET", "next_offset": "GOES ON AT", "why": "WHY"}
+CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+PATHS = click.argument("paths", nargs=-1, required=True, metavar="PATH...",
+                       type=click.Path(exists=True))
+
+
+class LogTools(Tools):
+    command_class = Local
+
+
+@click.group("log", cls=LogTools)
+def log() -> None:
+    """Verify, print and repair segment files, without a broker.
+
+    PATH is a segment (.log), a partition's directory, or a whole log directory. Verify and dump
+    only read, so that a running broker's files may be looked at.
+    """
+
+
+def segment_paths(paths: tuple[str, ...]) -> list[Path]:
+    """The .log files below, each directory's in the order of their offsets. Raises ToolError."""
+    found: list[Path] = []
+    for text in paths:
+        path = Path(text)
+        if path.is_file():
+            if path.suffix != ".log":
+                raise ToolError(f"{path}: expected a .log file or a directory")
+            found.append(path)
+            continue
+        below = sorted(one for one in path.rglob("*.log") if one.stem.isdigit())
+        found += below
+    if not found:
+        raise ToolError(f"no segments below {', '.join(paths)}")
+    return found
+
+
+def _short(path: Path) -> str:
+    return str(Path(path.parent.name) / path.name)
+
+
+@log.command()
+@PATHS
+@click.option("--headers-only", is_flag=True,
+              help="Check the CRC of batches, not the records inside.")
+@click.option("-q", "--quiet", is_flag=True, help="Print segments with damage only.")
+@click.pass_obj
+def verify(session: Session, paths: tuple[str, ...], headers_only: bool, quiet: bool) -> None:
+    """Check batches (CRC, offsets, records) and indexes."""
+    files = segment_paths(paths)
+    total = sum(path.stat().st_size for path in files)
+    found = []
+    with session.out.progress("verify", total, "bytes") as done:
+        for number, path in enumerate(files):
+            following = files[number + 1] if number + 1 < len(files) else None
+            if following is not None and following.parent != path.parent:
+                following = None
+            with Segment(path) as segment:
+                found.append(segment.verify(not headers_only, done,
+                                            int(following.stem) if following else None))
+    bad = [row for row in found if row.faults]
+    rows = [_row(row) for row in (bad if quiet else found)]
+    session.out.rows(rows, VERDICTS, empty="no damage")
+    for row in bad:
+        for fault in row.faults:
+            session.out.note(f"pylog: {row.path}: {fault}")
+    if bad:
+        raise ToolError(f"damaged: {len(bad)} of {counted(len(found), 'segment')}")
+    batches, records = (sum(getattr(row, name) for row in found) for name in ("batches", "records"))
+    if not quiet:
+        cut = sum(any("cut short" in text for text in row.remarks) for row in found)
+        session.out.line(
+            f"{counted(len(found), 'segment')}, {counted(batches, 'batch', 'batches')}, "
+            f"{counted(records, 'record')}: no damage"
+            + (f"; {counted(cut, 'ends', 'end')} in a batch cut short, as after a kill"
+               if cut else ""))
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    status = f"{len(verdict.faults)} faults" if verdict.faults else "; ".join(
+        ["ok", *verdict.remarks])
+    return {"path": _short(verdict.path), "file": str(verdict.path), "batches": verdict.batches,
+            "records": verdict.records, "bytes": verdict.bytes,
+            "first_offset": verdict.first_offset, "last_offset": verdict.last_offset,
+            "max_timestamp": verdict.max_timestamp, "faults": verdict.faults,
+            "remarks": verdict.remarks, "status": status}
+
+
+@log.command()
+@PATHS
+@click.option("-r", "--records", "is_deep", is_flag=True, help="Each record, not each batch.")
+@click.option("--from", "from_offset", type=int, default=0, help="Begin at an offset.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="So many lines at most.")
+@click.option("--index", "is_index", is_flag=True, help="The entries of both indexes instead.")
+@click.option("--decode/--raw", default=None,
+              help="Keys and values of internal topics as what they mean.  [default: decode]")
+@click.pass_obj
+def dump(session: Session, paths: tuple[str, ...], is_deep: bool, from_offset: int,
+         count: int | None, is_index: bool, decode: bool | None) -> None:
+    """Print batches, records or index entries; one JSON line each with --json.
+
+    Goes on behind damage; the exit code is 1 then.
+    """
+    left = count if count is not None else -1
+    damaged: list[ToolError] = []
+    for path in segment_paths(paths):
+        if not session.out.as_json:
+            session.out.title(_short(path))
+        with Segment(path) as segment:
+            reader = internal_topics.reader(path.parent.name) if decode is not False else None
+            rows = (segment.index_entries() if is_index else segment.records(from_offset, reader)
+                    if is_deep else segment.batches(from_offset))
+            try:
+                for row in rows:
+                    if left == 0:
+                        return
+                    left -= 1
+                    _print(session, row)
+            except ToolError as error:
+                damaged.append(error)
+    if damaged:
+        raise damaged[0]
+
+
+def _print(session: Session, row: dict[str, Any]) -> None:
+    if session.out.as_json:
+        session.out.json_line(row)
+        return
+    shown = dict(row)
+    if "codec" in shown:
+        shown["codec"] = CODECS.get(shown["codec"], shown["codec"])
+    for key in ("timestamp", "base_timestamp", "max_timestamp"):
+        if key in shown:
+            shown[key] = time_arguments.shown(shown[key])
+    if shown.get("producer_id") == -1:
+        for key in ("producer_id", "producer_epoch", "base_sequence"):
+            shown.pop(key, None)
+    session.out.line("  ".join(f"{key}={_text(value)}" for key, value in shown.items()
+                               if value is not None and value is not False and value != []))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        import json
+
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+@log.command()
+@PATHS
+@click.option("--execute", is_flag=True, help="Do it; without it, only say what would be done.")
+@click.option("--quarantine", is_flag=True,
+              help="Take damage in the middle out too, into .corrupt files beside the segment.")
+@click.pass_obj
+def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool) -> None:
+    """Say what is wrong in a stopped broker's directories and how it is mended; --execute does it.
+
+    Torn tails are cut, wrong or missing indexes, snapshots and epoch files made anew, swaps and
+    moves that a stop cut short finished or undone. PATH is a partition's directory or a log
+    directory; of a broker with several, give all. What is cut out is saved as .corrupt files. The
+    exit code is 1 as long as something is left to do.
+    """
+    from pylog.tools.segments import repair as work
+
+    roots, folders = work.folders_of(paths)
+    with work.locked(sorted({*roots, *(folder.parent for folder in folders)})):
+        wanted = work.plan(roots, folders, quarantine)
+        if execute:
+            work.execute(wanted)
+    rows = [{**step.row(), "done": execute and step.action != work.DAMAGE,
+             "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
+    session.out.rows(rows, STEPS, empty="nothing to repair")
+    if wanted.left:
+        raise ToolError(f"{len(wanted.left)} places are damaged in the middle: readers pass over "
+                        "them, and --quarantine takes them out")
+    if wanted.steps and not execute:
+        raise ToolError(f"{len(wanted.steps)} steps to do: --execute does them")
+
+
+COMMANDS = {"log": log}

@@ -1,0 +1,71 @@
+"""`pylog topics branch`: an instant copy of a topic, on a brokerd.
+
+Owns: nothing.
+Invariants: (1) a branch is made by CreateTopics with the broker's creation options, as any client
+  could; (2) another broker than brokerd is distinguished from one that refuses.
+Source: metadata.branching.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pylog.client.admin.admin import Admin
+from pylog.client.admin.types import NewTopic
+from pylog.client.errors import KafkaError
+from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE
+from pylog.protocol.errors import ErrorCode
+from pylog.tools.cli import cluster_queries, config_resources
+from pylog.tools.cli.command import TOPIC, Tool, pairs
+from pylog.tools.cli.session import Session, ToolError
+from pylog.tools.cli.time_arguments import moment
+
+
+@click.command(cls=Tool)
+@click.argument("source", type=TOPIC, metavar="SRC")
+@click.argument("name", metavar="DST")
+@click.option("--at", "at", metavar="WHERE", help="Leave out what is at or after an offset (the "
+              "same in every partition) or a time: 2026-11-01T10:00, -10m, @seconds.")
+@click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
+              help="A setting, in place of the source's; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.pass_obj
+def branch(session: Session, source: str, name: str, at: str | None, settings: tuple[str, ...],
+           dry_run: bool) -> None:
+    """Make topic DST a branch of SRC: the same records at the same offsets, at once.
+
+    Its partitions share SRC's segment files (hard links) and go on by themselves: what is
+    produced, cleaned or deleted in one is not in the other. Only a brokerd that is alone in its
+    cluster can do this.
+    """
+    configs = {**pairs(settings, "--set"), SOURCE: source, **_where(session, at)}
+
+    async def work(admin: Admin) -> bytes | None:
+        await cluster_queries.topics(admin.cluster, [source])
+        try:
+            made = await admin.create_topics([NewTopic(name, -1, -1, configs=configs)], dry_run,
+                                             session.timeout_s)
+        except KafkaError as error:
+            failure = (error.results or {}).get(name, error)
+            if failure.code == ErrorCode.INVALID_CONFIG and "nknown" in str(failure):
+                # Keeps (2).
+                raise ToolError("this broker cannot make branches, only brokerd can: "
+                                f"{failure}") from None
+            raise ToolError(f"topic {cluster_queries.told(failure)}") from None
+        found = made.get(name) if made else None
+        return found if isinstance(found, bytes) else None
+
+    id_ = session.administer(work)
+    row: dict[str, Any] = {"topic": name, "source": source, "dry_run": dry_run,
+                           "id": config_resources.uuid_text(id_) if id_ else None}
+    session.out.result(row, f"{name} {'would be' if dry_run else 'is'} a branch of {source}")
+
+
+def _where(session: Session, at: str | None) -> dict[str, str]:
+    if at is None:
+        return {}
+    if at.isdigit():
+        return {AT_OFFSET: at}
+    return {AT_TIME: str(moment(at.removeprefix("@"), session.now_ms()))}

@@ -1,0 +1,165 @@
+"""The cluster: on ours and with --against kafka; what needs several brokers from made-up facts."""
+
+import pytest
+
+from pylog.client.network.cluster_metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.monitor.overview import quorum_troubles
+from pylog.protocol import messages
+from pylog.tools.cli.session import ToolError
+from pylog.tools.cluster.health import members_of
+from pylog.tools.cluster.placement import planned
+from pylog.tools.cluster.replica_state import Facts, sentences
+from tests.tools.support import run, topic_of
+from tests.tools.topics.test_topics import records
+from tests.wire.talk import append
+
+
+def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
+    topic = topic_of(target, partitions=1)
+    append(target.port, topic, records(3))
+    assert "is well: 1 broker," in run("cluster", "status", broker=target).out
+    assert run("cluster", "status", "--json", broker=target).json["troubles"] == []
+    assert run("cluster", "explain", f"{topic}-0", broker=target).out == (
+        f"{topic}-0 is well: led by broker 1, its only replica.\n")
+    told = run("cluster", "explain", f"{topic}-0", "--json", broker=target).json
+    assert told["in_sync_min"] == 1 and told["lags"] == {"1": 0}
+
+
+def test_what_does_not_exist_is_not_explained(target):
+    topic = topic_of(target, partitions=1)
+    assert "has no partition 7" in run(
+        "cluster", "explain", f"{topic}-7", broker=target, fails=True).err
+    assert "a dash and a partition" in run(
+        "cluster", "explain", "x", broker=target, fails=True).err
+    assert "there is no broker 77" in run(
+        "cluster", "move", topic, "--to", "77", "--yes", broker=target, fails=True).err
+    assert "there is no broker 77" in run(
+        "cluster", "drain", "77", "--yes", broker=target, fails=True).err
+    assert "only 0 brokers" in run(
+        "cluster", "drain", "1", "--yes", broker=target, fails=True).err
+
+
+def test_replicas_are_compared(target):
+    topic = topic_of(target, partitions=2)
+    append(target.port, topic, records(3))
+    append(target.port, topic, records(2))
+    assert run("cluster", "verify", topic, broker=target).out == (
+        "2 partitions, 0 batches: the same on all replicas\n")
+
+
+def voters(**fetched_ms):
+    """A DescribeQuorumResponse's partition of voters n1, n2 ..., heard at these times. It is
+    answered by n1 when 90 s have passed."""
+    new = messages.DescribeQuorumResponse
+    return new.PartitionData(leader_id=1, current_voters=[new.ReplicaState(
+        replica_id=int(name[1:]), last_fetch_timestamp=time_ms,
+        last_caught_up_timestamp=90_000 if name == "n1" else time_ms)
+        for name, time_ms in fetched_ms.items()])
+
+
+@pytest.mark.parametrize("row,said", [
+    (voters(n1=90_000, n2=90_000, n3=85_000), []),
+    (voters(n1=90_000, n2=90_000, n3=48_000), [
+        "controller 3 of the quorum cannot be used: controller 1 heard it last 42.0 s ago",
+        "one member of the quorum less, and nothing can be changed or elected"]),
+    (voters(n1=90_000, n2=-1, n3=-1), [
+        "controller 2 of the quorum cannot be used: controller 1 has not heard it yet",
+        "controller 3 of the quorum cannot be used: controller 1 has not heard it yet",
+        "the quorum has no majority: nothing can be created, changed or elected"]),
+    (voters(n1=40_000, n2=40_000, n3=40_000), [
+        *[f"controller {number} of the quorum cannot be used: controller 1 heard it last 50.0 s ago"
+          for number in (1, 2, 3)],
+        "the quorum has no majority: nothing can be created, changed or elected"]),
+    (voters(), [])])
+def test_silent_voters_of_the_quorum_are_reported(row, said):
+    assert quorum_troubles(members_of(row)) == said
+
+
+def facts(**changed):
+    return Facts("t", 0, **{"leader": 1, "replicas": (1, 2, 3), "isr": (1, 2, 3),
+                            "alive": frozenset((1, 2, 3)), "in_sync_min": 2, **changed})
+
+
+@pytest.mark.parametrize("changed,words", [
+    ({}, ["is well: led by broker 1, all 3 replicas"]),
+    ({"isr": (1, 2), "alive": frozenset((1, 2))},
+     ["under-replicated", "broker 3 is not in sync", "Broker 3 is not there"]),
+    ({"isr": (1, 2), "lags": {3: 500}}, ["Broker 3 is 500 records behind"]),
+    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: 250.0}},
+     ["500 records behind and gains 250 a second: in sync in about 2 s"]),
+    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: -4.0}}, ["comes no nearer"]),
+    ({"isr": (1, 2), "adding": (3,), "removing": (1,)},
+     ["broker 3 gets a replica, broker 1 gives theirs up then"]),
+    ({"isr": (1, 2), "lags": {3: 0}}, ["about to be in sync"]),
+    ({"isr": (1, 2), "lags": {}}, ["does not say how far"]),
+    ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
+    ({"isr": (1, 2), "offline": (3,), "unreachable": {3: "refused"}},
+     ["under-replicated", "Broker 3 does not answer (refused): start it"]),
+    ({"unreachable": {3: "refused"}}, ["not every broker answers", "Broker 3 does not answer"]),
+    ({"unreachable": {1: "refused"}},
+     ["Broker 1 does not answer", "until the controller elects another leader"]),
+    ({"leader": -1, "isr": (2,), "unreachable": {2: "refused"}},
+     ["broker 2 has every acknowledged record and is not there"]),
+    ({"isr": (1,)}, ["brokers 2, 3 are not in sync", "acks=all are refused: 1 in sync"]),
+    ({"leader": 2}, ["Broker 1 should lead it"]),
+    ({"leader": -1, "isr": (), "eligible": (2, 3), "alive": frozenset((1,))},
+     ["is offline", "brokers 2, 3 have every acknowledged record", "start any one of them"]),
+    ({"leader": -1, "isr": (2,), "alive": frozenset((1,))}, ["broker 2 has every", "start it"]),
+    ({"leader": -1, "isr": (2,)}, ["broker 2 is there but does not serve it"]),
+    ({"leader": -1, "isr": (), "eligible": (), "last_known": (3,)},
+     ["No replica is known", "Broker 3 led it last"]),
+])
+def test_a_partition_is_explained(changed, words):
+    told = " ".join(sentences(facts(**changed)))
+    assert all(word in told for word in words), told
+
+
+def cluster_of(racks, *replicas):
+    nodes = {number: Node(number, "h", 1, rack) for number, rack in racks.items()}
+    parts = {index: PartitionInfo("t", index, row[0], 0, row, row, (), 0)
+             for index, row in enumerate(replicas)}
+    return Metadata(nodes=nodes, topics={"t": TopicInfo("t", bytes(16), False, 0, parts)})
+
+
+def test_a_drained_brokers_replicas_go_to_the_emptiest_and_the_rest_stays():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1, 2), (2, 3), (3, 1), (2, 4))
+    plan = planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4})
+    assert plan == {("t", 0): [4, 2], ("t", 2): [3, 4]}
+
+
+def test_a_replica_goes_to_a_rack_that_has_none():
+    metadata = cluster_of({1: "a", 2: "b", 3: "a", 4: "b"}, (1, 2), (3, 4))
+    assert planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4}) == {
+        ("t", 0): [3, 2]}
+
+
+def test_partitions_grow_without_moving_what_they_have():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1,), (2, 1), (1, 2, 3))
+    plan = planned(metadata, metadata.topics["t"].partitions.values(), {1, 2, 3, 4},
+                   lambda count: max(count, 3))
+    assert plan == {("t", 0): [1, 4, 3], ("t", 1): [2, 1, 4]}
+
+
+def test_a_broker_that_is_down_keeps_its_replicas_when_partitions_grow_or_another_is_drained():
+    metadata = cluster_of(dict.fromkeys((1, 2, 4)), (1, 3), (3,), (3, 2))
+    parts = metadata.topics["t"].partitions.values()
+    assert planned(metadata, parts, {1, 2, 4}, lambda count: max(count, 2), {3}) == {
+        ("t", 1): [3, 4]}
+    assert planned(metadata, parts, {1, 4}, retained={3}) == {("t", 2): [3, 4]}
+    with pytest.raises(ToolError, match="is to have 5 replicas"):
+        planned(metadata, parts, {1, 2, 4}, lambda count: 5, {3})
+
+
+def test_partitions_shrink_onto_the_brokers_that_are_left():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3)), (1, 2, 3), (2, 3), (3, 1), (1,))
+    parts = metadata.topics["t"].partitions.values()
+    assert planned(metadata, parts, {1}, lambda count: min(count, 1)) == {
+        ("t", 0): [1], ("t", 1): [1], ("t", 2): [1]}
+    assert planned(metadata, parts, {1, 2}, lambda count: min(count, 2)) == {
+        ("t", 0): [1, 2], ("t", 1): [2, 1], ("t", 2): [2, 1]}
+
+
+def test_too_few_brokers_are_told():
+    metadata = cluster_of({1: None, 2: None}, (1, 2))
+    with pytest.raises(ToolError, match="is only 1 broker for"):
+        planned(metadata, metadata.topics["t"].partitions.values(), {2})

@@ -1,0 +1,20 @@
+"""docs/tools.md is what the commands and the tour give."""
+
+from pathlib import Path
+
+from pylog.tools.docs import document
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_the_written_document_is_what_the_commands_give():
+    tour = (DOCS / "tools-tour.txt").read_text()
+    assert (DOCS / "tools.md").read_text() == document(tour), "run `make docs`"
+
+
+def test_every_command_of_the_tour_is_shown_once():
+    tour = (DOCS / "tools-tour.txt").read_text()
+    text = document(tour)
+    for line in tour.splitlines():
+        if line.startswith("$ "):
+            assert text.count(line) == tour.count(line), line
