@@ -333,7 +333,7 @@ def _locked(paths):
     """Holds the locks of log directories. Raises StartError, OSError."""
     import os
 
-    from .log.directories import LOCK, locked
+    from pylog.log.log_directories import LOCK, locked
 
     held = [locked(os.path.join(path, LOCK)) for path in paths]
     try:

@@ -20,10 +20,11 @@ COINCIDENCES = {
         "bytes of a file, not of copied responses",
     "pylog/coordinator/runtime/snapshot_writer.py:THREADS":
         "threads that save shards, not flushers",
-    "pylog/log/branches.py:ATTEMPTS": "of linking segments, not of reading aborted transactions",
-    "pylog/log/branches.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
-    "pylog/log/directories.py:PROBE_BYTES": "of a disk probe, not of a segment's index",
-    "pylog/log/moves.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
+    "pylog/log/topic_branches.py:ATTEMPTS":
+        "of linking segments, not of reading aborted transactions",
+    "pylog/log/topic_branches.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
+    "pylog/log/log_directories.py:PROBE_BYTES": "of a disk probe, not of a segment's index",
+    "pylog/log/replica_moves.py:NAME_BYTES_MAX": "NAME_MAX of Linux",
     "pylog/peer/dial.py:SIZE_BYTES": "the frame length of Kafka's protocol; its import from the "
                                      "reactor would load that into every tool",
     "pylog/tools/segments/corrupt_ranges.py:WINDOW_BYTES":

@@ -16,7 +16,7 @@ from collections import namedtuple
 from pylog import supervisor
 from pylog._native import cleaner
 from pylog._native.log import LogDeleted, LogError, StorageError
-from pylog.log import checkpoints as files
+from pylog.log import checkpoint_files as files
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 STEP_BYTES = 4 << 20

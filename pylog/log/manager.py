@@ -14,11 +14,19 @@ import threading
 from itertools import chain
 
 from pylog._native.log import Log, LogError, Shortage
-from pylog.log import branches, hints, partition_directories, partitions, recovery
-from pylog.log.checkpointer import Checkpointer
+from pylog.log import (
+    partition_log as partitions,
+)
+from pylog.log import (
+    recovery,
+    recovery_hints,
+    startup_scan,
+    topic_branches,
+)
+from pylog.log.checkpoint_writer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
-from pylog.log.directories import Directories, remove_tree
-from pylog.log.moves import RATE, Move, Moves, directory_name, finish
+from pylog.log.log_directories import Directories, remove_tree
+from pylog.log.replica_moves import RATE, Move, Moves, directory_name, finish
 
 CHECKPOINT_MS = 60_000
 
@@ -40,7 +48,7 @@ class LogManager:
         self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
-        self._hints = hints.Hints(self.disks)
+        self._hints = recovery_hints.Hints(self.disks)
         self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
@@ -68,7 +76,7 @@ class LogManager:
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
-        return any(map(partition_directories.is_partition,
+        return any(map(startup_scan.is_partition,
                        chain.from_iterable(self.disks.listings)))
 
     def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
@@ -82,9 +90,9 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS,
                      now_ms + self._settings["producer.id.expiration.check.interval.ms"]]
-        where, self._left_over = partition_directories.find(
+        where, self._left_over = startup_scan.find(
             self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
-        self._left_over += branches.take_left_over(
+        self._left_over += topic_branches.take_left_over(
             self.disks, {id_: name for name, id_, _, _ in topics}, where)
         plan, anew = [], []
         for name, topic_id, roles, overrides in topics:
@@ -283,7 +291,7 @@ class LogManager:
 
     def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
         """Has create() make `name`, of that id, a branch of `source`. Raises LogError, OSError."""
-        parts = branches.prepare(
+        parts = topic_branches.prepare(
             [(partition_log, self.place(source, index))
              for index, partition_log in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
@@ -292,7 +300,7 @@ class LogManager:
             self._store.save(None, [((topic_id, index), part.checkpoint)
                                     for index, part in enumerate(parts)])
         except BaseException:
-            branches.discard(parts)
+            topic_branches.discard(parts)
             raise
         self._branches[topic_id] = parts
 
@@ -300,7 +308,7 @@ class LogManager:
         """The topic that a branch was prepared for does not come."""
         parts = self._branches.pop(topic_id, None)
         if parts is not None:
-            branches.discard(parts)
+            topic_branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
         """Whether the partition is in a failed directory, as of the last take_failed()."""
@@ -341,7 +349,7 @@ class LogManager:
         if branch is not None:
             self._hints.write_branch(name, branch)
             try:
-                branches.publish(name, branch)
+                topic_branches.publish(name, branch)
             except OSError as error:
                 log.error("a branch could not be published: the next start does", extra={
                     "topic": name, "reason": error.strerror or str(error)})
@@ -476,7 +484,7 @@ class LogManager:
         where = (self.directories[place], name, index, topic_id, config)
         try:
             if not trusted:
-                partition_directories.make_way(self.disks, place, f"{name}-{index}", topic_id)
+                startup_scan.make_way(self.disks, place, f"{name}-{index}", topic_id)
             if not self._hints.is_free(place, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
             partition_log = partitions.open_log(*where, checkpoint, trusted, self._now_ms())

@@ -13,7 +13,7 @@ Source: KIP-631, KIP-858 (directory.id).
 import os
 from collections import namedtuple
 
-from pylog.log.checkpoints import sync_directory, write_whole
+from pylog.log.checkpoint_files import sync_directory, write_whole
 from pylog.log.errors import StartError
 from pylog.metadata.controller.partitions.topics import id_from_text, id_text, random_id
 

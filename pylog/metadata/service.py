@@ -13,9 +13,9 @@ import random
 
 from pylog._native.log import LogError
 from pylog.config import clusters
-from pylog.log import checkpoints as files
+from pylog.log import checkpoint_files as files
 from pylog.log.errors import StartError
-from pylog.log.partitions import Role
+from pylog.log.partition_log import Role
 from pylog.metadata import meta_properties as identity
 from pylog.metadata.controller import broker_registration as brokers
 from pylog.metadata.controller.active_controller import ActiveController

@@ -14,7 +14,7 @@ import random
 from functools import partial
 
 from pylog import supervisor
-from pylog.log import moves
+from pylog.log import replica_moves
 from pylog.log.errors import StartError
 from pylog.metadata.controller.partitions.topics import random_id
 from pylog.peer.dial import dial
@@ -75,7 +75,7 @@ class Membership:
         self.departures = Departures(lambda: now_ns() / 1e9)
         self._fetchers = ReplicaFetchers(
             settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
-            partial(moves.cut, logs), self.departures, credentials, throttles.following)
+            partial(replica_moves.cut, logs), self.departures, credentials, throttles.following)
         self.departures.look = self._fetchers.look
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)

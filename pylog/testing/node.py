@@ -14,7 +14,7 @@ from pylog.config import Settings
 from pylog.coordinator.groups import describe as group_describe
 from pylog.coordinator.groups.shard import Groups
 from pylog.coordinator.runtime.deferred_reply import Pending
-from pylog.log.checkpoints import remove_clean_mark
+from pylog.log.checkpoint_files import remove_clean_mark
 from pylog.log.errors import StartError
 from pylog.metadata.image.image import RESOURCE_TOPIC, is_internal
 from pylog.protocol import messages

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pylog._native import batch, cleaner, crash_state, damages, log, moves
-from pylog.log.moves import FUTURE, Move, directory_name, finish, furthest
+from pylog.log.replica_moves import FUTURE, Move, directory_name, finish, furthest
 from tests.durability import transactions
 from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
 

@@ -7,7 +7,7 @@ import crc32c
 import pytest
 
 from pylog._native import batch, cleaner, log, moves
-from pylog.log.moves import directory_name
+from pylog.log.replica_moves import directory_name
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.native.test_log import NOW, TOPIC_ID, make, offsets
 

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from pylog._native import batch, cleaner, log
-from pylog.log import partitions
+from pylog.log import partition_log
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.durability.test_log_cuts import COMPACTED, CONFIG, clean, cut, keyed, opened
 from tests.durability.transactions import ABORT, COMMIT, marker
@@ -124,7 +124,7 @@ def test_an_open_transaction_is_open_after_a_clean_stop(disk):
     one = opened(disk)
     write(one, 1)
     one.settle(NOW)
-    checkpoint = partitions.at_rest(one)
+    checkpoint = partition_log.at_rest(one)
     assert checkpoint.log_end_offset < 0 and checkpoint.recovery_point == 1
     one.release()
     assert opened(disk, recovery_point=1).last_stable_offset == 0

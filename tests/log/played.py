@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 from pylog._native.log import LogError
 from pylog.config import Settings
-from pylog.log import manager, partitions, recovery
+from pylog.log import manager, partition_log, recovery
 from pylog.log.manager import LogManager
-from pylog.log.partitions import Checkpoint, Role
+from pylog.log.partition_log import Checkpoint, Role
 from pylog.protocol.errors import ErrorCode
 
 LEADS = Role(True, 3, 1)
@@ -126,7 +126,7 @@ class World:
         self.logs.disks.loads = [0] * disks
         # Moves step when the test says so.
         self.logs.moves._thread = SimpleNamespace(is_alive=lambda: True, join=lambda: None)
-        monkeypatch.setattr(partitions, "open_log", self._open_log)
+        monkeypatch.setattr(partition_log, "open_log", self._open_log)
         monkeypatch.setattr(manager, "Log", SimpleNamespace(open=self._open_target))
         monkeypatch.setattr(manager, "finish", lambda move, now_ms: None)
         monkeypatch.setattr(recovery.damages, "take", lambda disk: ())
@@ -141,7 +141,7 @@ class World:
         return made
 
     def _open_target(self, disk, topic, partition, id_, config, **known):
-        made = Log(disk, topic, partition, partitions.NOTHING_KNOWN)
+        made = Log(disk, topic, partition, partition_log.NOTHING_KNOWN)
         made.id, made.config, made.known = id_, config, known
         return made
 
@@ -162,4 +162,4 @@ class World:
 
     def rows(self, name, place=0):
         """Of one of Kafka's files of checkpoints."""
-        return partitions.files.read_offsets(os.path.join(self.paths[place], name))
+        return partition_log.files.read_offsets(os.path.join(self.paths[place], name))

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import branches
-from pylog.log.branches import ATTEMPTS, NEVER, Cut
+from pylog.log import topic_branches
+from pylog.log.topic_branches import ATTEMPTS, NEVER, Cut
 from tests.log.test_branch_steps import ID, STRAY, TIME, Source, failure
 
 UNCUT = Cut()
@@ -48,8 +48,8 @@ class World:
                 ("_end_before", lambda target, source, end, now_ms: self.step(f"end {end}")),
                 ("_abort_open", lambda target, epoch, now_ms: self.step(f"abort {epoch}")),
                 ("sync_directory", lambda path: self.step(f"sync {os.path.basename(path)}"))):
-            monkeypatch.setattr(branches, name, stand_in)
-        monkeypatch.setattr(branches.moves, "seal", lambda one, now_ms: self.step(
+            monkeypatch.setattr(topic_branches, name, stand_in)
+        monkeypatch.setattr(topic_branches.moves, "seal", lambda one, now_ms: self.step(
             "seal source" if one is self.source else "seal"))
 
     def step(self, name):
@@ -70,7 +70,7 @@ class World:
         return self.made[-1]
 
     def prepare(self, cut=UNCUT, sources=1):
-        return branches.prepare([(self.source, 3)] * sources, "t", ID, cut, "config", TIME)
+        return topic_branches.prepare([(self.source, 3)] * sources, "t", ID, cut, "config", TIME)
 
     def left(self):
         return sorted(name for name in os.listdir(self.root) if name != "s-0")
@@ -108,8 +108,8 @@ def test_a_branch_ends_at_the_cut_but_within_its_source(world, cut, start, end):
 
 def test_a_time_after_all_records_cuts_nothing():
     source = SimpleNamespace(offset_for_time=lambda time_ms: None)
-    assert branches._offset_of(source, Cut(time_ms=5)) == NEVER == 2**63 - 1
-    assert branches._offset_of(source, Cut(offset=0, time_ms=None)) == 0
+    assert topic_branches._offset_of(source, Cut(time_ms=5)) == NEVER == 2**63 - 1
+    assert topic_branches._offset_of(source, Cut(offset=0, time_ms=None)) == 0
 
 
 @pytest.mark.parametrize(("start", "moves"), [(0, 0), (1, 1)])
@@ -150,7 +150,7 @@ def test_a_partition_that_fails_takes_the_others_with_it(world, step):
 
 def test_a_source_that_is_not_open_takes_those_before_it_with_it(world):
     with pytest.raises(OSError, match="partition 1 of the source is not open"):
-        branches.prepare([(world.source, 3), (None, 0)], "t", ID, UNCUT, "config", TIME)
+        topic_branches.prepare([(world.source, 3), (None, 0)], "t", ID, UNCUT, "config", TIME)
     assert world.left() == [] and world.steps.count("settle") == 1
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import CorruptLog, LogError
-from pylog.log import branches
-from pylog.log.branches import Part
+from pylog.log import topic_branches as branches
 from pylog.log.errors import StartError
+from pylog.log.topic_branches import Part
 from pylog.protocol.errors import ErrorCode
 
 TIME = 1_700_000_000_000

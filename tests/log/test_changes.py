@@ -8,12 +8,12 @@ import pytest
 
 from pylog._native import batch
 from pylog.log import recovery
-from pylog.log.partitions import Role
+from pylog.log.partition_log import Role
 from pylog.log.recovery import Recovery
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET
-from tests.log.test_branches import TIME, append, branch, node, offsets
 from tests.log.test_manager import append as append_any
 from tests.log.test_recovery import entries
+from tests.log.test_topic_branches import TIME, append, branch, node, offsets
 from tests.metadata.node import Node
 
 __all__ = ["node"]

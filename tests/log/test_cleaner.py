@@ -9,7 +9,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM
-from pylog.log import checkpoints, cleaner
+from pylog.log import checkpoint_files, cleaner
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
 from tests.native.test_cleaner import follow, marker, plain, transaction
@@ -96,7 +96,7 @@ def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(t
         append(node, topic, [1, 2, 3] * 20)
     assert node.logs.cleaner.clean_one() and node.logs.cleaner.clean_one()
     path = os.path.join(tmp_path, CHECKPOINT)
-    found = checkpoints.read_offsets(path)
+    found = checkpoint_files.read_offsets(path)
     assert set(found) == {("kept", 0), ("gone", 0)} and min(found.values()) > 0
     node.delete("gone")
     node.create("gone", configs=COMPACT)
@@ -232,14 +232,14 @@ def test_without_room_a_deleted_topic_leaves_nothing_that_the_next_of_its_name_i
     node.create("a", configs=COMPACT)
     append(node, "a", [1, 2] * 30)
     assert node.logs.cleaner.clean_one()
-    assert ("a", 0) in checkpoints.read_offsets(tmp_path / CHECKPOINT)
+    assert ("a", 0) in checkpoint_files.read_offsets(tmp_path / CHECKPOINT)
     with monkeypatch.context() as patched:
         def refused(path, offsets):
             raise OSError(errno.ENOSPC, "no space", path)
 
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.delete("a")
-    assert checkpoints.read_offsets(tmp_path / CHECKPOINT) == {}
+    assert checkpoint_files.read_offsets(tmp_path / CHECKPOINT) == {}
 
 
 def test_what_a_pass_moves_counts_once_for_its_pace(node, monkeypatch):

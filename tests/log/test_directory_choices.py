@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import checkpoints, directories, partitions
-from pylog.log.directories import Directories
+from pylog.log import checkpoint_files as checkpoints
+from pylog.log import log_directories, partition_log
+from pylog.log.log_directories import Directories
 from pylog.log.manager import CHECKPOINT_MS, LogManager
-from pylog.log.partitions import NOTHING_KNOWN, Checkpoint, Role
+from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint, Role
 
 GIB = 1 << 30
 
@@ -207,7 +208,7 @@ def _shortages(made, caplog, *counts):
 def test_a_shortage_is_logged_once_and_once_more_when_writes_succeed(tmp_path, caplog, code):
     made = disks(Native(free=9), free_min=0, paths=[str(tmp_path)])
     made.natives[0].short_error = code
-    quiet = directories.QUIET_LOOKS
+    quiet = log_directories.QUIET_LOOKS
     assert _shortages(made, caplog, 0, 0) == []
     assert _shortages(made, caplog, 1, 2, 3, 3, 4) == ["fail and are retried"]
     assert caplog.records[0].reason == os.strerror(code)
@@ -226,7 +227,7 @@ def test_a_shortage_is_not_over_while_a_file_cannot_be_written(tmp_path, caplog,
         raise OSError(errno.ENOSPC, "planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(directories.os, "pwrite", full)
+        patched.setattr(log_directories.os, "pwrite", full)
         assert _shortages(made, caplog, 1, *[1] * 20) == ["fail and are retried"]
     assert os.listdir(tmp_path) == []
     assert _shortages(made, caplog, 1) == ["succeed again"]
@@ -242,9 +243,9 @@ def test_another_shortage_is_logged_too(tmp_path, caplog):
 
 @pytest.mark.parametrize(("descriptors", "told"), [(2 * 1024, None), (2, True)])
 def test_few_descriptors_are_told(monkeypatch, caplog, descriptors, told):
-    monkeypatch.setattr(directories.limits, "descriptors", lambda: descriptors)
-    monkeypatch.setattr(directories.limits, "SEGMENT_FILES_LOW", 1024)
-    directories._open_files_max(1)
+    monkeypatch.setattr(log_directories.limits, "descriptors", lambda: descriptors)
+    monkeypatch.setattr(log_directories.limits, "SEGMENT_FILES_LOW", 1024)
+    log_directories._open_files_max(1)
     assert bool(caplog.records) == bool(told)
 
 
@@ -278,7 +279,7 @@ def test_retention_and_checkpoints_have_each_their_own_round(monkeypatch):
     Kafka's log.flush.offset.checkpoint.interval.ms has it by default."""
     one, done = manager()
     looked = []
-    monkeypatch.setattr(partitions, "tend", lambda logs, now_ms, closing: looked.append(
+    monkeypatch.setattr(partition_log, "tend", lambda logs, now_ms, closing: looked.append(
         (now_ms, not isinstance(logs, list))))
     one._due = [30_000, CHECKPOINT_MS, 10**9]
     for now_ms in (29_999, 30_000, 59_999, 60_000, 120_000, 329_999, 330_000):
@@ -320,15 +321,15 @@ def test_a_partition_is_found_by_an_index_that_there_is(index, found):
 def test_of_two_checkpoints_the_lower_recovery_point_and_the_higher_rest_count():
     stored, hinted = Checkpoint(5, 3, 9, 20, 1, b"x"), Checkpoint(7, 2, 8, 30, 2, b"y")
     merged = NOTHING_KNOWN._replace(recovery_point=5, log_start_offset=3, high_watermark=9)
-    assert partitions.after_crash(stored, hinted) == merged
-    assert partitions.after_crash(hinted, stored) == merged
-    assert partitions.after_crash(stored, None) == stored
-    assert partitions.after_crash(None, hinted) == hinted
-    assert partitions.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
+    assert partition_log.after_crash(stored, hinted) == merged
+    assert partition_log.after_crash(hinted, stored) == merged
+    assert partition_log.after_crash(stored, None) == stored
+    assert partition_log.after_crash(None, hinted) == hinted
+    assert partition_log.after_crash(None, None) == NOTHING_KNOWN == (0, -1, -1, -1, -1, b"")
 
 
 def test_a_log_whose_directory_is_gone_keeps_its_start_alone():
-    assert partitions.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
+    assert partition_log.without_files(Checkpoint(5, 3, 9, 20, 1, b"x")) == (0, 3, -1, -1, -1, b"")
 
 
 class Log:
@@ -360,19 +361,19 @@ class Log:
     ({"leads": False}, Role(False, 4, 1, True), [("follower", 4, True)])])
 def test_a_log_is_given_a_role_that_differs_from_its_own(log, role, expected):
     one = Log(**log)
-    partitions.assume(one, role)
+    partition_log.assume(one, role)
     assert one.roles == expected
 
 
 @pytest.mark.parametrize(("transaction", "expected"), [
     (-1, (4, 2, 5, 6, 3, b"s")), (0, (4, 2, 5, -1, -1, b"")), (1, (4, 2, 5, -1, -1, b""))])
 def test_a_log_with_an_open_transaction_is_not_told_to_be_at_rest(transaction, expected):
-    assert partitions.at_rest(Log(open_transaction=transaction)) == expected
+    assert partition_log.at_rest(Log(open_transaction=transaction)) == expected
 
 
 def test_kafkas_files_hold_a_row_for_what_is_known(tmp_path):
     rows = [("t", 0, Checkpoint(0, 0, 0, -1, -1, b"")), ("t", 1, Checkpoint(7, 1, -1, -1, -1, b""))]
-    partitions.write_checkpoint_files(str(tmp_path), rows)
+    partition_log.write_checkpoint_files(str(tmp_path), rows)
     assert [checkpoints.read_offsets(str(tmp_path / name)) for name in (
         checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK, checkpoints.LOG_START)] == [
         {("t", 0): 0, ("t", 1): 7}, {("t", 0): 0}, {("t", 1): 1}]
@@ -384,5 +385,5 @@ def test_kafkas_files_hold_a_row_for_what_is_known(tmp_path):
     ("version 0\n", None), ("version: 0\ntopic_id: \u00e4\n", None)])
 def test_a_topic_id_is_whole_or_none(tmp_path, text, found):
     (tmp_path / "partition.metadata").write_text(text)
-    assert partitions.topic_id_in(str(tmp_path)) == found
-    assert partitions.topic_id_in(str(tmp_path / "missing")) is None
+    assert partition_log.topic_id_in(str(tmp_path)) == found
+    assert partition_log.topic_id_in(str(tmp_path / "missing")) is None

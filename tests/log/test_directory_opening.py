@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import directories
-from pylog.log.directories import IDENTITY, LOCK, Directories, locked, remove_tree
+from pylog.log import log_directories
 from pylog.log.errors import StartError
+from pylog.log.log_directories import IDENTITY, LOCK, Directories, locked, remove_tree
 
 
 class World:
@@ -22,12 +22,12 @@ class World:
     def __init__(self, monkeypatch, path):
         self.heard, self.bad, self.why = [], set(), None
         self.paths = [str(path / name) for name in "ab"]
-        monkeypatch.setattr(directories, "LogDir", self._native)
-        monkeypatch.setattr(directories.crash_state, "remember",
+        monkeypatch.setattr(log_directories, "LogDir", self._native)
+        monkeypatch.setattr(log_directories.crash_state, "remember",
                             lambda native, memory: self.heard.append(("remember", native.path)))
-        monkeypatch.setattr(directories.crash_state, "forget",
+        monkeypatch.setattr(log_directories.crash_state, "forget",
                             lambda native: self.heard.append(("forget", native.path)))
-        monkeypatch.setattr(directories.flushes, "syncs_each", lambda native: self.why)
+        monkeypatch.setattr(log_directories.flushes, "syncs_each", lambda native: self.why)
         self.disks = Directories(self.paths, SimpleNamespace(cordoned_log_dirs=()), "pool")
 
     def _native(self, path, pool, open_files_max):
@@ -83,8 +83,8 @@ def test_what_is_given_back_can_be_taken_again(world):
 
 def test_only_a_directory_without_an_identity_is_made(world, monkeypatch):
     made = []
-    make = directories.checkpoints.make_directory
-    monkeypatch.setattr(directories.checkpoints, "make_directory",
+    make = log_directories.checkpoints.make_directory
+    monkeypatch.setattr(log_directories.checkpoints, "make_directory",
                         lambda path: made.append(path) or make(path))
     os.mkdir(world.paths[0])
     open(os.path.join(world.paths[0], IDENTITY), "w").close()
@@ -172,7 +172,7 @@ def test_a_lock_that_is_not_got_leaves_no_descriptor_open(
 def test_a_directory_is_renamed_on_disk(world, monkeypatch):
     world.disks.open()
     synced = []
-    monkeypatch.setattr(directories.checkpoints, "sync_directory", synced.append)
+    monkeypatch.setattr(log_directories.checkpoints, "sync_directory", synced.append)
     os.mkdir(os.path.join(world.paths[1], "t-0"))
     assert world.disks.rename(1, "t-0", "t-1")
     assert synced == [world.paths[1]] and os.path.isdir(os.path.join(world.paths[1], "t-1"))
@@ -186,7 +186,7 @@ def test_an_only_copy_that_cannot_be_renamed_for_a_shortage_ends_the_start(
         raise OSError(code, os.strerror(code))
 
     world.disks.open()
-    monkeypatch.setattr(directories.os, "rename", rename)
+    monkeypatch.setattr(log_directories.os, "rename", rename)
     if ends:
         with pytest.raises(StartError, match="b/t-0 cannot be renamed to t-1: .*; make room"):
             world.disks.rename_only_copy(1, "t-0", "t-1")

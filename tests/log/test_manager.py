@@ -6,7 +6,7 @@ import time
 import pytest
 
 from pylog._native import batch
-from pylog.log import checkpoints, partitions
+from pylog.log import checkpoint_files, partition_log
 from tests.metadata.node import Node
 
 
@@ -30,8 +30,8 @@ def test_a_checkpoint_bounds_what_a_start_after_a_crash_reads(tmp_path):
         append(node, "a")
     node.logs.upkeep(node.now_ms() + 61_000)
     assert node.logs.get("a", 0).recovery_point == 15
-    path = str(tmp_path / checkpoints.RECOVERY_POINT)
-    assert checkpoints.read_offsets(path) == {("a", 0): 15}
+    path = str(tmp_path / checkpoint_files.RECOVERY_POINT)
+    assert checkpoint_files.read_offsets(path) == {("a", 0): 15}
     append(node, "a")
     node.logs.get("a", 0).flush()
     node.crash()
@@ -78,8 +78,8 @@ def test_records_that_kafka_deleted_meanwhile_stay_deleted(tmp_path):
     node.logs.get("a", 0).move_start(1)
     node.stop()
     # As Kafka leaves it: its own checkpoint files, its own mark.
-    checkpoints.write_offsets(str(tmp_path / checkpoints.LOG_START), [("a", 0, 2)])
-    checkpoints.write_clean_mark(str(tmp_path), 77)
+    checkpoint_files.write_offsets(str(tmp_path / checkpoint_files.LOG_START), [("a", 0, 2)])
+    checkpoint_files.write_clean_mark(str(tmp_path), 77)
     node = Node(tmp_path)
     assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (2, 3)
     node.stop()
@@ -90,9 +90,9 @@ def test_the_text_checkpoints_of_a_stop_tell_every_partition(tmp_path):
     node.create("a", partitions=2)
     append(node, "a", 1)
     node.stop()
-    for name in (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK):
-        assert checkpoints.read_offsets(str(tmp_path / name)) == {("a", 0): 0, ("a", 1): 3}
-    assert checkpoints.read_offsets(str(tmp_path / checkpoints.LOG_START)) == {}
+    for name in (checkpoint_files.RECOVERY_POINT, checkpoint_files.HIGH_WATERMARK):
+        assert checkpoint_files.read_offsets(str(tmp_path / name)) == {("a", 0): 0, ("a", 1): 3}
+    assert checkpoint_files.read_offsets(str(tmp_path / checkpoint_files.LOG_START)) == {}
 
 
 def test_retention_runs_when_it_is_due(tmp_path):
@@ -111,7 +111,7 @@ def test_retention_runs_when_it_is_due(tmp_path):
 
 def test_producers_expire_at_the_configured_interval(tmp_path, monkeypatch):
     checked = []
-    monkeypatch.setattr(partitions, "expire_producers",
+    monkeypatch.setattr(partition_log, "expire_producers",
                         lambda logs, now_ms, is_closing: checked.append(len(list(logs))))
     node = Node(tmp_path, producer_id_expiration_check_interval_ms="5000")
     node.create("a")
@@ -208,13 +208,13 @@ def test_a_directory_of_an_earlier_topic_of_the_name_does_not_stop_the_start(tmp
 
 def test_damaged_text_checkpoints_are_as_good_as_none(tmp_path):
     path = str(tmp_path / "x")
-    assert checkpoints.read_offsets(path) == {}
+    assert checkpoint_files.read_offsets(path) == {}
     for text in ("", "0\n", "0\n2\na 0 1\n", "1\n0\n", "0\n1\na b c\n", "0\n1\na 0\n"):
         with open(path, "w") as file:
             file.write(text)
-        assert checkpoints.read_offsets(path) == {}
-    checkpoints.write_offsets(path, [("a", 0, 5), ("b", 7, 2**60)])
-    assert checkpoints.read_offsets(path) == {("a", 0): 5, ("b", 7): 2**60}
+        assert checkpoint_files.read_offsets(path) == {}
+    checkpoint_files.write_offsets(path, [("a", 0, 5), ("b", 7, 2**60)])
+    assert checkpoint_files.read_offsets(path) == {("a", 0): 5, ("b", 7): 2**60}
 
 
 def resident_bytes():

@@ -5,7 +5,9 @@ import contextlib
 import pytest
 
 from pylog._native.log import LogError
-from pylog.log import checkpoints, manager, moves
+from pylog.log import checkpoint_files as checkpoints
+from pylog.log import manager
+from pylog.log import replica_moves as moves
 from pylog.replication.truncation import Cut
 from tests.log.played import LEADS, NOW, World, failure, topic_id
 

@@ -5,8 +5,10 @@ import os
 import pytest
 
 from pylog._native.log import StorageError
-from pylog.log import branches, checkpoints, partitions
-from pylog.log.partitions import NOTHING_KNOWN, Role
+from pylog.log import checkpoint_files as checkpoints
+from pylog.log import partition_log
+from pylog.log import topic_branches as branches
+from pylog.log.partition_log import NOTHING_KNOWN, Role
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
 
 FOLLOWS = Role(False, 4, 1)
@@ -262,13 +264,13 @@ def test_settings_of_the_broker_reach_the_logs_of_all_topics_below_their_own(wor
 
 
 def test_a_log_that_opens_while_its_settings_change_has_the_new_ones(world, monkeypatch):
-    opened = partitions.open_log
+    opened = partition_log.open_log
 
     def open_log(*given):
         world.logs.configure("t", {"flush.ms": "5"})
         return opened(*given)
 
-    monkeypatch.setattr(partitions, "open_log", open_log)
+    monkeypatch.setattr(partition_log, "open_log", open_log)
     world.logs.create("t", topic_id(1), [LEADS], {})
     one = world.logs.get("t", 0)
     assert [step[1]["flush.ms"] for step in one.steps] == [5] and world.logs._timed == {one}

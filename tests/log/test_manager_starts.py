@@ -5,9 +5,9 @@ import os
 import pytest
 
 from pylog._native.log import Shortage
-from pylog.log import checkpoints
+from pylog.log import checkpoint_files as checkpoints
 from pylog.log.manager import CHECKPOINT_MS
-from pylog.log.partitions import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, World, failure, topic_id
 
 
@@ -297,7 +297,7 @@ def test_what_works_in_the_background_ends_before_the_logs_are_brought_to_rest(w
 
 def test_a_manager_that_is_closed_has_no_log_and_no_directory(world, monkeypatch):
     forgotten = []
-    monkeypatch.setattr("pylog.log.directories.crash_state.forget", forgotten.append)
+    monkeypatch.setattr("pylog.log.log_directories.crash_state.forget", forgotten.append)
     world.start(("t", [LEADS], {"flush.ms": "5"}))
     native = world.disks[0]
     world.logs.close()

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from pylog._native.log import LogDir
-from pylog.log import partitions, recovery
+from pylog.log import partition_log, recovery
 from pylog.log.recovery import Recovery
 from tests.log.test_manager import append
 from tests.metadata.node import Node
@@ -64,14 +64,14 @@ def held(monkeypatch):
     """Holds back the opening of topic "slow" until it is set."""
     monkeypatch.setattr(recovery, "WAIT_S", 0.05)
     going_on = threading.Event()
-    open_log = partitions.open_log
+    open_log = partition_log.open_log
 
     def slowly(directory, topic, *rest):
         if topic == "slow":
             going_on.wait(30)
         return open_log(directory, topic, *rest)
 
-    monkeypatch.setattr(partitions, "open_log", slowly)
+    monkeypatch.setattr(partition_log, "open_log", slowly)
     yield going_on
     going_on.set()
 

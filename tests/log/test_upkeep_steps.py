@@ -8,8 +8,8 @@ import pytest
 
 from pylog._native.log import LogDeleted
 from pylog.config import Settings
-from pylog.log import checkpoints, partitions
-from pylog.log.partitions import BROKER_SETTINGS, Checkpoint
+from pylog.log import checkpoint_files, partition_log
+from pylog.log.partition_log import BROKER_SETTINGS, Checkpoint
 from tests.log.played import AT_REST, KNOWN, LEADS, NOW, Log, World, failure, topic_id
 
 
@@ -42,19 +42,19 @@ def test_a_checkpoint_is_of_what_was_flushed_just_before(two):
     two.disks[1].flush = flush_and_move
     two.logs.write_checkpoints()
     assert saved(two) == ({0: 5, 1: 7}, []) and two.disks[0].steps == ["flush"]
-    assert two.rows(checkpoints.RECOVERY_POINT, 1) == {("t", 1): 7}
+    assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 7}
 
 
 def test_only_what_changed_is_saved_and_without_a_change_nothing_is_written(two):
     two.logs.write_checkpoints()
-    os.unlink(os.path.join(two.paths[0], checkpoints.RECOVERY_POINT))
+    os.unlink(os.path.join(two.paths[0], checkpoint_files.RECOVERY_POINT))
     two.logs.write_checkpoints()
     assert len(two.store.saved) == 1
-    assert not os.path.exists(os.path.join(two.paths[0], checkpoints.RECOVERY_POINT))
+    assert not os.path.exists(os.path.join(two.paths[0], checkpoint_files.RECOVERY_POINT))
     two.first.high_watermark = 6
     two.logs.write_checkpoints()
     assert saved(two) == ({0: 5}, []) and len(two.store.saved) == 2
-    assert two.rows(checkpoints.RECOVERY_POINT) == {("t", 0): 5}
+    assert two.rows(checkpoint_files.RECOVERY_POINT) == {("t", 0): 5}
 
 
 def test_a_log_without_a_recovery_point_has_nothing_to_promise(two):
@@ -73,7 +73,7 @@ def test_a_directory_that_cannot_be_flushed_does_not_hold_up_the_others(two, cap
 def test_a_directory_that_failed_is_neither_flushed_nor_written(two):
     two.disks[1].offline = True
     two.logs.write_checkpoints()
-    assert two.disks[1].steps == [] and two.rows(checkpoints.RECOVERY_POINT, 1) == {}
+    assert two.disks[1].steps == [] and two.rows(checkpoint_files.RECOVERY_POINT, 1) == {}
 
 
 def test_what_is_deleted_while_a_checkpoint_is_saved_goes_with_the_next(two):
@@ -95,7 +95,7 @@ def test_what_is_deleted_while_a_checkpoint_is_saved_goes_with_the_next(two):
 @pytest.mark.parametrize("failed", [False, True])
 def test_files_that_met_a_shortage_are_written_next_time_and_of_a_failed_disk_never(
         two, monkeypatch, caplog, failed):
-    write, refused = partitions.write_checkpoint_files, []
+    write, refused = partition_log.write_checkpoint_files, []
 
     def refuse(path, rows):
         if path == two.paths[0] and not refused:
@@ -103,23 +103,23 @@ def test_files_that_met_a_shortage_are_written_next_time_and_of_a_failed_disk_ne
             raise OSError(errno.ENOSPC, "planted")
         write(path, rows)
 
-    monkeypatch.setattr(partitions, "write_checkpoint_files", refuse)
+    monkeypatch.setattr(partition_log, "write_checkpoint_files", refuse)
     monkeypatch.setattr(two.logs.disks, "fail", lambda number, error: failed)
     two.logs.write_checkpoints()
-    assert two.rows(checkpoints.RECOVERY_POINT, 1) == {("t", 1): 5}
+    assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 5}
     assert "a checkpoint could not be written" in caplog.text
     for _ in range(2):
         two.logs.write_checkpoints()
     assert len(two.store.saved) == (1 if failed else 2)
-    assert bool(two.rows(checkpoints.RECOVERY_POINT)) != failed
+    assert bool(two.rows(checkpoint_files.RECOVERY_POINT)) != failed
 
 
 def test_rows_of_logs_that_are_not_open_stay_in_the_files(two):
     two.logs._hints.set_unread(1, ("u", 4), KNOWN)
     two.logs.checkpointer.write_files()
-    assert two.rows(checkpoints.RECOVERY_POINT, 1) == {("t", 1): 5, ("u", 4): 5}
-    assert two.rows(checkpoints.LOG_START, 1) == {("u", 4): 2}
-    assert two.rows(checkpoints.RECOVERY_POINT) == {("t", 0): 5}
+    assert two.rows(checkpoint_files.RECOVERY_POINT, 1) == {("t", 1): 5, ("u", 4): 5}
+    assert two.rows(checkpoint_files.LOG_START, 1) == {("u", 4): 2}
+    assert two.rows(checkpoint_files.RECOVERY_POINT) == {("t", 0): 5}
 
 
 def test_a_partition_that_is_made_again_is_saved_again(two):
@@ -182,14 +182,14 @@ def logs(*kinds):
 
 def test_a_log_whose_upkeep_fails_is_told_and_the_others_have_theirs(caplog):
     made = logs("offline", "deleted", "broken", "good")
-    partitions.tend(made, NOW, lambda: False)
+    partition_log.tend(made, NOW, lambda: False)
     assert made[3].steps == [("upkeep", NOW)] and made[0].steps == []
     assert [record.message for record in caplog.records] == ["upkeep failed"]
 
 
 def test_upkeep_ends_between_two_logs_when_the_manager_closes():
     made = logs("good", "good", "good")
-    partitions.tend(made, NOW, lambda: bool(made[1].steps))
+    partition_log.tend(made, NOW, lambda: bool(made[1].steps))
     assert [len(one.steps) for one in made] == [1, 1, 0]
 
 
@@ -197,10 +197,10 @@ def test_upkeep_ends_between_two_logs_when_the_manager_closes():
 
 def test_a_trusted_log_is_opened_with_all_that_is_known_and_another_is_read(monkeypatch):
     asked = []
-    monkeypatch.setattr(partitions, "Log", SimpleNamespace(
+    monkeypatch.setattr(partition_log, "Log", SimpleNamespace(
         open=lambda *given, **known: asked.append((given, known))))
     for trusted in (True, False):
-        partitions.open_log("disk", "t", 4, b"id", "config", AT_REST, trusted, NOW)
+        partition_log.open_log("disk", "t", 4, b"id", "config", AT_REST, trusted, NOW)
     read = {"now_ms": NOW, "recovery_point": 5, "log_start_offset": 2, "high_watermark": 4}
     assert asked == [
         (("disk", "t", 4, b"id", "config"), {
@@ -211,21 +211,21 @@ def test_a_trusted_log_is_opened_with_all_that_is_known_and_another_is_read(monk
 
 def test_a_log_has_its_topics_settings_and_some_of_the_brokers():
     settings = Settings({"producer.id.expiration.ms": "77"})
-    config = partitions.native_config({"retention.ms": 5}, settings)
+    config = partition_log.native_config({"retention.ms": 5}, settings)
     assert config == {"retention.ms": 5, "producer.id.expiration.ms": 77, **{
         name: settings[name] for name in BROKER_SETTINGS if name != "producer.id.expiration.ms"}}
 
 
 def test_settings_that_are_unknown_or_wrong_here_are_left_out(caplog):
-    assert partitions.usable({"retention.ms": "5", "of.a.later.version": "1",
-                              "segment.bytes": "many"}) == {"retention.ms": "5"}
+    assert partition_log.usable({"retention.ms": "5", "of.a.later.version": "1",
+                                 "segment.bytes": "many"}) == {"retention.ms": "5"}
     assert caplog.text.count("a topic setting is ignored") == 2
 
 
 def test_a_log_that_cannot_be_deleted_is_told(caplog):
     one = Log(None, "t", 4, AT_REST)
     one.refuses.add("delete")
-    partitions.delete(one, NOW)
+    partition_log.delete(one, NOW)
     assert one.steps == [("delete", NOW)] and "a partition could not be deleted" in caplog.text
 
 
@@ -234,4 +234,4 @@ def test_a_log_at_rest_promises_no_more_than_it_has(field, value):
     one = Log(None, "t", 0, AT_REST)
     setattr(one, field, value)
     with pytest.raises(AssertionError):
-        partitions.at_rest(one)
+        partition_log.at_rest(one)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pylog._native import batch
 from pylog._native.log import DISK_NO_SYNC, CorruptLog, StorageError
-from pylog.log import partitions
+from pylog.log import partition_log as partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image.image import Image, apply

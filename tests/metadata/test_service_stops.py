@@ -9,7 +9,7 @@ from pylog._native.log import LogError
 from pylog.config import Settings
 from pylog.config.sealing import Sealer
 from pylog.log.errors import StartError
-from pylog.log.partitions import Role
+from pylog.log.partition_log import Role
 from pylog.metadata.controller import broker_registration
 from pylog.metadata.image.image import ACCESS_RULE, RESOURCE_BROKER, Image, Partition
 from pylog.metadata.image.state_store import StoreError

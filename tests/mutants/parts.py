@@ -62,7 +62,7 @@ PARTS = {
         ("pylog/metadata/**/*.py",),
         ("tests/metadata/**/test_*.py", "tests/api/**/test_*.py",
          "tests/server/test_metadata_publisher.py",
-         "tests/log/test_directories.py"),
+         "tests/log/test_log_directories.py"),
         ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
          "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",
          "tests/durability/test_kill*.py", "tests/log/test_*.py")),

@@ -8,7 +8,7 @@ import pytest
 
 from pylog import supervisor
 from pylog._native import log
-from pylog.log.checkpointer import Checkpointer
+from pylog.log.checkpoint_writer import Checkpointer
 from pylog.peer.dial import Dialled
 from pylog.peer.errors import PeerError
 from pylog.replication import fetching

@@ -4,7 +4,7 @@ Owns: what outlives a process.
 Invariants: (1) a process begins with what its disks hold, and nothing else; (2) a directory that
   failed stays offline until the next start, one that is full until it has room; (3) the first one
   holds the metadata: without it the process ends.
-Source: pylog.log.manager, pylog.log.directories.
+Source: pylog.log.manager, pylog.log.log_directories.
 """
 
 import shutil
@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-from pylog.log import partitions
+from pylog.log import partition_log
 from tests.sim.logs import NS, Directory, Files, MetadataFiles, ModelLog
 
 DIRECTORIES = 2
@@ -136,7 +136,7 @@ class Logs:
                        lambda: int(world.loop.time() * NS), self._settings[name],
                        self._disk.directories[files.place])
         log.topic = name
-        partitions.assume(log, role)
+        partition_log.assume(log, role)
         return log
 
     def _least_loaded(self) -> int:
@@ -178,7 +178,7 @@ class Logs:
         logs += [None] * (len(roles) - known)
         for index, role in enumerate(roles):
             if role is not None and logs[index] is not None:
-                partitions.assume(logs[index], role)
+                partition_log.assume(logs[index], role)
             elif role is not None and (index >= known or index in added):
                 logs[index] = self._open(name, topic_id, index, role)
 

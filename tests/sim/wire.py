@@ -13,7 +13,7 @@ from unittest import mock
 
 from pylog.coordinator.runtime import journal, local_append, runtime
 from pylog.coordinator.transactions import verification
-from pylog.log import partitions
+from pylog.log import partition_log
 from pylog.metadata.image import image, snapshot
 from pylog.peer.connection import Peer
 from pylog.replication import fetching
@@ -86,7 +86,7 @@ def replaced(is_full):
 
     with mock.patch.multiple(Peer, call=_call, newest=_newest,
                              data_received=lambda self, answer: self._answered(answer)), \
-            mock.patch.object(partitions, "open_log", _open_log), \
+            mock.patch.object(partition_log, "open_log", _open_log), \
             mock.patch.object(snapshot, "decoded", _decoded_once), \
             mock.patch.object(snapshot, "write", write), \
             mock.patch.object(fetching, "fetcher", fetchers), \

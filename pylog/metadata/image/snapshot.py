@@ -10,7 +10,7 @@ import os
 import re
 
 from pylog._native import batch
-from pylog.log.checkpoints import whole_file
+from pylog.log.checkpoint_files import whole_file
 from pylog.metadata.image import record_versions
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.record_versions import NEWEST_VERSION

@@ -13,7 +13,7 @@ import os
 
 from pylog._native import batch
 from pylog._native.log import LogError
-from pylog.log import partitions
+from pylog.log import partition_log
 from pylog.metadata.image import snapshot as snapshots
 from pylog.metadata.image.state_store import METADATA_LOG_ID
 from pylog.metadata.log.metadata_log import Conflict, MetadataBatch, MetadataLog
@@ -53,9 +53,9 @@ class LocalLog(MetadataLog):
         self._folder = os.path.join(directory.path, f"{TOPIC}-0")
         if not os.path.isdir(self._folder):
             checkpoint = None
-        self._log = partitions.open_log(
+        self._log = partition_log.open_log(
             directory, TOPIC, 0, METADATA_LOG_ID, self._config,
-            checkpoint or partitions.NOTHING_KNOWN, checkpoint is not None, now_ms())
+            checkpoint or partition_log.NOTHING_KNOWN, checkpoint is not None, now_ms())
         self._snapshot = snapshots.newest(self._folder)
         # A snapshot's epoch counts too: the records that it covers may be gone from the log.
         self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
@@ -78,10 +78,10 @@ class LocalLog(MetadataLog):
         within = self._log.start_offset <= offset < self._log.end_offset
         return offset == -1 or within and self._log.epoch_of(offset) == epoch
 
-    def close(self) -> partitions.Checkpoint:
+    def close(self) -> partition_log.Checkpoint:
         """Everything to disk; what the next start may trust. Raises LogError's kinds."""
         self._log.settle(self._now_ms())
-        return partitions.at_rest(self._log)
+        return partition_log.at_rest(self._log)
 
     def append(self, new: list, epoch: int, expected_end: int) -> int:
         if self._failure is not None:

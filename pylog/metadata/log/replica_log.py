@@ -11,8 +11,8 @@ import logging
 import os
 
 from pylog._native.log import LogError
-from pylog.log import partitions
-from pylog.log.checkpoints import sync_directory, whole_file
+from pylog.log import partition_log
+from pylog.log.checkpoint_files import sync_directory, whole_file
 from pylog.metadata.image import snapshot
 from pylog.metadata.image.image import Image, MetadataError
 from pylog.metadata.image.state_store import METADATA_LOG_ID
@@ -110,9 +110,9 @@ class ObservedLog(LocalLog):
             if not name.endswith((".checkpoint", ".metadata")):
                 os.unlink(os.path.join(self._folder, name))
         sync_directory(self._folder)
-        known = partitions.NOTHING_KNOWN._replace(
+        known = partition_log.NOTHING_KNOWN._replace(
             log_start_offset=offset, recovery_point=offset, high_watermark=offset)
-        self._log = partitions.open_log(
+        self._log = partition_log.open_log(
             self._directory, TOPIC, 0, METADATA_LOG_ID, self._config, known, False,
             self._now_ms())
         self._log.become_follower(self._epoch)

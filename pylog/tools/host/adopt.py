@@ -19,10 +19,10 @@ from typing import Any
 from pylog._native import batch
 from pylog.config import ConfigError, Settings
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
-from pylog.log.checkpoints import CLEAN_SHUTDOWN, sync_directory
-from pylog.log.directories import LOCK, locked
+from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, sync_directory
+from pylog.log.log_directories import LOCK, locked
 from pylog.log.errors import StartError
-from pylog.log.partitions import topic_id_in
+from pylog.log.partition_log import topic_id_in
 from pylog.metadata import meta_properties
 from pylog.metadata.image import snapshot
 from pylog.metadata.controller.partitions.topics import METADATA_VERSION, METADATA_VERSION_MIN

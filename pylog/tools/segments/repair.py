@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pylog.log.checkpoints import CLEAN_SHUTDOWN, remove_clean_mark, sync_directory
-from pylog.log.directories import LOCK
-from pylog.log.directories import locked as _locked
+from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, remove_clean_mark, sync_directory
 from pylog.log.errors import StartError
+from pylog.log.log_directories import LOCK
+from pylog.log.log_directories import locked as _locked
 from pylog.tools.cli.session import ToolError
 from pylog.tools.segments.corrupt_ranges import holes_of
 
@@ -273,7 +273,7 @@ def _write(path: Path, parts: list[bytes]) -> None:
 def _derive(folder: Path) -> None:
     """Has the log make anew what is derived from its batches, as a start of brokerd does."""
     from pylog._native.log import Log, LogDir
-    from pylog.log.partitions import topic_id_in
+    from pylog.log.partition_log import topic_id_in
 
     topic, _, partition = folder.name.rpartition("-")
     topic_id = topic_id_in(str(folder))
@@ -294,7 +294,7 @@ def _derive(folder: Path) -> None:
 
 
 def _start_of(folder: Path) -> int:
-    from pylog.log.checkpoints import LOG_START, read_offsets
+    from pylog.log.checkpoint_files import LOG_START, read_offsets
 
     topic, _, partition = folder.name.rpartition("-")
     return int(read_offsets(str(folder.parent / LOG_START)).get((topic, int(partition)), -1))

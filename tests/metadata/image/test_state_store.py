@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 from pylog.log.errors import StartError
-from pylog.log.partitions import Checkpoint
+from pylog.log.partition_log import Checkpoint
 from pylog.metadata.image import state_store as store_module
 from pylog.metadata.image.image import Image, apply
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError, _summed

@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from pylog._native.batch import crc32c
-from pylog.log.partitions import Checkpoint
+from pylog.log.partition_log import Checkpoint
 from pylog.metadata.image import state_store as store_module
 from pylog.metadata.image.image import Image
 from pylog.metadata.image.state_store import FILE, SUM, Store, StoreError

@@ -9,7 +9,7 @@ Source: none. Options of CreateTopics rather than an API key of our own: every c
 """
 
 from pylog.protocol.counts import counted
-from pylog.log.branches import Cut
+from pylog.log.topic_branches import Cut
 from pylog.metadata.image.image import Image, is_internal
 from pylog.metadata.controller.partitions.topics import TopicResult
 from pylog.protocol.api_error import Refusal

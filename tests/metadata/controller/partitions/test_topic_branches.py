@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log.branches import Cut
+from pylog.log.topic_branches import Cut
 from pylog.metadata.controller.partitions import topic_branches as branching
 from pylog.metadata.controller.partitions.topics import TopicResult
 from pylog.protocol import messages

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native.log import StorageError
-from pylog.log import checkpoints
-from pylog.log.branches import Part
-from pylog.log.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
+from pylog.log import checkpoint_files
+from pylog.log.checkpoint_files import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from pylog.log.cleaner import CHECKPOINT as CLEANER
 from pylog.log.errors import StartError
-from pylog.log.hints import Hints
-from pylog.log.partitions import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
+from pylog.log.recovery_hints import Hints
+from pylog.log.topic_branches import Part
 
 A, B, GONE = ("a", 0), ("b", 1), ("gone", 0)
 KNOWN = Checkpoint(5, 3, 9, -1, -1, b"")
@@ -33,9 +33,9 @@ class World:
         self.hints = Hints(SimpleNamespace(
             paths=self.paths, online=lambda number: number not in self.away,
             fail=lambda number, error: self.failed.append((number, error.errno))))
-        self.write, self.read = checkpoints.write_offsets, checkpoints.read_offsets
-        monkeypatch.setattr(checkpoints, "write_offsets", self._write)
-        monkeypatch.setattr(checkpoints, "read_offsets", self._read)
+        self.write, self.read = checkpoint_files.write_offsets, checkpoint_files.read_offsets
+        monkeypatch.setattr(checkpoint_files, "write_offsets", self._write)
+        monkeypatch.setattr(checkpoint_files, "read_offsets", self._read)
 
     def _check(self, path, what):
         name, number = self.refuses or (None, None)

@@ -8,9 +8,9 @@ import pytest
 from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM, Shortage
 from pylog.config import Settings
-from pylog.log import branches, checkpoints, partitions
-from pylog.log.directories import Directories
-from pylog.log.partitions import Role
+from pylog.log import checkpoint_files, partition_log, topic_branches
+from pylog.log.log_directories import Directories
+from pylog.log.partition_log import Role
 from tests.metadata.node import Node
 
 
@@ -26,7 +26,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_but_for_a_sh
         raise OSError(code, os.strerror(code), path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.logs.checkpointer.write_files()
     assert node.logs.directories[0].offline is offline
     if offline:
@@ -61,12 +61,12 @@ def test_checkpoints_that_met_a_shortage_are_written_once_it_is_over(tmp_path, m
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "write_offsets", refused)
+        patched.setattr(checkpoint_files, "write_offsets", refused)
         node.logs.checkpointer.write(node.service.store)
     assert not node.logs.directories[0].offline
     node.logs.checkpointer.write(node.service.store)
-    path = tmp_path / checkpoints.RECOVERY_POINT
-    assert checkpoints.read_offsets(path)["a", 0] == 1
+    path = tmp_path / checkpoint_files.RECOVERY_POINT
+    assert checkpoint_files.read_offsets(path)["a", 0] == 1
     node.stop()
 
 
@@ -76,7 +76,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
     one = node.logs.get("a", 0)
     one.append(batch.build([(b"k", b"v", node.now_ms(), ())]), node.now_ms())
     node.stop()
-    opened, refusals = partitions.open_log, []
+    opened, refusals = partition_log.open_log, []
 
     def refused(*arguments):
         if arguments[1] == "a" and not refusals:
@@ -84,7 +84,7 @@ def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_p
             raise Shortage(-110, 56, "descriptors are short")
         return opened(*arguments)
 
-    monkeypatch.setattr(partitions, "open_log", refused)
+    monkeypatch.setattr(partition_log, "open_log", refused)
     node = Node(tmp_path)
     assert refusals and node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]
@@ -158,8 +158,8 @@ def test_with_one_disk_gone_a_clean_stop_marks_the_others(tmp_path, caplog, back
     node.logs.directories[1].fail(errno.EIO)
     assert node.logs.take_failed() == [("b", 0)]
     node.stop()
-    assert os.path.exists(os.path.join(paths[0], checkpoints.CLEAN_SHUTDOWN))
-    assert not os.path.exists(os.path.join(paths[1], checkpoints.CLEAN_SHUTDOWN))
+    assert os.path.exists(os.path.join(paths[0], checkpoint_files.CLEAN_SHUTDOWN))
+    assert not os.path.exists(os.path.join(paths[1], checkpoint_files.CLEAN_SHUTDOWN))
     if not back:
         os.rename(paths[1], paths[1] + ".away")
         open(paths[1], "w").close()
@@ -231,10 +231,10 @@ def test_a_branch_has_its_names_on_disk_when_it_is_published(tmp_path, monkeypat
     node = Node(tmp_path)
     node.create("source")
     node.logs.get("source", 0).append(batch.build([(b"k", b"v", 0, ())]), node.now_ms())
-    node.logs.prepare_branch("b", bytes(range(16)), "source", branches.Cut(), {})
+    node.logs.prepare_branch("b", bytes(range(16)), "source", topic_branches.Cut(), {})
     parts = node.logs._branches.pop(bytes(range(16)))
     calls = recorded(monkeypatch)
-    branches.publish("b", parts)
+    topic_branches.publish("b", parts)
     assert calls == ["renamed", str(tmp_path)]
     node.stop()
 

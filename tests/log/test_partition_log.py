@@ -1,6 +1,6 @@
 from pylog.config import Settings
-from pylog.log import partitions
-from pylog.log.partitions import Role, assume
+from pylog.log import partition_log
+from pylog.log.partition_log import Role, assume
 
 
 class Log:
@@ -36,5 +36,5 @@ def test_replicas_count_with_what_they_flushed_unless_the_setting_is_off():
     name = "replica.flush.before.fetch.enable"
     for given, expected in (({}, True), ({name: "false"}, False)):
         settings = Settings(given)
-        config = partitions.native_config(settings.topic_config({}), settings)
+        config = partition_log.native_config(settings.topic_config({}), settings)
         assert config[name] is expected

@@ -12,7 +12,7 @@ from collections import namedtuple
 
 from pylog._native.log import Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
-from pylog.log import checkpoints as files
+from pylog.log import checkpoint_files as files
 
 NEVER = 2**63 - 1
 log = logging.getLogger("pylog.log")

@@ -14,9 +14,9 @@ import os
 from pylog._native import crash_state, flushes
 from pylog._native.log import LogDir
 from pylog.config import limits
-from pylog.log import checkpoints
+from pylog.log import checkpoint_files as checkpoints
 from pylog.log.errors import StartError
-from pylog.log.moves import directory_name
+from pylog.log.replica_moves import directory_name
 
 LOCK = ".lock"
 IDENTITY = "meta.properties"

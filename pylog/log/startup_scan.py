@@ -10,9 +10,9 @@ import logging
 import os
 import re
 
-from pylog.log import partitions
+from pylog.log import partition_log as partitions
 from pylog.log.errors import StartError
-from pylog.log.moves import FUTURE, furthest
+from pylog.log.replica_moves import FUTURE, furthest
 
 METADATA_PARTITION = "__cluster_metadata-0"
 

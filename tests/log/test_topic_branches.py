@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from pylog._native import batch
-from pylog.log import branches
+from pylog.log import topic_branches
 from pylog.log.errors import StartError
 from pylog.metadata.controller.partitions.topic_branches import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol import messages
@@ -382,7 +382,7 @@ def test_a_branch_that_cannot_be_linked_is_no_topic(node, tmp_path, monkeypatch)
         raise OSError(18, "Invalid cross-device link")
 
     with monkeypatch.context() as patch:
-        patch.setattr(branches.os, "link", refuse)
+        patch.setattr(topic_branches.os, "link", refuse)
         result = branch(node, "copy", "source")
     assert (result.error, "copy" in node.image.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
     assert not list(tmp_path.glob("copy*"))
@@ -414,4 +414,4 @@ def test_a_branch_of_a_damaged_log_ends_before_its_offset_too(node, tmp_path, ho
 
 def test_a_partition_of_the_source_that_is_not_open_is_told_by_its_number():
     with pytest.raises(OSError, match="partition 0 of the source is not open"):
-        branches.prepare([(None, 0)], "b", bytes(16), None, {}, TIME)
+        topic_branches.prepare([(None, 0)], "b", bytes(16), None, {}, TIME)

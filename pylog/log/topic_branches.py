@@ -18,9 +18,9 @@ from collections import namedtuple
 
 from pylog._native import batch, moves, producers
 from pylog._native.log import CorruptLog, Log, LogError
-from pylog.log import partitions
-from pylog.log.checkpoints import sync_directory
-from pylog.log.directories import remove_tree
+from pylog.log import partition_log as partitions
+from pylog.log.checkpoint_files import sync_directory
+from pylog.log.log_directories import remove_tree
 
 MARK = "branch"
 STRAY = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-stray")

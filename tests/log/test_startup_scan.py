@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.log import partition_directories as directories
-from pylog.log.directories import Directories
+from pylog.log import startup_scan as directories
 from pylog.log.errors import StartError
+from pylog.log.log_directories import Directories
 
 ONE, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 COPY, NEXT = f"t-0.{'ab' * 16}-future", f"t-0.{'cd' * 16}-future"

@@ -7,13 +7,13 @@ import os
 import pytest
 
 from pylog import supervisor
-from pylog.log import checkpoints
-from pylog.log.checkpoints import CLEAN_SHUTDOWN, read_offsets, write_offsets
+from pylog.log import checkpoint_files
+from pylog.log.checkpoint_files import CLEAN_SHUTDOWN, read_offsets, write_offsets
 
 
 @pytest.fixture
 def path(tmp_path):
-    return str(tmp_path / checkpoints.RECOVERY_POINT)
+    return str(tmp_path / checkpoint_files.RECOVERY_POINT)
 
 
 @pytest.mark.parametrize("rows", [[], [("t", 0, 0)], [("a-b", 3, 2**63 - 1), ("a", 10, 7)]])
@@ -35,13 +35,13 @@ def test_damaged_checkpoint_is_reported_counted_and_kept(path, caplog, text):
     before = supervisor.failures().get("offset checkpoints", 0)
     with open(path, "w") as file:
         file.write(text)
-    with pytest.raises(checkpoints.DamagedError, match=checkpoints.RECOVERY_POINT):
-        checkpoints.parse_offsets(path)
+    with pytest.raises(checkpoint_files.DamagedError, match=checkpoint_files.RECOVERY_POINT):
+        checkpoint_files.parse_offsets(path)
     assert not caplog.records
     assert read_offsets(path) == read_offsets(path) == {}
     assert supervisor.failures()["offset checkpoints"] == before + 1
     assert [record.path for record in caplog.records] == [path]
-    with open(path + checkpoints.DAMAGED) as file:
+    with open(path + checkpoint_files.DAMAGED) as file:
         assert file.read() == text
 
 
@@ -64,34 +64,34 @@ def test_a_file_that_is_not_there_says_nothing_and_one_that_cannot_be_read_is_to
 
 
 def test_each_mark_of_a_clean_stop_is_another(tmp_path):
-    assert checkpoints.clean_mark(str(tmp_path)) == ()
-    assert checkpoints.clean_epoch(str(tmp_path)) == -1
-    first = checkpoints.write_clean_mark(str(tmp_path), 12)
-    assert checkpoints.clean_mark(str(tmp_path)) == first and len(first) == 2
+    assert checkpoint_files.clean_mark(str(tmp_path)) == ()
+    assert checkpoint_files.clean_epoch(str(tmp_path)) == -1
+    first = checkpoint_files.write_clean_mark(str(tmp_path), 12)
+    assert checkpoint_files.clean_mark(str(tmp_path)) == first and len(first) == 2
     state = os.stat(tmp_path / CLEAN_SHUTDOWN)
     assert first == (state.st_ino, state.st_mtime_ns)
     assert json.loads((tmp_path / CLEAN_SHUTDOWN).read_text()) == {"version": 0, "brokerEpoch": 12}
-    assert checkpoints.clean_epoch(str(tmp_path)) == 12
-    checkpoints.remove_clean_mark(str(tmp_path))
-    checkpoints.remove_clean_mark(str(tmp_path))
-    assert checkpoints.clean_mark(str(tmp_path)) == ()
+    assert checkpoint_files.clean_epoch(str(tmp_path)) == 12
+    checkpoint_files.remove_clean_mark(str(tmp_path))
+    checkpoint_files.remove_clean_mark(str(tmp_path))
+    assert checkpoint_files.clean_mark(str(tmp_path)) == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"brokerEpoch": "x"}',
                                   '{"brokerEpoch": null}'])
 def test_a_mark_of_which_nothing_can_be_read_has_no_epoch(tmp_path, text):
     (tmp_path / CLEAN_SHUTDOWN).write_text(text)
-    assert checkpoints.clean_epoch(str(tmp_path)) == -1
+    assert checkpoint_files.clean_epoch(str(tmp_path)) == -1
 
 
 def test_a_mark_is_gone_on_disk_before_anything_else_happens(tmp_path, monkeypatch):
     synced = []
-    checkpoints.write_clean_mark(str(tmp_path), 1)
-    monkeypatch.setattr(checkpoints, "sync_directory", lambda path: synced.append(
+    checkpoint_files.write_clean_mark(str(tmp_path), 1)
+    monkeypatch.setattr(checkpoint_files, "sync_directory", lambda path: synced.append(
         (path, os.path.exists(tmp_path / CLEAN_SHUTDOWN))))
-    checkpoints.remove_clean_mark(str(tmp_path))
+    checkpoint_files.remove_clean_mark(str(tmp_path))
     assert synced == [(str(tmp_path), False)]
-    checkpoints.remove_clean_mark(str(tmp_path))
+    checkpoint_files.remove_clean_mark(str(tmp_path))
     assert len(synced) == 1
 
 
@@ -99,15 +99,15 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_afterwards(path, 
     steps, replace = [], os.replace
     monkeypatch.setattr(os, "fsync", lambda _: steps.append("sync"))
     monkeypatch.setattr(os, "replace", lambda *names: (steps.append("rename"), replace(*names)))
-    checkpoints.write_whole(path, "text")
+    checkpoint_files.write_whole(path, "text")
     assert steps == ["sync", "rename", "sync"] and open(path).read() == "text"
 
 
 def test_the_names_of_a_new_directory_are_on_disk_up_to_the_file_systems_root(
         tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(checkpoints, "sync_directory", synced.append)
-    checkpoints.make_directory(str(tmp_path / "a/b"))
+    monkeypatch.setattr(checkpoint_files, "sync_directory", synced.append)
+    checkpoint_files.make_directory(str(tmp_path / "a/b"))
     assert os.path.isdir(tmp_path / "a/b")
     assert synced[:2] == [str(tmp_path / "a"), str(tmp_path)]
     devices = {os.stat(path).st_dev for path in synced}
@@ -124,31 +124,31 @@ def test_a_directory_above_that_cannot_be_synced_matters_when_its_disk_fails(
         tried.append(path)
         raise OSError(code, "planted")
 
-    monkeypatch.setattr(checkpoints, "sync_directory", refuse)
+    monkeypatch.setattr(checkpoint_files, "sync_directory", refuse)
     if matters:
         with pytest.raises(OSError, match="planted"):
-            checkpoints.make_directory(str(tmp_path / "a"))
+            checkpoint_files.make_directory(str(tmp_path / "a"))
         assert tried == [str(tmp_path)]
     else:
-        checkpoints.make_directory(str(tmp_path / "a"))
+        checkpoint_files.make_directory(str(tmp_path / "a"))
         assert tried[:2] == [str(tmp_path), str(tmp_path.parent)]
 
 
 def test_a_directory_that_is_there_is_made_sure_of_all_the_same(tmp_path, monkeypatch):
     """A start before this one may have made it, and been killed before its name was on disk."""
     synced = []
-    monkeypatch.setattr(checkpoints, "sync_directory", synced.append)
+    monkeypatch.setattr(checkpoint_files, "sync_directory", synced.append)
     for _ in range(2):
         synced.clear()
-        checkpoints.make_directory(str(tmp_path / "a/b"))
+        checkpoint_files.make_directory(str(tmp_path / "a/b"))
         assert synced[:2] == [str(tmp_path.resolve() / "a"), str(tmp_path.resolve())]
 
 
 def test_a_file_that_is_not_written_to_its_end_leaves_the_one_before_and_nothing_of_itself(
         tmp_path):
     path = tmp_path / "file"
-    checkpoints.write_whole(str(path), "before")
-    with pytest.raises(OSError, match="full"), checkpoints.whole_file(str(path)) as file:
+    checkpoint_files.write_whole(str(path), "before")
+    with pytest.raises(OSError, match="full"), checkpoint_files.whole_file(str(path)) as file:
         file.write(b"half")
         raise OSError("full")
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]

@@ -14,11 +14,11 @@ import os
 import threading
 
 from pylog._native.log import StorageError
-from pylog.log import checkpoints as files
-from pylog.log import partitions
+from pylog.log import checkpoint_files as files
+from pylog.log import partition_log as partitions
 from pylog.log.cleaner import CHECKPOINT as CLEANER
 from pylog.log.errors import StartError
-from pylog.log.partitions import NOTHING_KNOWN, Checkpoint
+from pylog.log.partition_log import NOTHING_KNOWN, Checkpoint
 from pylog.protocol.errors import ErrorCode
 
 FILES = (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)

@@ -11,7 +11,8 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import BatchRefused, StorageError
-from pylog.log import manager, moves
+from pylog.log import manager
+from pylog.log import replica_moves as moves
 from pylog.log.errors import StartError
 from tests.metadata.node import Node, refuse_renames
 from tests.native.test_cleaner import transaction

@@ -9,11 +9,12 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import BatchRefused, CorruptLog, Shortage, StorageError
-from pylog.log import branches, checkpoints, partitions
-from pylog.log.branches import Cut
+from pylog.log import checkpoint_files as checkpoints
+from pylog.log import partition_log, topic_branches
 from pylog.log.cleaner import CHECKPOINT as CLEANER
+from pylog.log.topic_branches import Cut
 from tests.log.test_manager import append
-from tests.log.test_moves import moved
+from tests.log.test_replica_moves import moved
 from tests.metadata.node import Node
 
 
@@ -109,7 +110,7 @@ def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path
     node.delete("a")
     id_ = bytes(range(16))
     node.logs.prepare_branch("a", id_, "source", Cut(), {})
-    node.logs.create("a", id_, [partitions.Role(True, 0, 1)], {})
+    node.logs.create("a", id_, [partition_log.Role(True, 0, 1)], {})
     assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 20
     assert rows(tmp_path).get(("a", 0), 0) == 0
     node.stop()
@@ -251,7 +252,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_start(tmp_path, monkeypatch):
     append(node, "b")
     node.logs.move_start("a", 0, 10)
     node.crash()
-    opened = partitions.open_log
+    opened = partition_log.open_log
 
     def refuse(directory, topic, *rest):
         if topic == "a":
@@ -259,7 +260,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_start(tmp_path, monkeypatch):
         return opened(directory, topic, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(partitions, "open_log", refuse)
+        patched.setattr(partition_log, "open_log", refuse)
         node = Node(tmp_path)
         assert node.logs.get("a", 0) is None and node.logs.get("b", 0) is not None
         append(node, "b")
@@ -413,7 +414,7 @@ def test_a_log_that_is_opened_late_is_told_of_as_it_is_then(tmp_path, monkeypatc
     append(node, "a", records=20)
     node.logs.move_start("a", 0, 5)
     node.crash()
-    opened = partitions.open_log
+    opened = partition_log.open_log
 
     def refused(directory, topic, *rest):
         if topic == "a":
@@ -421,7 +422,7 @@ def test_a_log_that_is_opened_late_is_told_of_as_it_is_then(tmp_path, monkeypatc
         return opened(directory, topic, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(partitions, "open_log", refused)
+        patched.setattr(partition_log, "open_log", refused)
         node = Node(tmp_path)
         assert node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]
@@ -446,7 +447,7 @@ def test_a_branch_waits_until_the_rows_of_a_deleted_topic_of_its_name_are_gone(
         node.delete("a")
         topic_id = bytes(range(16))
         node.logs.prepare_branch("a", topic_id, "b", Cut(), {})
-        node.logs.create("a", topic_id, [partitions.Role(True, 0, 1)], {})
+        node.logs.create("a", topic_id, [partition_log.Role(True, 0, 1)], {})
         assert node.logs.get("a", 0) is None
     assert node.logs.finish_moves() == ["a"]
     assert node.logs.get("a", 0).end_offset == 20 and ("a", 0) not in rows(tmp_path)
@@ -457,12 +458,12 @@ def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch)
     node = Node(tmp_path)
     node.create("b")
     append(node, "b", records=20)
-    topic_id, roles = bytes(range(16)), [partitions.Role(True, 0, 1)]
+    topic_id, roles = bytes(range(16)), [partition_log.Role(True, 0, 1)]
     with monkeypatch.context() as patched:
         def refused(name, parts):
             raise OSError(errno.EIO, "planted", name)
 
-        patched.setattr(branches, "publish", refused)
+        patched.setattr(topic_branches, "publish", refused)
         node.logs.prepare_branch("a", topic_id, "b", Cut(), {})
         node.logs.create("a", topic_id, roles, {})
     assert node.logs.get("a", 0) is None and node.logs.finish_moves() == []
@@ -475,7 +476,7 @@ def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch)
 
 def test_settings_that_change_while_a_log_is_opened_late_are_kept(tmp_path, monkeypatch):
     node = Node(tmp_path)
-    opened, how = partitions.open_log, ["refuse", "configure"]
+    opened, how = partition_log.open_log, ["refuse", "configure"]
 
     def open_log(*given):
         step = how.pop(0) if how else None
@@ -485,7 +486,7 @@ def test_settings_that_change_while_a_log_is_opened_late_are_kept(tmp_path, monk
             node.logs.configure("a", {"max.message.bytes": "100"})
         return opened(*given)
 
-    monkeypatch.setattr(partitions, "open_log", open_log)
+    monkeypatch.setattr(partition_log, "open_log", open_log)
     node.create("a")
     assert node.logs.finish_moves() == ["a"]
     with pytest.raises(BatchRefused):

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from pylog._native.log import LogError
-from pylog.log import partitions
+from pylog.log import partition_log as partitions
 
 log = logging.getLogger("pylog.log")
 

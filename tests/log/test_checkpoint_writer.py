@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native import log
-from pylog.log.checkpointer import Checkpointer
-from pylog.log.checkpoints import RECOVERY_POINT
+from pylog.log.checkpoint_files import RECOVERY_POINT
+from pylog.log.checkpoint_writer import Checkpointer
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 
 Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
