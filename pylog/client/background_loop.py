@@ -260,24 +260,16 @@ class Desk:
 
     def _answer(self, waiting: Call, function: Callable[..., Any], given: tuple[Any, ...],
                 answer: asyncio.Future[Any]) -> None:
-        def hand_over(result: Any, failure: Exception | None) -> None:
-            if answer.done():
-                return
-            if failure is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(failure)
-
         if answer.done():
             return
         try:
             result = function(*given)
         except Exception as failure:  # It is the loop's side that waits for it.
-            self.driver.post(hand_over, None, failure)
+            self.driver.post(blocking.settle, answer, None, failure)
         except BaseException:
             # Ends the application's call, and for other work the wait for the callback.
             waiting.cancel()
-            self.driver.post(hand_over, None, None)
+            self.driver.post(blocking.settle, answer, None, None)
             raise
         else:
-            self.driver.post(hand_over, result, None)
+            self.driver.post(blocking.settle, answer, result, None)

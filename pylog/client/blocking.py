@@ -33,6 +33,23 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None]]) -> None:
         jobs.get()()
 
 
+def settle(outcome: asyncio.Future[Any], result: Any, failure: Exception | None) -> None:
+    """Give a future its outcome, unless it has one.
+
+    A future refuses a StopIteration and would stay pending: it gets a RuntimeError instead, as the
+    caller of a coroutine does.
+    """
+    if outcome.done():
+        return
+    if isinstance(failure, StopIteration):
+        raised, failure = failure, RuntimeError(f"a callback raised {failure!r}")
+        failure.__cause__ = raised
+    if failure is None:
+        outcome.set_result(result)
+    else:
+        outcome.set_exception(failure)
+
+
 async def run(function: Callable[..., Any], *given: Any) -> Any:
     """Await function(*given), called on another thread with the caller's context variables.
 
@@ -41,14 +58,6 @@ async def run(function: Callable[..., Any], *given: Any) -> Any:
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
-
-    def settle(result: Any, failure: Exception | None) -> None:
-        if outcome.done():
-            return
-        if failure is None:
-            outcome.set_result(result)
-        else:
-            outcome.set_exception(failure)
 
     def job() -> None:
         result, failed = None, None
@@ -61,7 +70,7 @@ async def run(function: Callable[..., Any], *given: Any) -> Any:
                                   f"{failure!r}")
             failed.__cause__ = failure
         try:
-            loop.call_soon_threadsafe(settle, result, failed)
+            loop.call_soon_threadsafe(settle, outcome, result, failed)
         except RuntimeError:
             pass  # The loop was closed: no one waits.
 

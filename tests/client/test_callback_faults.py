@@ -4,6 +4,7 @@ Each test then proves that the same client, and another one of the process, stil
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 import uuid
@@ -11,11 +12,15 @@ import uuid
 import pytest
 
 from pylog.client import Consumer, Producer, ShareConsumer, TopicPartition, aio
-from pylog.client.errors import FatalError
+from pylog.client.assignors import ASSIGNORS, Assignor
+from pylog.client.errors import FatalError, RecordDeserializationError, SerializationError
 from tests.client.reading import new_topic
 
-BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError]
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0",
+                   "group.consumer.min.heartbeat.interval.ms": "500",
+                   "group.consumer.heartbeat.interval.ms": "500"}
+KINDS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration,
+         StopAsyncIteration]
 WAIT_S = 30
 
 
@@ -25,6 +30,11 @@ def raising(kind, called):
         raise kind("planted")
 
     return function
+
+
+def from_coroutine(kind) -> type[BaseException]:
+    """What a coroutine's caller gets when code inside it raises `kind`."""
+    return RuntimeError if kind is StopIteration else kind
 
 
 def wait_for(condition) -> None:
@@ -132,7 +142,8 @@ def test_a_rebalance_listener(target, topic, kind, where, protocol):
             consumer.subscribe([topic])
             producer.send(topic, b"more").result(WAIT_S)
             wait_for(lambda: consumer.poll(1.0))
-        assert isinstance(raised, (kind, asyncio.CancelledError)) and len(called) == 1
+        assert isinstance(raised, (from_coroutine(kind), asyncio.CancelledError))
+        assert len(called) == 1
         assert consumer.assignment() == [TopicPartition(topic, 0)]
         consumer.commit(timeout=WAIT_S)
 
@@ -270,11 +281,11 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
                 try:
                     if await consumer.poll(1.0):
                         break
-                except (ValueError, asyncio.CancelledError) as failure:
+                except (Exception, asyncio.CancelledError) as failure:
                     if asyncio.current_task().cancelling():
                         raise
                     raised = failure
-            assert isinstance(raised, kind)
+            assert isinstance(raised, from_coroutine(kind))
             await consumer.commit()
             done.append(True)
 
@@ -285,3 +296,339 @@ def test_a_listener_on_the_loop_of_the_application(target, topic, kind, is_corou
         asyncio.run(main())
         assert done
     assert len(called) == 1
+
+
+# Code of the application that reads records, or chooses where they go.
+
+VALUES = [b"0", b"1", b"2", b"3", b"4"]
+
+
+class Failing:
+    """Raises `kind` the first times that it gets `at`; is a deserializer and an interceptor."""
+
+    def __init__(self, kind, at=b"2", times=1):
+        self.kind, self.at, self.times, self.calls = kind, at, times, 0
+
+    def __call__(self, data):
+        if data == self.at and self.calls < self.times:
+            self.calls += 1
+            raise self.kind("planted")
+        return data
+
+    def on_consume(self, found):
+        for record in found:
+            self(record.value)
+        return found
+
+
+def reading_settings(where, kind, is_shared=False):
+    # A consumer returns the records before a bad one first, and then raises.
+    is_late = not is_shared and read_error(where, kind) is RecordDeserializationError
+    failing = Failing(kind, times=1 + is_late)
+    return failing, {where: [failing] if where == "interceptor_classes" else failing}
+
+
+def put_values(bootstrap, topic):
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for value in VALUES:
+            producer.send(topic, value, value)
+
+
+def read_error(where, kind):
+    """What the reader gets when this code raises `kind`."""
+    is_wrapped = issubclass(kind, Exception) and where != "interceptor_classes"
+    return RecordDeserializationError if is_wrapped else kind
+
+
+READING = ["interceptor_classes", "key_deserializer", "value_deserializer"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", READING)
+@pytest.mark.parametrize("iterates", [False, True])
+def test_code_that_reads_records_loses_and_skips_none(target, topic, kind, where, iterates):
+    put_values(target.bootstrap, topic)
+    failing, more = reading_settings(where, kind)
+    found, raised, name = [], [], group()
+    with Consumer(bootstrap_servers=target.bootstrap, auto_offset_reset="earliest",
+                  group_id=name, enable_auto_commit=False, **more) as consumer:
+        consumer.subscribe([topic])
+        end_s = time.monotonic() + WAIT_S
+        while len(found) < len(VALUES) and time.monotonic() < end_s:
+            try:
+                if iterates:
+                    for record in consumer:
+                        found.append(record.value)
+                        if len(found) == len(VALUES):
+                            break
+                else:
+                    found += [record.value for record in consumer.poll(1.0)]
+            except BaseException as failure:
+                raised.append(type(failure))
+        expected = read_error(where, kind)
+        if iterates:
+            expected = from_coroutine(expected)  # Of a generator as well.
+        assert found == VALUES and raised == [expected] and failing.calls == failing.times
+        partition = TopicPartition(topic, 0)
+        consumer.commit(timeout=WAIT_S)
+        assert consumer.committed([partition], timeout=WAIT_S)[partition].offset == len(VALUES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", READING)
+@pytest.mark.parametrize("iterates", [False, True])
+def test_code_that_reads_records_with_asyncio_loses_and_skips_none(
+        target, topic, kind, where, iterates):
+    put_values(target.bootstrap, topic)
+    failing, more = reading_settings(where, kind)
+
+    async def main():
+        found, raised = [], []
+        async with asyncio.timeout(60), aio.Consumer(
+                bootstrap_servers=target.bootstrap, auto_offset_reset="earliest",
+                group_id=group(), **more) as consumer:
+            await consumer.subscribe([topic])
+            while len(found) < len(VALUES):
+                try:
+                    if iterates:
+                        async for record in consumer:
+                            found.append(record.value)
+                            if len(found) == len(VALUES):
+                                break
+                    else:
+                        found += [record.value for record in await consumer.poll(1.0)]
+                except BaseException as failure:
+                    if asyncio.current_task().cancelling():
+                        raise
+                    raised.append(type(failure))
+            expected = from_coroutine(read_error(where, kind))
+            if iterates and expected is StopAsyncIteration:
+                expected = RuntimeError  # As of every asynchronous generator.
+            assert found == VALUES and raised == [expected] and failing.calls == failing.times
+            await consumer.commit()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", READING)
+def test_code_that_reads_shared_records_has_them_delivered_again(target, topic, kind, where):
+    failing, more = reading_settings(where, kind, is_shared=True)
+    found, raised = set(), []
+    with ShareConsumer(bootstrap_servers=target.bootstrap, group_id=group(), **more) as consumer:
+        consumer.subscribe([topic])
+        wait_for(lambda: consumer.poll(0.2) == [] and consumer.assignment())
+        put_values(target.bootstrap, topic)
+
+        def polled():
+            try:
+                found.update(record.value for record in consumer.poll(1.0))
+            except BaseException as failure:
+                raised.append(type(failure))
+            return len(found) == len(VALUES) and raised
+
+        wait_for(polled)
+        assert raised == [read_error(where, kind)] and failing.calls == 1
+        assert all(failure is None for failure in consumer.commit(timeout=WAIT_S).values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", READING)
+def test_code_that_reads_shared_records_with_asyncio_has_them_delivered_again(
+        target, topic, kind, where):
+    failing, more = reading_settings(where, kind, is_shared=True)
+
+    async def main():
+        found, raised = set(), []
+        async with asyncio.timeout(60), aio.ShareConsumer(
+                bootstrap_servers=target.bootstrap, group_id=group(), **more) as consumer:
+            await consumer.subscribe([topic])
+            while await consumer.poll(0.2) or not consumer.assignment():
+                pass
+            await asyncio.to_thread(put_values, target.bootstrap, topic)
+            while len(found) < len(VALUES) or not raised:
+                try:
+                    found.update(record.value for record in await consumer.poll(1.0))
+                except BaseException as failure:
+                    if asyncio.current_task().cancelling():
+                        raise
+                    raised.append(type(failure))
+            assert raised == [from_coroutine(read_error(where, kind))] and failing.calls == 1
+            assert all(failure is None for failure in (await consumer.commit()).values())
+
+    asyncio.run(main())
+
+
+def partitioner(kind):
+    """One that raises once."""
+    failing = Failing(kind, b"bad")
+
+    def choose(topic, key, partitions, *more):
+        failing(key)
+        return 0
+
+    class Partitioner:
+        def choose(self, *given):
+            return choose(*given)
+
+    return Partitioner()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", ["send", "send_arrow"])
+def test_a_partitioner_raises_where_the_record_is_sent(target, topic, kind, call):
+    import pyarrow as pa
+
+    rows = pa.table({"key": [b"good", b"bad"], "value": [b"1", b"2"]})
+    with Producer(bootstrap_servers=target.bootstrap,
+                  partitioner_class=partitioner(kind)) as producer:
+        with pytest.raises(kind):
+            if call == "send":
+                producer.send(topic, b"lost", b"bad")
+            else:
+                producer.send_arrow(rows, topic)
+        assert producer.send(topic, b"after", b"bad").result(WAIT_S).offset == 0
+        assert producer.flush(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", ["send", "send_arrow"])
+def test_a_partitioner_with_asyncio_raises_where_the_record_is_sent(target, topic, kind, call):
+    import pyarrow as pa
+
+    rows = pa.table({"key": [b"good", b"bad"], "value": [b"1", b"2"]})
+
+    async def main():
+        async with asyncio.timeout(60), aio.Producer(
+                bootstrap_servers=target.bootstrap,
+                partitioner_class=partitioner(kind)) as producer:
+            # A thread chooses for send_arrow, where only an Exception reaches the caller.
+            is_exception = issubclass(kind, Exception)
+            expected = from_coroutine(kind) if call == "send" or is_exception else RuntimeError
+            with pytest.raises(expected):
+                if call == "send":
+                    await producer.send(topic, b"lost", b"bad")
+                else:
+                    await producer.send_arrow(rows, topic)
+            assert (await producer.send_and_wait(topic, b"after", b"bad")).offset == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["key_serializer", "value_serializer"])
+def test_a_serializer_raises_where_the_record_is_sent(target, topic, kind, where):
+    expected = SerializationError if issubclass(kind, Exception) else kind
+    with Producer(bootstrap_servers=target.bootstrap,
+                  **{where: Failing(kind, b"bad")}) as producer:
+        with pytest.raises(expected):
+            producer.send(topic, b"bad", b"bad")
+        assert producer.send(topic, b"bad", b"bad").result(WAIT_S).offset == 0
+
+
+def assignor(kind, called):
+    """One that raises once."""
+    def assign(counts, members):
+        if not called:
+            raising(kind, called)(counts)
+        return ASSIGNORS["range"].assign(counts, members)
+
+    return Assignor("mine", assign)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_assignor_that_raises_is_called_again_by_the_next_poll(target, topic, kind):
+    put_values(target.bootstrap, topic)
+    called, found, raised = [], [], []
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=group(), group_protocol="classic",
+                  auto_offset_reset="earliest", session_timeout_ms=6000,
+                  partition_assignment_strategy=[assignor(kind, called)]) as consumer:
+        consumer.subscribe([topic])
+
+        def polled():
+            try:
+                found.extend(record.value for record in consumer.poll(1.0))
+            except BaseException as failure:
+                raised.append(failure)
+            return len(found) == len(VALUES)
+
+        wait_for(polled)
+        assert found == VALUES and len(called) == 1
+        assert len(raised) == 1 and isinstance(
+            raised[0], (from_coroutine(kind), concurrent.futures.CancelledError))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_assignor_on_the_loop_of_the_application(target, topic, kind):
+    put_values(target.bootstrap, topic)
+    called, found, raised = [], [], []
+
+    async def main():
+        async with asyncio.timeout(60), aio.Consumer(
+                bootstrap_servers=target.bootstrap, group_id=group(), group_protocol="classic",
+                auto_offset_reset="earliest", session_timeout_ms=6000,
+                partition_assignment_strategy=[assignor(kind, called)]) as consumer:
+            await consumer.subscribe([topic])
+            while len(found) < len(VALUES):
+                try:
+                    found.extend(record.value for record in await consumer.poll(1.0))
+                except (Exception, asyncio.CancelledError) as failure:
+                    if asyncio.current_task().cancelling():
+                        raise
+                    raised.append(type(failure))
+
+    if kind in ENDS_LOOP:
+        with pytest.raises(kind):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+        assert found == VALUES and raised == [from_coroutine(kind)]
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_listener_that_raises_for_lost_partitions_has_them_assigned_again(
+        target, topic, kind, protocol):
+    put_values(target.bootstrap, topic)
+    called, raised = [], []
+    with Consumer(bootstrap_servers=target.bootstrap, group_id=group(), group_protocol=protocol,
+                  auto_offset_reset="earliest", max_poll_interval_ms=1000,
+                  heartbeat_interval_ms=200, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic], on_lost=raising(kind, called))
+        wait_for(lambda: consumer.poll(0.2))
+        membership = consumer._core.membership
+        wait_for(lambda: membership.lost)
+        found = []
+
+        def polled():
+            try:
+                found.extend(record.value for record in consumer.poll(1.0))
+            except BaseException as failure:
+                raised.append(failure)
+            return raised and len(found) >= len(VALUES)
+
+        wait_for(polled)
+        assert found == VALUES and len(called) == len(raised) == 1
+        assert isinstance(raised[0], (from_coroutine(kind), concurrent.futures.CancelledError))
+        consumer.commit(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_listener_that_raises_in_close_leaves_the_group(target, topic, kind, protocol):
+    put_values(target.bootstrap, topic)
+    called, name = [], group()
+    settings = {"bootstrap_servers": target.bootstrap, "group_id": name,
+                "group_protocol": protocol, "auto_offset_reset": "earliest"}
+    consumer = Consumer(**settings)
+    consumer.subscribe([topic], on_revoke=raising(kind, called))
+    wait_for(lambda: consumer.poll(0.2))
+    with contextlib.suppress(BaseException):
+        consumer.close(timeout=5)
+    consumer.close(timeout=5)
+    assert len(called) == 1
+    with Consumer(**settings) as other, Producer(bootstrap_servers=target.bootstrap) as producer:
+        other.subscribe([topic])
+        producer.send(topic, b"more").result(WAIT_S)
+        wait_for(lambda: other.poll(0.2))

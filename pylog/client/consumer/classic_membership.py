@@ -192,6 +192,10 @@ class ClassicMembership(Membership):
                     raise
                 if failure.code != ErrorCode.MEMBER_ID_REQUIRED:
                     await asyncio.sleep(pauses.next())
+            except BaseException:
+                # An assignor of the application raised: the next poll joins again.
+                self.needs_join = True
+                raise
         self.raise_told()
 
     async def _prepare(self) -> None:

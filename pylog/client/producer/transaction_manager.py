@@ -131,6 +131,7 @@ class Transactions(Identity):
         self._wanted: set[tuple[str, int]] = set()
         self._touched = False  # The coordinator knows of this transaction.
         self._ending: tuple[str, asyncio.Task[None]] | None = None
+        self._adding: set[asyncio.Task[None]] = set()  # Calls of send_offsets().
 
     # For the sender.
 
@@ -286,6 +287,8 @@ class Transactions(Identity):
         super().close()
         if self._ending is not None:
             self._ending[1].cancel()
+        for task in self._adding:
+            task.cancel()
 
     def begin_end(self, committed: bool) -> None:
         """Before the batches are flushed or dropped. Raises what the transaction failed with."""
@@ -301,6 +304,8 @@ class Transactions(Identity):
 
     async def end(self, committed: bool) -> None:
         """When nothing is under way any more."""
+        if self._adding:
+            await asyncio.wait(self._adding)  # The coordinator must get the offsets first.
         if committed and self.failure is not None:
             self.state = BROKEN
             raise self.failure
@@ -328,9 +333,27 @@ class Transactions(Identity):
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
-        """Commits consumed offsets with the transaction. group: its id, or group metadata."""
+        """Commits consumed offsets with the transaction. group: its id, or group metadata.
+
+        A caller that is cancelled leaves the work running: the end of the transaction awaits it.
+        """
         self.check_open()
         group_id = group if isinstance(group, str) else group.group_id
+        request = self._offsets_request(offsets, group_id, group)
+        task = asyncio.create_task(self._send_offsets(request, group_id))
+        self._adding.add(task)
+        task.add_done_callback(self._added)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ClosedError("the producer was closed during send_offsets_to_transaction()")
+        task.result()
+
+    def _added(self, task: asyncio.Task[None]) -> None:
+        self._adding.discard(task)
+        if not task.cancelled():
+            task.exception()  # The commit raises it when the caller has left.
+
+    async def _send_offsets(self, request: Any, group_id: str) -> None:
         try:
             if not self.brokers_add:
                 await self._ask(
@@ -339,7 +362,6 @@ class Transactions(Identity):
                         producer_epoch=self.epoch, group_id=group_id),
                     None, lambda found: raise_for(found.error_code, context=group_id))
             self._touched = True
-            request = self._offsets_request(offsets, group_id, group)
             await self._ask(request, None if self.brokers_add else V1_OFFSETS_VERSION_MAX,
                             _check_offsets, GROUP, group_id)
         except KafkaError as failure:

@@ -2,7 +2,8 @@
 
 Owns: cluster, subscription, membership and share sessions of one share consumer.
 Invariants: (1) what has arrived and was not handed out is at most one answer of each broker; (2)
-  what is in hand is acknowledged at the broker that it was acquired from.
+  what is in hand is acknowledged at the broker that it was acquired from; (3) acknowledgements of a
+  commit that was cancelled or timed out are sent, and their outcome is reported.
 Source: KIP-932; Kafka's KafkaShareConsumer, for what each call means.
 """
 
@@ -51,6 +52,7 @@ class Sharing:
         self._failure: KafkaError | None = None
         self._changed = asyncio.Event()
         self._ids: dict[str, bytes] = {}
+        self._flushes: set[asyncio.Task[list[Outcome]]] = set()
 
     async def start(self) -> Sharing:
         self.loop = asyncio.get_running_loop()
@@ -122,8 +124,10 @@ class Sharing:
                 await membership.leave()
             finally:
                 self.membership = None
+                self.subscription.unsubscribe()
                 await membership.stop()
-        self.subscription.unsubscribe()
+        else:
+            self.subscription.unsubscribe()
 
     # Polls
 
@@ -253,10 +257,17 @@ class Sharing:
         try:
             async with asyncio.timeout(timeout_s):
                 found = await asyncio.gather(*(
-                    session.flush() for session in self.sessions.values()))
+                    asyncio.shield(self._flushed(session)) for session in self.sessions.values()))
         except TimeoutError as late:
             raise KafkaTimeoutError(f"not acknowledged within {timeout_s} s") from late
         return {outcome.tp: outcome.error for outcomes in found for outcome in outcomes}
+
+    def _flushed(self, session: ShareSession) -> asyncio.Task[list[Outcome]]:
+        """Keeps (3): the caller may leave."""
+        task = asyncio.create_task(session.flush())
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+        return task
 
     # End
 
@@ -271,7 +282,8 @@ class Sharing:
         try:
             await asyncio.gather(*(session.flush(final=True) for session in sessions))
         finally:
-            tasks = [session.task for session in sessions if session.task is not None]
+            tasks: list[asyncio.Task[Any]] = [*self._flushes, *(
+                session.task for session in sessions if session.task is not None)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -36,6 +36,28 @@ def test_what_is_no_token_of_a_callback_is_told(callback, words):
         shown(oauth_cb=callback)
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError,
+                                  StopIteration, StopAsyncIteration])
+def test_a_callback_that_raises_fails_the_login_and_is_called_again(kind):
+    calls = []
+
+    def once(_):
+        calls.append(1)
+        if len(calls) == 1:
+            raise kind("planted")
+        return "token", 2e11
+
+    tokens = Settings("admin", SASL, oauth_cb=once).tokens
+
+    async def main():
+        async with asyncio.timeout(30):
+            with pytest.raises(AuthenticationError, match=f"oauth_cb raised {kind.__name__}"):
+                await tokens.token()
+            assert await tokens.token() == "token"
+
+    asyncio.run(main())
+
+
 def test_a_token_in_a_file_is_shown(tmp_path):
     path = tmp_path / "token"
     path.write_text("a.b.c\n")
