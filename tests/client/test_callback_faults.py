@@ -12,7 +12,7 @@ import uuid
 import pytest
 
 from pylog.client import Consumer, Producer, ShareConsumer, TopicPartition, aio
-from pylog.client.assignors import ASSIGNORS, Assignor
+from pylog.client.consumer.assignors import ASSIGNORS, Assignor
 from pylog.client.errors import FatalError, RecordDeserializationError, SerializationError
 from tests.client.reading import new_topic
 
