@@ -29,7 +29,7 @@ enum {
     FETCHER_MESSAGES_MAX = 4096,
     FETCHER_RECEIVE_BYTES = 256 * 1024,  /* receive buffer; larger only for a longer batch */
     FETCHER_TURN_BYTES = 1024 * 1024, /* per connection and round, for fairness */
-    FETCHER_EXACT_BYTES = 64 * 1024,     /* if a batch misses this much, read only to its end */
+    FETCHER_EXACT_BYTES = 64 * 1024,     /* if this much is missing, read only to the batch's end */
     FETCHER_GROWN_BYTES_MAX = 8 * 1024 * 1024, /* maximum partition_bytes after truncation */
     BACKOFF_MS_FIRST = 50,
     THROTTLE_MS = 100, /* recheck interval of a throttled partition */
