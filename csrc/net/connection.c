@@ -1,7 +1,7 @@
-/* One connection's life: opened, run as far as it goes whenever something happened, timed, closed.
+/* The life of a connection: open, process events, expire, close.
  *
- * Edge-triggered and registered once: what the events said is kept in readable and blocked, so that
- * pausing and going on cost no system call. */
+ * Edge-triggered and registered once: events are stored in `readable` and `blocked`, so pausing
+ * and continuing need no system call. */
 #include "net/reactor_state.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ void connection_run_list(struct reactor *r, struct connection_list *list) {
     for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
     while (now.first != NULL) {
         struct connection *c = now.first;
-        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_delist(c);
         connection_run(r, c);
     }
@@ -56,7 +56,7 @@ void connection_run_ready(struct reactor *r) {
         if (reactors_now_ns() >= until_ns) break;
     }
     if (now.first == NULL) return;
-    /* The others stay first. */
+    /* Put the others back at the head of the list. */
     for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &r->ready;
     now.last->list_next = r->ready.first;
     if (r->ready.first != NULL)
@@ -94,14 +94,14 @@ static void end_transport(struct connection *c) {
     assert(c->transport.session == NULL);
 }
 
-/* < 0: for ever. */
+/* Returns the idle limit in ms; < 0: none. */
 static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     int64_t idle_ms_max = r->all->config.idle_ms_max;
     if (!guard_is_stranger(c)) return idle_ms_max;
     return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
 }
 
-/* When it is first looked at. */
+/* Sets the first deadline. */
 static void set_first_timer(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     int64_t wait_ms = c->transport.handshaking ? HANDSHAKE_MS_MAX : idle_max(r, c);
     if (wait_ms >= 0) timers_set(&r->timers, &c->timer, r->now_ms + wait_ms);
@@ -177,8 +177,8 @@ void connection_close(struct reactor *r, struct connection *c) {
     STAT_ADD(r, connections_closed, 1);
 }
 
-/* Until when it is muted, or idle for too long when its peer has nothing more to say and waits for
- * no answer: it would keep a descriptor for as long as a mute may be, which is days. */
+/* Returns the end of the mute. If the peer has closed its side and no response is pending, the
+ * idle limit applies too: a mute can last days, and would hold a descriptor for that long. */
 static int64_t mute_deadline(const struct reactor *r, const struct connection *c)
     REQUIRES(r->role) {
     int64_t idle_ms_max = idle_max(r, c);
@@ -187,7 +187,8 @@ static int64_t mute_deadline(const struct reactor *r, const struct connection *c
     return idle_ms < c->muted_until_ms ? idle_ms : c->muted_until_ms;
 }
 
-/* Of a reader that takes nothing of its answer: what it took before is of another one. */
+/* Deadline of a client that reads nothing of its response. Progress before the response was
+ * ready belongs to an earlier one. */
 static int64_t stall_deadline(const struct connection *c) {
     assert_slow(c->first != NULL && c->first->state == SLOT_ANSWERED);
     int64_t answered_ms = c->first->mark_ns / 1000000;
@@ -199,8 +200,8 @@ static int64_t frame_deadline(const struct connection *c) {
     return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
 }
 
-/* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it.
- */
+/* Returns the time at which the connection has made too little progress; INT64_MAX while it
+ * waits for the broker. */
 static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
     if (c->blocked) return stall_deadline(c);
@@ -214,8 +215,8 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) REQ
     return shrink_ms < at_ms && receive_wants_shrink(c) ? shrink_ms : at_ms;
 }
 
-/* A timer that is due too early is looked at again when it fires, so the usual request moves none.
- */
+/* Moves a timer only to an earlier time. A timer that fires too early is checked and set again,
+ * so most requests change no timer. */
 static void arm(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     int64_t at_ms = deadline(r, c);
     if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
@@ -242,7 +243,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     }
     if (!c->blocked && c->muted) {
         c->muted = false;
-        c->active_ms = c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        c->active_ms = c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_run(r, c);
         return;
     }
@@ -257,7 +258,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         STAT_ADD(r, frames_late, 1);
     } else {
         receive_trim(r, c, true);
-        c->active_ms = r->now_ms; /* if it could not shrink, not at once again */
+        c->active_ms = r->now_ms; /* do not retry immediately if it could not shrink */
         arm(r, c);
         return;
     }
@@ -269,12 +270,12 @@ void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_m
     int64_t until_ms = r->now_ms + throttle_ms;
     if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
     c->muted = true;
-    if (r->privileged == c) r->privileged = NULL; /* it would keep the others from going on */
+    if (r->privileged == c) r->privileged = NULL; /* otherwise it would block the others */
     STAT_ADD(r, requests_throttled, 1);
     if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
 }
 
-/* Sends what is due. What that takes counts on the client's time, as far as it is limited. */
+/* Sends due responses. The time counts toward the client's request quota, if it has one. */
 static enum output_result send_answers(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     if (c->quota == NULL || !quota_client_timed(c->quota)) return output_run(r, c);
     int64_t began_ns = quotas_monotonic_ns();
@@ -284,7 +285,7 @@ static enum output_result send_answers(struct reactor *r, struct connection *c) 
     return sent;
 }
 
-/* Reads once. False: this turn is over. */
+/* Reads once. Returns false when this turn is over. */
 static bool read_more(struct reactor *r, struct connection *c, size_t *turn, bool *failed)
     REQUIRES(r->role) {
     if (!c->readable || !requests_may_read(c) || r->draining) return false;
@@ -306,7 +307,8 @@ static bool read_more(struct reactor *r, struct connection *c, size_t *turn, boo
     return false;
 }
 
-/* Of a peer that has not asked for anything yet: it may not trust our certificate. */
+/* Reports a failure of a peer without a request so far: it may not trust the broker's
+ * certificate. */
 static void report_failure(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     const struct transport *t = &c->transport;
     const char *why = t->session == NULL ? NULL : t->calls->failure(t);
@@ -329,7 +331,7 @@ void connection_run(struct reactor *r, struct connection *c) {
             if (sent != OUTPUT_DONE) break;
             if (started > 0 || c->slot_count < before) {
                 if (++rounds < ROUNDS_TURN) continue;
-                connection_enlist(c, &r->ready); /* others have their turn */
+                connection_enlist(c, &r->ready); /* let other connections run */
                 break;
             }
             if (read_more(r, c, &turn, &failed)) continue;
@@ -350,15 +352,15 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
     bool goes_on = c->blocked && (events & EPOLLOUT);
     if (events & EPOLLOUT) c->blocked = false;
-    /* TLS may have to write before it can read, and the other way round. */
+    /* TLS may need to write before it can read, and vice versa. */
     if (c->transport.session != NULL) {
         c->readable = true;
         c->blocked = false;
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
-    /* After a mere end of input the requests before it still count (acks=0), but a Fetch does
-     * nothing that anyone would miss. */
+    /* After a half-close, earlier requests still count (acks=0), but the response to a waiting
+     * Fetch would be useless. */
     if (c->muted && gone) {
         connection_close(r, c);
         return;
@@ -369,12 +371,12 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
         return;
     }
     if (goes_on)
-        connection_enlist(c, &r->ready); /* a long answer: after what others have sent */
+        connection_enlist(c, &r->ready); /* a long response: after the requests of others */
     else
         connection_run(r, c);
 }
 
-/* Its buffer is held for a frame that does not get on. */
+/* Returns true if the connection holds a buffer for a frame without enough progress. */
 static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
         return false;
@@ -389,8 +391,8 @@ static bool is_stalled(const struct reactor *r, const struct connection *c) REQU
            (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
 }
 
-/* Of those that seem to be stalled more may have come than was read: it is reported now. False: of
- * none. */
+/* Wakes stalled connections that may have received more than was read (SO_RCVLOWAT). Returns
+ * false if there are none. */
 static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
     bool heard = false;
     for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
@@ -401,7 +403,7 @@ static bool hears_stalled(struct reactor *r) REQUIRES(r->role) {
 }
 
 void connection_evict_stalled(struct reactor *r) {
-    if (input_is_tight(&r->input) && hears_stalled(r)) return; /* soon again, if need be */
+    if (input_is_tight(&r->input) && hears_stalled(r)) return; /* checked again after RELIEF_MS */
     for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
         struct connection *slowest = NULL;
         for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
@@ -416,11 +418,12 @@ void connection_evict_stalled(struct reactor *r) {
     }
 }
 
-/* Since when it has done nothing; INT64_MAX: it may not be closed for another one. */
+/* Returns the time since which the connection is idle; INT64_MAX if it must not be closed for
+ * another one. */
 static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
     REQUIRES(r->role) {
     if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
-    if (c->refused) return INT64_MIN; /* it is only kept waiting for its end */
+    if (c->refused) return INT64_MIN; /* only kept open until the end of its mute */
     if (c->muted) return INT64_MAX;
     bool silent = c->earned == 0;
     int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
@@ -431,7 +434,8 @@ static int64_t idle_since_ms(const struct reactor *r, const struct connection *c
 bool connection_evict_idle(struct reactor *r) {
     struct connection *oldest = NULL;
     int64_t since_ms = INT64_MAX;
-    bool young = false; /* silent ones that may yet speak: they give way before any other */
+    /* Silent connections still below their limit must be closed before any other. */
+    bool young = false;
     uint32_t room = slab_room(&r->connections);
     for (uint32_t i = 0; i < room && i < CROWDED_LOOKS_MAX; i++) {
         r->crowded_at = r->crowded_at + 1 < room ? r->crowded_at + 1 : 0;

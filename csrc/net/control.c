@@ -1,4 +1,5 @@
-/* The control plane's calls: each becomes a message to the reactor that the name belongs to. */
+/* Functions for the control plane: each sends a message to the reactor that owns the connection
+ * or request. */
 #include "net/reactor_state.h"
 #include "thread/stack.h"
 
@@ -54,11 +55,11 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) REQUIRES(r->rol
     serve_meter(r->serve, r->meters);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = EPOLL_MAILBOX};
     if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) != 0) return false;
-    event.data.u64 = EPOLL_ALARM; /* by edges: it is never read, only set anew */
+    event.data.u64 = EPOLL_ALARM; /* edge-triggered: the timerfd is set again, never read */
     return epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->alarm, &event) == 0;
 }
 
-/* Its thread has ended, or never began. */
+/* Call after the thread has ended, or if it never started. */
 static void free_reactor(struct reactor *r) {
     lock_role_assert(&r->role);
     struct message l;
@@ -80,11 +81,11 @@ static void forget_reactor(struct reactor *r) {
     memset(r, 0, sizeof *r);
 }
 
-/* The next reactor, not counted yet. 0 or a negative errno. */
+/* Creates the next reactor without counting it. Returns 0 or a negative errno. */
 static int open_reactor(struct reactors *rs) {
     struct reactor *r = &rs->reactors[rs->count];
     errno = ENOMEM;
-    lock_role_assert(&r->role); /* this thread's until its own begins */
+    lock_role_assert(&r->role); /* owned by this thread until its own starts */
     if (make_reactor(rs, r)) {
         lock_role_end(&r->role);
         return 0;
@@ -139,7 +140,7 @@ void reactors_free(struct reactors *rs) {
     free(rs);
 }
 
-/* The thread takes no signals: those are for the program. 0 or an errno. */
+/* Blocks all signals in the thread: the main thread handles them. Returns 0 or an errno. */
 static int start_thread(struct reactor *r) {
     sigset_t all, before;
     sigfillset(&all);
@@ -166,7 +167,7 @@ int reactors_start(struct reactors *rs) {
     return -error;
 }
 
-/* One more thread, or a negative errno. */
+/* Adds one thread. Returns 0 or a negative errno. */
 static int add_thread(struct reactors *rs) {
     if (rs->count == REACTOR_THREADS_MAX) return -ENOBUFS;
     int error = open_reactor(rs);
@@ -202,7 +203,7 @@ int reactors_threads(const struct reactors *rs) { return rs->active; }
 void reactors_unlisten(struct reactors *rs, int listener) {
     struct listener_limit *limit = rs->listener_limits;
     while (limit != NULL && limit->listener != listener) limit = limit->next;
-    if (limit == NULL) return; /* it was never opened */
+    if (limit == NULL) return; /* never opened */
     atomic_store(&limit->closed, true);
     for (int i = 0; i < rs->count; i++)
         control_post(&rs->reactors[i],
@@ -231,7 +232,7 @@ void reactors_taken(struct reactors *rs) {
             control_post(&rs->reactors[i], &(struct message){.kind = MESSAGE_ROOM});
 }
 
-/* Messages to a thread that never started or has ended would only fill its mailbox. */
+/* Returns NULL if the thread is not running: messages would only fill its mailbox. */
 static struct reactor *reactor_of(struct reactors *rs, uint64_t name) {
     uint32_t index = name_reactor(name);
     return rs->started && !rs->stopped && index < (uint32_t)rs->count ? &rs->reactors[index] : NULL;

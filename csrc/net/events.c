@@ -12,8 +12,8 @@
 struct events {
     struct lock lock;
     struct event *first GUARDED_BY(lock), **last GUARDED_BY(lock);
-    atomic_uint waiting; /* in the list; written under the lock */
-    _Atomic uint64_t waiting_bytes; /* of their data; written under the lock */
+    atomic_uint waiting; /* length of the list; written under the lock */
+    _Atomic uint64_t waiting_bytes; /* their data bytes; written under the lock */
     int fd;
 };
 
@@ -65,7 +65,7 @@ struct event *events_text(uint32_t kind, const char *text) {
 static void ring(struct events *e) {
     uint64_t one = 1;
     ssize_t n = write(e->fd, &one, sizeof one);
-    (void)n; /* it cannot overflow: it is written only after the list was empty or left non-empty */
+    (void)n; /* cannot overflow: written only after the list was empty or left non-empty */
 }
 
 void events_post(struct events *e, struct event *event) {
@@ -85,7 +85,7 @@ void events_post(struct events *e, struct event *event) {
 struct event *events_take(struct events *e, uint32_t count_max) {
     uint64_t count;
     ssize_t n = read(e->fd, &count, sizeof count);
-    (void)n; /* EAGAIN: the caller looked without having been woken */
+    (void)n; /* EAGAIN: the caller checked without a wake-up */
     lock_acquire(&e->lock);
     struct event *taken = e->first, **end = &taken;
     uint32_t taken_count = 0;

@@ -28,7 +28,7 @@ bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out) {
-    assert_slow(len <= (size_t)rules->request_bytes_max); /* frames_size let it in */
+    assert_slow(len <= (size_t)rules->request_bytes_max); /* checked by frames_size */
     struct cursor c = {frame, frame + len};
     out->api_key = cursor_i16(&c);
     out->api_version = cursor_i16(&c);

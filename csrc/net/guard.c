@@ -1,10 +1,10 @@
-/* Connections that are not anybody's yet, or no longer: what they may send before they have
- * authenticated (KIP-43, KIP-152), and again when their session has ended (KIP-368).
+/* Unauthenticated connections: limits requests before authentication (KIP-43, KIP-152) and after
+ * the session has expired (KIP-368).
  *
- * Nothing but ApiVersions, once (before it, one of a version that is not served), and the two
- * requests of SASL passes: Produce and Fetch cannot be reached, whatever the control plane does.
- * After a SaslHandshake of version 0 the client's frames are tokens without a header until it is
- * authenticated; they come as SaslAuthenticate of version GUARD_RAW_VERSION. */
+ * Only ApiVersions (once, plus once before with an unsupported version) and the two SASL
+ * requests are allowed: Produce and Fetch cannot be reached, whatever the control plane does.
+ * After a SaslHandshake of version 0, the client's frames are SASL tokens without a header until
+ * it is authenticated. They are passed on as SaslAuthenticate of version GUARD_RAW_VERSION. */
 #include "net/reactor_state.h"
 
 #include "format/assertion.h"

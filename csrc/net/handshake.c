@@ -1,7 +1,7 @@
-/* What comes before a connection's first request: its transport's handshake.
+/* The transport handshake before a connection's first request.
  *
- * A step may take a millisecond of arithmetic. So each round has time for a few, and those that
- * come too late have their turn in the next one, after what others have sent. */
+ * A step may take a millisecond of CPU time. Each round therefore has a time limit for
+ * handshakes. The rest wait for the next round, after other connections have run. */
 #include "format/assertion.h"
 #include "net/reactor_state.h"
 
@@ -49,7 +49,7 @@ bool handshake_run(struct reactor *r, struct connection *c) {
     STAT_ADD(r, handshakes, 1);
     if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
     c->active_ms = c->frame_ms = r->now_ms;
-    c->readable = true; /* what came with the last of the handshake is no event of its own */
+    c->readable = true; /* bytes after the handshake cause no further event */
     if (!guard_shaken(r, c, report.text)) c->closing = true;
     return true;
 }

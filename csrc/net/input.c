@@ -1,4 +1,5 @@
-/* Powers of two, the head included; spare ones in stacks, so that the warmest is taken first. */
+/* Buffer sizes are powers of two, including the header. Spare buffers are kept on stacks: the
+ * last one released is reused first, while it is in the CPU cache. */
 #include "net/input.h"
 
 #include <stdlib.h>

@@ -1,10 +1,9 @@
-/* Listening sockets, one per address and reactor on the same port, and the connections that come
- * in.
+/* Opens listening sockets, one per address and reactor on the same port, and accepts connections.
  *
- * The first socket is bound without SO_REUSEPORT, so that a port that any other process holds is
- * refused; the option is set after that, and the other reactors' sockets join. A connection goes to
- * the reactor with the fewest: the kernel's choice by hash leaves some reactors idle while there
- * are few connections. */
+ * The first socket is bound without SO_REUSEPORT, so that binding fails if another process uses
+ * the port. The option is set afterwards, and the other reactors' sockets join. A connection is
+ * assigned to the reactor with the fewest connections: the kernel's choice by hash leaves some
+ * reactors idle while there are few connections. */
 #include "net/reactor_state.h"
 
 #include <arpa/inet.h>
@@ -99,7 +98,7 @@ void listener_close(struct reactor *r, int listener) {
             link = &(*link)->next;
 }
 
-/* New connections wait in the kernel's queue while there is no room or no descriptor for them. */
+/* Leaves new connections in the kernel's queue while a limit is reached or descriptors run out. */
 static void pause_accepting(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
     STAT_ADD(r, accept_pauses, 1);
     epoll_ctl(r->epoll, EPOLL_CTL_DEL, l->fd, NULL);
@@ -140,13 +139,13 @@ static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES
     connection_open(r, a);
 }
 
-/* Files need the descriptors that are left: without one they cannot be written. */
+/* Keeps the remaining descriptors for log files: without them, writes fail. */
 static bool is_crowded(struct reactor *r, int fd) REQUIRES(r->role) {
     return atomic_load(&r->all->connections) >= atomic_load(&r->all->descriptors_max) ||
            (uint32_t)fd >= atomic_load(&r->all->descriptor_end);
 }
 
-/* False: nothing more to accept now. */
+/* Returns false if there is nothing more to accept now. */
 static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
     struct sockaddr_storage from;
     socklen_t len = sizeof from;
@@ -202,7 +201,7 @@ static int set(int fd, int level, int option, int value) {
     return setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* Options that accepted connections inherit. */
+/* Sets options that accepted connections inherit. */
 static int set_options(const struct reactors_config *config, int fd) {
     if (set(fd, SOL_SOCKET, SO_REUSEADDR, 1) != 0 || set(fd, SOL_SOCKET, SO_KEEPALIVE, 1) != 0 ||
         set(fd, IPPROTO_TCP, TCP_NODELAY, 1) != 0)
@@ -256,10 +255,11 @@ static void close_sockets(struct sockets *s) {
     while (s->count > 0) close(s->fds[--s->count]);
 }
 
-/* This family cannot be had on this machine, which matters only when no other address is left. */
+/* Returns true if this machine lacks the address or its family. This is an error only if no
+ * other address is left. */
 static bool is_absent(int error) { return error == -EAFNOSUPPORT || error == -EADDRNOTAVAIL; }
 
-/* The same address may be found twice, through two lines of a hosts file. */
+/* Returns true for a duplicate: a hosts file may list the same address twice. */
 static bool is_repeated(const struct addrinfo *found, const struct addrinfo *at) {
     for (const struct addrinfo *before = found; before != at; before = before->ai_next)
         if (before->ai_addrlen == at->ai_addrlen &&
@@ -268,8 +268,8 @@ static bool is_repeated(const struct addrinfo *found, const struct addrinfo *at)
     return false;
 }
 
-/* All sockets of all addresses on one port, bound, for the reactors from `first` on. The port or a
- * negative errno. */
+/* Binds the sockets of all addresses to one port, for the reactors from `first` on. Returns the
+ * port or a negative errno. */
 static int bind_all(struct reactors *rs, const struct addrinfo *found, int port, int first,
                     bool both_families, struct sockets *s) {
     int absent = -EADDRNOTAVAIL, end = atomic_load(&rs->active);
@@ -289,7 +289,7 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
     return s->count == 0 ? absent : port;
 }
 
-/* Room for all of them, linked, or NULL. */
+/* Allocates a linked list of `count` sockets, or returns NULL. */
 static struct listener_socket *rooms(uint32_t count) {
     struct listener_socket *first = NULL;
     for (; count > 0; count--) {
@@ -307,7 +307,8 @@ static struct listener_socket *rooms(uint32_t count) {
     return first;
 }
 
-/* The limit of a listener, without one at first. NULL: out of memory. */
+/* Finds or creates the entry of a listener, initially without a limit. Returns NULL if out of
+ * memory. */
 static struct listener_limit *limit_of(struct reactors *rs, int listener) ON_CONTROL_PLANE {
     struct listener_limit *limit = rs->listener_limits;
     while (limit != NULL && limit->listener != listener) limit = limit->next;
@@ -328,7 +329,8 @@ bool reactors_set_listener_limit(struct reactors *rs, int listener, uint32_t con
     return true;
 }
 
-/* All of them or, with a negative errno, none: what a reactor has cannot be taken back. */
+/* Passes all sockets to reactors, or none: a reactor cannot return a socket. Returns 0 or a
+ * negative errno. */
 static int hand_out(struct reactors *rs, const struct reactors_listener *wanted, int first,
                     struct listener_limit *limit, struct sockets *s) ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
@@ -378,8 +380,8 @@ int reactors_join(struct reactors *rs, const struct reactors_listener *l, int fi
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) count++;
     struct sockets s = {.fds = malloc(count * (size_t)atomic_load(&rs->active) * sizeof(int))};
     int bound = s.fds == NULL ? -ENOMEM : -EADDRINUSE;
-    /* A port that is free for one address may be taken for the next: another try gets another port.
-     */
+    /* With port 0, the kernel may choose a port that is in use on another address: try again
+     * with another port. */
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
         bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);

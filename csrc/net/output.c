@@ -1,5 +1,5 @@
-/* Answers out: bytes gathered over all answers that are due, ranges of files by sendfile, at most a
- * turn's worth at once. */
+/* Sends responses: memory of all due responses in one call, file ranges with sendfile, limited
+ * to OUTPUT_TURN_BYTES per turn. */
 #include "net/reactor_state.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 enum { OUTPUT_PIECES_MAX = 4 * REQUESTS_PER_CONNECTION_MAX };
 
-/* How far an answer is out. */
+/* How much of a response has been sent. */
 struct output_place {
     uint32_t bytes_sent, part;
     int32_t range_sent;
@@ -18,7 +18,7 @@ static struct output_place place_of(const struct slot *s) {
     return (struct output_place){s->bytes_sent, s->part, s->range_sent};
 }
 
-/* The piece of memory at a place; of no length before a range of a file, and at the end. */
+/* Returns the memory to send from this position; empty before a file range and at the end. */
 static struct iovec piece_at(const struct slot *s, struct output_place at) {
     const struct reply *a = &s->r.reply;
     assert_slow(at.part <= a->part_count && at.bytes_sent <= a->len);
@@ -31,7 +31,7 @@ static struct iovec piece_at(const struct slot *s, struct output_place at) {
                           (size_t)(part->range.length - at.range_sent)};
 }
 
-/* The place after the first `n` bytes of its piece. */
+/* Returns the position after `n` more bytes of the current piece. */
 static struct output_place advanced(const struct slot *s, struct output_place at, size_t n) {
     const struct reply *a = &s->r.reply;
     uint32_t end = at.part < a->part_count ? a->parts[at.part].bytes_end : a->len;
@@ -53,8 +53,8 @@ static bool is_sent(const struct slot *s) {
     return s->part == s->r.reply.part_count && s->bytes_sent == s->r.reply.len;
 }
 
-/* One send of all that is in memory up to the next range of a file; how many bytes went out, or -1
- * and errno. */
+/* Sends all memory up to the next file range in one call. Returns the number of bytes sent, or
+ * -1 with errno. */
 static ssize_t send_bytes(struct connection *c) {
     struct iovec pieces[OUTPUT_PIECES_MAX];
     size_t count = 0;
@@ -75,7 +75,7 @@ static ssize_t send_bytes(struct connection *c) {
 static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
     int64_t now_ns = reactors_now_ns();
     for (struct slot *s = c->first; n != 0;) {
-        assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
+        assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* cannot send more than was due */
         struct output_place at = place_of(s);
         size_t due = piece_at(s, at).iov_len, went = n < due ? n : due;
         if (due != 0) {
@@ -94,7 +94,8 @@ static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIR
     }
 }
 
-/* Part of the next range; as send_bytes, 0 when the file ended before the range. */
+/* Sends a part of the next file range. Returns the number of bytes sent, 0 if the file ends
+ * before the range, or -1 with errno. */
 static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max)
     REQUIRES(r->role) {
     struct slot *s = c->first;
@@ -104,7 +105,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     assert_slow(s->range_sent >= 0 && s->range_sent < range->length);
     off_t position = range->position + s->range_sent;
     size_t left = (size_t)(range->length - s->range_sent);
-    /* Who takes so much at once waits for none of it: those who wait go first. */
+    /* Bulk transfers tolerate latency: use a long slice, so that waiting threads run first. */
     if (left >= OUTPUT_TURN_BYTES) slices_ask(&r->slice_ns, SLICES_LONG_NS);
     ssize_t n = c->transport.calls->sendfile(&c->transport, range->fd, position,
                                              left < bytes_max ? left : bytes_max);
@@ -125,7 +126,7 @@ enum output_result output_run(struct reactor *r, struct connection *c) {
     if (c->blocked) return OUTPUT_BLOCKED;
     size_t turn = 0;
     while (c->first != NULL && c->first->state == SLOT_ANSWERED) {
-        if (is_sent(c->first)) { /* an answer of no bytes */
+        if (is_sent(c->first)) { /* an empty response */
             requests_pop(r, c, reactors_now_ns());
             continue;
         }

@@ -1,5 +1,5 @@
-/* A hash table with chains under one mutex. A table of its own: its chains are a fixed number and
- * need no growth, which is what khash or uthash would bring; addresses are hashed as two words. */
+/* A hash table with chains under one mutex. khash or uthash would only add resizing, which is
+ * not needed: the number of chains is fixed. Addresses are hashed as two words. */
 #include "net/peers.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct peer {
 };
 struct peers {
     struct lock lock;
-    struct peer *overrides GUARDED_BY(lock); /* count: the limit */
+    struct peer *overrides GUARDED_BY(lock); /* count is the limit */
     uint32_t override_count GUARDED_BY(lock);
     struct peer *buckets[PEERS_BUCKETS] GUARDED_BY(lock);
 };
@@ -40,7 +40,7 @@ void peers_free(struct peers *p) {
     free(p);
 }
 
-/* The link that leads to the address, or to NULL at its chain's end. */
+/* Returns the link to the address, or the link at the end of its chain. */
 static struct peer **find(struct peers *p, const uint8_t address[16]) REQUIRES(p->lock) {
     uint64_t high, low;
     memcpy(&high, address, 8);
@@ -93,7 +93,7 @@ bool peers_enter(struct peers *p, const uint8_t address[16], uint32_t count_max)
 void peers_leave(struct peers *p, const uint8_t address[16]) {
     lock_acquire(&p->lock);
     struct peer **link = find(p, address);
-    assert(*link != NULL && (*link)->count > 0); /* it entered before */
+    assert(*link != NULL && (*link)->count > 0); /* entered before */
     if (--(*link)->count == 0) {
         struct peer *gone = *link;
         *link = gone->next;

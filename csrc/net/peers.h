@@ -1,5 +1,5 @@
-/* How many connections there are from each address, for max.connections.per.ip. Shared by all
- * reactors; touched only when a connection begins or ends. */
+/* Counts connections per client address, for max.connections.per.ip. Shared by all reactors;
+ * used only when a connection opens or closes. */
 #ifndef PYLOG_PEERS_H
 #define PYLOG_PEERS_H
 
@@ -9,11 +9,11 @@
 struct peers;
 struct peers *peers_new(void);
 void peers_free(struct peers *p);
-/* IPv4 addresses are given as v4-mapped IPv6. False: `count_max` connections are there already, or
- * out of memory. */
+/* Counts a connection. IPv4 addresses are IPv4-mapped IPv6. Returns false if `count_max`
+ * connections exist, or if out of memory. */
 bool peers_enter(struct peers *p, const uint8_t address[16], uint32_t count_max);
-/* Other limits for some addresses, 16 bytes each, in place of those before. False: out of memory,
- * nothing has changed. */
+/* Replaces the limits of individual addresses, 16 bytes each. Returns false without changes if
+ * out of memory. */
 bool peers_set_overrides(struct peers *p, const uint8_t *addresses, const uint32_t *counts_max,
                          uint32_t count);
 void peers_leave(struct peers *p, const uint8_t address[16]);

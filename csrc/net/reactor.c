@@ -1,5 +1,4 @@
-/* A reactor's thread: sleep in epoll, look at sockets, messages and timers, run what they concern.
- */
+/* The event loop of a reactor thread: wait in epoll, then process messages, sockets and timers. */
 #include "net/reactor_state.h"
 
 #include <assert.h>
@@ -12,7 +11,7 @@
 enum {
     EPOLL_EVENTS = 128,
     MESSAGES_TURN = 256,
-    SLEPT_NS = 20000 /* epoll_wait takes longer only when it sleeps */
+    SLEPT_NS = 20000 /* a longer epoll_wait means that the thread slept */
 };
 _Static_assert(REACTOR_MESSAGES_MAX / 2 >= MESSAGES_TURN,
                "wakes overflow what a turn leaves behind");
@@ -76,7 +75,7 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
         connection_close(r, c);
     } else if (l->kind == MESSAGE_RETRY) {
         c->asking = false;
-        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        c->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_enlist(c, &r->ready);
     } else {
         guard_identify(r, c, (uint32_t)l->size, l->status);
@@ -122,7 +121,7 @@ static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->r
     }
 }
 
-/* Wakes were lost in a flood: every request that waits looks again. */
+/* Wake-ups were dropped: check every waiting request. */
 static void wake_all(struct reactor *r) REQUIRES(r->role) {
     for (uint32_t i = 0; i < slab_room(&r->slots); i++) {
         struct slot *s = slab_at(&r->slots, i);
@@ -130,7 +129,7 @@ static void wake_all(struct reactor *r) REQUIRES(r->role) {
     }
 }
 
-/* A request with many waiters gets many messages at once: it looks again once for all of them. */
+/* A request with many waiters may get many messages at once: check it once for all of them. */
 static void take_messages(struct reactor *r) REQUIRES(r->role) {
     struct message messages[MESSAGES_TURN];
     uint64_t woken[MESSAGES_TURN];
@@ -150,8 +149,8 @@ static void take_messages(struct reactor *r) REQUIRES(r->role) {
         struct slot *s = find_slot(r, woken[i]);
         if (s != NULL && s->woken && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
     }
-    /* Asked for only when there was a flood of messages: the half that wakes may fill is far more
-     * than a turn. */
+    /* Wake-ups can be dropped only in a flood: the mailbox accepts far more of them than one
+     * turn takes. */
     if (count == MESSAGES_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
 }
 
@@ -181,7 +180,7 @@ static void expire_timers(struct reactor *r) REQUIRES(r->role) {
 
 static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRES(r->role) {
     uint64_t name = event->data.u64;
-    if (name == EPOLL_MAILBOX) return; /* messages are looked for in every round */
+    if (name == EPOLL_MAILBOX) return; /* each round processes messages anyway */
     if (name == EPOLL_ALARM) {         /* and timers */
         r->alarm_ms = INT64_MAX;
         return;
@@ -195,21 +194,21 @@ static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRE
     if (c != NULL) connection_on_events(r, c, event->events);
 }
 
-/* Keeps the alarm no later than the first deadline. One that is earlier than need be only wakes
- * this thread for nothing, once: a deadline that moves costs no call of the kernel, where a timeout
- * given to each epoll_wait is a timer set and taken back each time. */
+/* Sets the alarm no later than the first deadline. An early alarm costs one unnecessary round.
+ * Moving a deadline therefore needs no system call, while a timeout in epoll_wait would set and
+ * cancel a kernel timer in every call. */
 static void set_alarm(struct reactor *r, int64_t at_ms) REQUIRES(r->role) {
     if (at_ms >= r->alarm_ms) return;
-    int64_t over_ms = at_ms + 1; /* deadlines count from a millisecond that had begun */
+    int64_t over_ms = at_ms + 1; /* deadlines are rounded down: 1 ms more, never early */
     struct itimerspec when = {.it_value = {.tv_sec = (time_t)(over_ms / 1000),
                                            .tv_nsec = (long)(over_ms % 1000) * 1000000}};
     int result = timerfd_settime(r->alarm, TFD_TIMER_ABSTIME, &when, NULL);
-    assert(result == 0); /* a time that is one, of a clock that there is */
+    assert(result == 0); /* cannot fail: time and clock are valid */
     (void)result;
     r->alarm_ms = at_ms;
 }
 
-/* For epoll_wait: 0, or -1: until something happens, the alarm at the latest. */
+/* Returns the timeout for epoll_wait: 0, or -1 to wait for an event (at most until the alarm). */
 static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
     if (r->ready.first != NULL || serve_is_queued(r->serve)) return 0;
     if (!mailbox_arm(r->mailbox)) return 0;
@@ -220,8 +219,8 @@ static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
     return -1;
 }
 
-/* Who has run for as long as it asks for at once, without a sleep, gives way: another reactor, or
- * the control plane, may wait for this processor. The time after that. */
+/* Yields after running for a whole slice without sleeping: another reactor or the control plane
+ * may need this processor. Returns the time afterwards. */
 static int64_t give_way(struct reactor *r, int64_t done_ns, int64_t woke_ns) REQUIRES(r->role) {
     if (woke_ns - done_ns >= SLEPT_NS) r->ran_ns = 0;
     if (r->ran_ns < SLICES_SHORT_NS) return woke_ns;
@@ -249,7 +248,8 @@ void *reactor_main(void *argument) {
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
     while (!is_over(r)) {
         int wait_ms = sleep_ms(r, done_ns / 1000000);
-        /* Whoever wakes up from here on goes first: long answers are over, or others have come. */
+        /* Return to a short slice, with which this thread runs first when it wakes: bulk
+         * transfers have ended, or new requests have arrived. */
         if (wait_ms != 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
         int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, wait_ms);
         if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
@@ -257,7 +257,7 @@ void *reactor_main(void *argument) {
         r->now_ms = woke_ns / 1000000;
         r->handshakes_ns = 0;
         STAT_ADD(r, wakeups, 1);
-        take_messages(r); /* also: from here on posts need not wake this thread */
+        take_messages(r); /* also marks the mailbox awake: posts write no eventfd from here on */
         for (int i = 0; i < count; i++) {
             r->more_events = i + 1 < count;
             on_event(r, &events[i]);
@@ -266,7 +266,7 @@ void *reactor_main(void *argument) {
         expire_timers(r);
         requests_append(r);
         connection_run_ready(r);
-        requests_append(r); /* what had been left over starts when answers have gone */
+        requests_append(r); /* responses have been sent, so more requests could start */
         atomic_store_explicit(&r->stats.input_bytes, input_used(&r->input), memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));

@@ -1,6 +1,6 @@
-/* What the reactor's files share and nobody else sees: reactor.c (threads, messages), connection.c
- * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
- * out), listener.c (accept), guard.c (strangers), control.c (calls from the control plane). */
+/* Internal state of reactors: reactor.c (threads, messages), connection.c (a connection's life),
+ * receive.c (reading), requests.c (requests and responses), output.c (sending), listener.c
+ * (accepting), guard.c (unauthenticated connections), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
 #define PYLOG_REACTOR_STATE_H
 
@@ -21,67 +21,68 @@
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
 enum {
-    INPUT_BYTES_MAX = 256 << 20,     /* input buffers of a reactor */
-    RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
-    RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
-    /* What an earlier frame lets a connection take at once is at most this part of the limit. */
+    INPUT_BYTES_MAX = 256 << 20,     /* receive buffers of a reactor */
+    RECEIVE_BYTES = (64 << 10) - 64, /* first read of a frame whose size is unknown */
+    RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* if this much is missing, read only to the frame's end */
+    /* The first read after a large frame is limited to 1/RECEIVE_EARNED_PART of the pool limit. */
     RECEIVE_EARNED_PART = 16,
-    READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
-    ROUNDS_TURN = 16, /* of one connection: requests, their answers, and the requests behind them */
-    RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
-    RECEIVE_MARK_BYTES_MAX = 128 << 10, /* of a large frame the kernel gathers so much */
+    READY_TURN_NS = 100000,             /* for ready connections, before the next epoll_wait */
+    ROUNDS_TURN = 16, /* per connection: start requests, send responses, repeat */
+    RECEIVE_TURN_BYTES = 512 << 10,     /* read per connection and turn, for fairness */
+    RECEIVE_MARK_BYTES_MAX = 128 << 10, /* SO_RCVLOWAT limit while a large frame arrives */
     RECEIVE_MARK_BYTES_MIN = 32 << 10,
-    RECEIVE_MARK_MS_MAX = 1000,         /* if it began so recently: later its progress counts */
-    OUTPUT_TURN_BYTES = 256 << 10,      /* sent from files to one connection, likewise */
-    HANDSHAKE_TURN_NS = 500000 /* of a round, for handshakes: one more begins before that */
+    RECEIVE_MARK_MS_MAX = 1000,         /* only for young frames: later, progress is measured */
+    OUTPUT_TURN_BYTES = 256 << 10,      /* sent per connection and turn, for fairness */
+    HANDSHAKE_TURN_NS = 500000 /* per round, for handshakes; exceeded by at most one handshake */
 };
 enum {
-    FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
+    FRAME_MS_MAX = 30000, /* for a frame to arrive, plus 1 ms per FRAME_BYTES_PER_MS */
     FRAME_BYTES_PER_MS = 64,
-    HANDSHAKE_MS_MAX = 10000, /* for all of it */
-    STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
-    STRANGER_MS_MAX = 10000, /* for a stranger to send its next byte */
-    /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
-     * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
-     * that waits itself and holds what others could use. */
+    HANDSHAKE_MS_MAX = 10000, /* for the whole handshake */
+    STALL_MS_MAX = 60000, /* for a client to read any byte of its response */
+    STRANGER_MS_MAX = 10000, /* for an unauthenticated client to send its next byte */
+    /* Shorter limits while other connections wait for receive buffers. EVICT_MS: without a new
+     * byte; also for the frame of the privileged connection, plus 1 ms per
+     * PRIVILEGED_BYTES_PER_MS. WAIT_MS_MAX: for a connection that waits while holding a buffer. */
     EVICT_MS = 500,
     PRIVILEGED_BYTES_PER_MS = 4096,
-    CROWDED_BYTES_PER_MS = 1024, /* after WAIT_MS_MAX, of a frame that goes on arriving */
+    CROWDED_BYTES_PER_MS = 1024, /* for frames still arriving, after WAIT_MS_MAX */
     WAIT_MS_MAX = 5000,
-    EVICTIONS_MAX = 64, /* at a time */
-    RELIEF_MS = 100,    /* how often it is looked for what gives way, and who goes on first */
-    SHRINK_MS = 1000,     /* a partial frame keeps a large buffer for this long */
+    EVICTIONS_MAX = 64, /* per check */
+    RELIEF_MS = 100,    /* interval for evicting stalled frames and choosing the privileged one */
+    SHRINK_MS = 1000,     /* then a partial frame gives up a large buffer */
     TICK_MS = 1000,
-    ACCEPT_PAUSE_MS = 50, /* after a limit was met */
-    /* Descriptors are short: an idle connection may be closed for another one after so long, sooner
-     * when it has never asked for anything; so many are looked at for each. */
+    ACCEPT_PAUSE_MS = 50, /* after a limit was reached */
+    /* When descriptors run out, a new connection replaces one that has been idle for
+     * CROWDED_IDLE_MS, or CROWDED_SILENT_MS if it never sent a request. Each search checks at
+     * most CROWDED_LOOKS_MAX connections. */
     CROWDED_IDLE_MS = 10000,
     CROWDED_SILENT_MS = 1000,
     CROWDED_LOOKS_MAX = 1024
 };
 enum {
-    SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are reported in a tick */
-    UNSAFE_PER_TICK_MAX = 5, /* likewise connections that TLS failed for */
-    CLIENT_ID_BYTES_MAX = 47 /* of the client id that is reported with them */
+    SLOW_PER_TICK_MAX = 10,  /* slow requests reported per reactor and tick */
+    UNSAFE_PER_TICK_MAX = 5, /* TLS failures reported per reactor and tick */
+    CLIENT_ID_BYTES_MAX = 47 /* maximum client id length in these reports */
 };
 
-/* The reactor's messages, after those of mailbox.h. */
+/* Messages to reactors, after those of mailbox.h. */
 enum {
-    MESSAGE_REPLY = MESSAGE_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
-                                         it, or REPLY_CLOSES */
-    MESSAGE_VERDICT,                   /* data: int16_t[size], malloc'ed */
+    MESSAGE_REPLY = MESSAGE_FIRST_FREE, /* data: malloc'ed frame; status: ms to mute after it, or
+                                         REPLY_CLOSES */
+    MESSAGE_VERDICT,                   /* data: malloc'ed int16_t[size] */
     MESSAGE_PRINCIPAL,                 /* token: connection; size: principal */
     MESSAGE_WATCH,
     MESSAGE_CLOSE,
-    MESSAGE_ROOM,     /* the events have room again */
-    MESSAGE_RETRY,    /* token: connection whose client was asked about */
+    MESSAGE_ROOM,     /* the event queue has room again */
+    MESSAGE_RETRY,    /* token: connection with `asking` set */
     MESSAGE_LISTEN,   /* data: struct listener_socket */
     MESSAGE_UNLISTEN, /* size: listener */
     MESSAGE_ADOPT,    /* data: struct listener_accepted */
     MESSAGE_STOP_ACCEPTING,
-    MESSAGE_RETIRE, /* takes no connections until MESSAGE_RETURN */
+    MESSAGE_RETIRE, /* stop accepting connections until MESSAGE_RETURN */
     MESSAGE_RETURN,
-    MESSAGE_STOP /* size: drain ms */
+    MESSAGE_STOP /* size: drain time in ms */
 };
 
 /* clang-format off */
@@ -100,7 +101,7 @@ struct reactor_stats {
     REACTOR_STATS(X)
 #undef X
 };
-/* One writer: no locked instruction is needed. */
+/* Only one thread writes, so no atomic addition is needed. */
 #define STAT_ADD(r, name, n)                                                                       \
     atomic_store_explicit(&(r)->stats.name,                                                        \
                           atomic_load_explicit(&(r)->stats.name, memory_order_relaxed) +           \
@@ -110,28 +111,28 @@ struct reactor_stats {
 enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
-    SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */
-    SLOT_QUEUED,      /* serve appends it with others before the turn is over */
-    SLOT_MISSING,     /* the control plane decides */
-    SLOT_CONTROL,     /* the control plane answers */
-    SLOT_ANSWERED,    /* the reply is to be sent */
-    SLOT_ABANDONED    /* the connection is gone, a job still reads the body */
+    SLOT_WAITING = 1, /* serve waits; continued by messages or its timer */
+    SLOT_QUEUED,      /* serve appends it with others at the end of the turn */
+    SLOT_MISSING,     /* waits for the control plane's decision */
+    SLOT_CONTROL,     /* waits for the control plane's reply */
+    SLOT_ANSWERED,    /* the response can be sent */
+    SLOT_ABANDONED    /* connection closed, but a job still reads the body */
 };
 struct slot { /* one request */
     struct slab_item item;
     struct timer timer;
-    struct connection *connection; /* NULL when abandoned */
+    struct connection *connection; /* NULL if abandoned */
     struct slot *next;
     struct input_buffer *held; /* keeps the body in place */
-    uint32_t bytes_sent, part; /* of the reply: how far it is out */
+    uint32_t bytes_sent, part; /* position in the response: already sent */
     int32_t range_sent;
     uint8_t state;
     bool woken, close_after;
-    bool asked; /* its client wants it to wait, for records */
-    bool local; /* answered here: what the control plane works at, it measures itself */
+    bool asked; /* a Fetch waits for records, up to max.wait.ms */
+    bool local; /* answered by the reactor; the control plane measures its own requests */
     uint32_t request_bytes;
-    size_t copied_bytes; /* of its event, counted by the input pool */
-    int64_t began_ns, mark_ns; /* mark: when it was last left alone */
+    size_t copied_bytes; /* bytes of its event, counted by the input pool */
+    int64_t began_ns, mark_ns; /* mark: last pause or resume */
     int64_t local_ns, remote_ns, asked_ns;
     struct serve_request r;
 };
@@ -142,47 +143,48 @@ struct connection_list {
 struct connection {
     struct slab_item item;
     struct timer timer;
-    struct transport transport; /* its descriptor too */
-    /* While one of these four is set nothing starts; side by side they are one comparison. asking:
-     * the control plane was asked about the client; muted: until muted_until_ms (KIP-219). */
+    struct transport transport; /* owns the descriptor */
+    /* No request starts while one of these four is set; adjacent, so that one comparison tests
+     * all. asking: waits for the control plane's answer about the client; muted: until
+     * muted_until_ms (KIP-219). */
     bool closing, blocked, muted, asking;
     bool readable, hung_up, failed, watched;
-    bool refused; /* muted, and then closed */
-    /* guarded: its requests pass guard.c first, a stranger's or those of a session that ends;
-     * raw_tokens: what a stranger sends next are SASL tokens without headers. */
+    bool refused; /* muted, then closed */
+    /* guarded: guard.c checks its requests, before authentication and when a session expires.
+     * raw_tokens: its next frames are SASL tokens without headers. */
     bool guarded, raw_tokens;
     bool controls; /* LISTENER_CONTROL */
-    bool asks; /* EVENT_CONNECTED is due when its handshake is over */
-    uint8_t versions_asked; /* by a stranger */
+    bool asks; /* send EVENT_CONNECTED after the handshake */
+    uint8_t versions_asked; /* ApiVersions requests before authentication */
     uint8_t slot_count;
     struct slot *first, *last;
     struct input_buffer *in;
     size_t in_start, in_end; /* pending bytes */
-    size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
-    size_t earned;      /* bytes of the frames that came before */
-    int mark_bytes;     /* that must have arrived before epoll reports any (SO_RCVLOWAT) */
+    size_t frame_bytes; /* size of the arriving frame with its size field; 0: unknown */
+    size_t earned;      /* size of the last frame: allows a larger first read */
+    int mark_bytes;     /* current SO_RCVLOWAT */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
-    int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
-    int64_t session_until_ms; /* it must authenticate again from then on; 0: never, or a stranger */
-    struct quota_client *quota;   /* of the last request; one reference, or NULL */
-    struct connection_list *list; /* that it is in */
+    int64_t waiting_ms; /* since when its frame waits for a buffer; 0: it does not wait */
+    int64_t session_until_ms; /* reauthentication deadline; 0: none, or not authenticated */
+    struct quota_client *quota;   /* of the last request; holds a reference, or NULL */
+    struct connection_list *list; /* the list that contains it */
     struct connection *list_next, *list_prev;
     int32_t listener;
     struct listener_limit *limit;
     uint32_t principal;
     struct event_address local, peer;
-    uint8_t client_id_len; /* of its last request */
+    uint8_t client_id_len; /* client id of its last request */
     uint8_t client_id[CLIENT_ID_BYTES_MAX];
 };
 
-/* listener.name.<listener>.max.connections. Lives until reactors_free, so that the last connection
- * of a closed listener still finds it. */
+/* Connection count and limit of a listener (listener.name.<listener>.max.connections). Exists
+ * until reactors_free, because connections of a closed listener still use it. */
 struct listener_limit {
     struct listener_limit *next;
     int listener;
     atomic_uint connections, connections_max;
-    /* Set before its reactors are told to close it. A connection that one reactor accepted and
-     * handed to another may arrive after that: it is closed then. */
+    /* Set before reactors are told to close the listener. A connection handed to another reactor
+     * may arrive after that, and is then closed. */
     atomic_bool closed;
 };
 struct listener_socket {
@@ -192,13 +194,13 @@ struct listener_socket {
     int fd, listener;
     uint32_t index;
     unsigned flags;
-    struct transport_maker *maker; /* one reference, or NULL */
+    struct transport_maker *maker; /* holds a reference, or NULL */
 };
 struct listener_accepted {
     int fd, listener;
     unsigned flags;
-    int32_t refused_ms; /* its address begins too many: closed after so long, unread */
-    struct transport_maker *maker; /* one reference; NULL: the bytes are as they are */
+    int32_t refused_ms; /* above the connection rate limit: close after this time, unread */
+    struct transport_maker *maker; /* holds a reference; NULL: plain text */
     struct listener_limit *limit;
     struct event_address peer;
 };
@@ -207,42 +209,43 @@ struct reactor {
     struct reactors *all;
     struct serve *serve;
     struct mailbox *mailbox;
-    struct lock_role role; /* of the thread that runs it */
+    struct lock_role role; /* the thread that runs the reactor */
     struct timers timers GUARDED_BY(role);
-    /* relief: set while somebody waits for input buffers */
+    /* relief: set while connections wait for receive buffers */
     struct timer tick GUARDED_BY(role), relief GUARDED_BY(role);
     struct slab slots GUARDED_BY(role), connections GUARDED_BY(role);
     struct input_pool input GUARDED_BY(role);
     struct connection_list ready GUARDED_BY(role), input_waiting GUARDED_BY(role);
     struct connection_list room_waiting GUARDED_BY(role);
-    struct connection_list appended GUARDED_BY(role); /* their answers are due now */
-    /* It may pass the input limit, so that someone always gets on; since when. */
+    struct connection_list appended GUARDED_BY(role); /* their responses are due now */
+    /* The connection that may exceed the buffer limit, so that at least one always makes
+     * progress, and the time since when. */
     struct connection *privileged GUARDED_BY(role);
     int64_t privileged_ms GUARDED_BY(role);
-    bool relieving GUARDED_BY(role); /* frames may begin beyond the limit */
+    bool relieving GUARDED_BY(role); /* new frames may exceed the limit */
     struct listener_socket *listeners GUARDED_BY(role);
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
-    void *workspace;          /* of its connections' transports */
+    void *workspace;          /* shared by its connections' transports */
     struct meter_histogram rounds;
-    uint32_t slow_posted GUARDED_BY(role);     /* in this tick */
-    uint32_t slow_left_out GUARDED_BY(role); /* since the last that was reported */
+    uint32_t slow_posted GUARDED_BY(role);     /* in the current tick */
+    uint32_t slow_left_out GUARDED_BY(role); /* since the last report */
     uint32_t unsafe_posted GUARDED_BY(role), unsafe_left_out GUARDED_BY(role);
-    int64_t handshakes_ns GUARDED_BY(role); /* what they have had of this round */
+    int64_t handshakes_ns GUARDED_BY(role); /* time used for handshakes in this round */
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
-    int64_t paused_ns GUARDED_BY(role); /* when a request was last left alone; 0: not known */
-    bool more_events GUARDED_BY(role);  /* of this turn are to come */
-    uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
-    int64_t ran_ns GUARDED_BY(role); /* since it slept or gave way */
+    int64_t paused_ns GUARDED_BY(role); /* when the last request was paused; 0: unknown */
+    bool more_events GUARDED_BY(role);  /* more epoll events follow in this turn */
+    uint32_t slice_ns GUARDED_BY(role); /* current time slice */
+    int64_t ran_ns GUARDED_BY(role); /* time run since it slept or yielded */
     atomic_bool room_wanted;
-    bool unflushed; /* the control plane's own: it queued messages and has not woken it */
-    atomic_uint load; /* connections, for placing new ones */
+    bool unflushed; /* used by the control plane: messages are queued without a wake-up */
+    atomic_uint load; /* number of connections, for balancing */
     uint32_t index;
     uint32_t abandoned GUARDED_BY(role), listener_count GUARDED_BY(role);
-    uint32_t crowded_at GUARDED_BY(role); /* the connection looked at last for an idle one */
-    int epoll, alarm; /* a timer of the kernel's */
-    int64_t alarm_ms GUARDED_BY(role); /* when it goes off; INT64_MAX: it does not */
-    bool stopping GUARDED_BY(role), draining GUARDED_BY(role); /* stopping: it ends when drained */
+    uint32_t crowded_at GUARDED_BY(role); /* position of the last search for an idle connection */
+    int epoll, alarm; /* alarm: a timerfd */
+    int64_t alarm_ms GUARDED_BY(role); /* when the timerfd expires; INT64_MAX: not set */
+    bool stopping GUARDED_BY(role), draining GUARDED_BY(role); /* stopping: exits when drained */
     bool accepting GUARDED_BY(role);
     pthread_t thread;
 };
@@ -252,20 +255,20 @@ struct reactors {
     struct serve_shared *shared;
     struct events *events;
     struct peers *peers;
-    struct meter_api *control; /* FRAMES_API_KEYS_MAX, the control plane's */
+    struct meter_api *control; /* FRAMES_API_KEYS_MAX, for the control plane */
     _Atomic int64_t slow_ns;
     const atomic_uint *quota_generation;
-    atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
+    atomic_uint no_quotas; /* stays 0: the generation if quotas are not configured */
     atomic_uint connections, connections_max, connections_per_ip_max;
-    struct listener_limit *listener_limits; /* only the control plane walks and extends the list */
+    struct listener_limit *listener_limits; /* only the control plane reads or extends the list */
     atomic_uint descriptors_max, descriptor_end;
-    atomic_int count, active; /* threads that there are, and the first ones that take connections */
+    atomic_int count, active; /* count: all threads; active: the first ones, which accept */
     atomic_bool started, stopped;
-    struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
+    struct reactor reactors[REACTOR_THREADS_MAX]; /* memory of unused ones is never touched */
 };
 
-/* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is
- * free for other epoll data. */
+/* Ids of slots and connections: reactor (7 bits), index (24 bits), generation (32 bits). The top
+ * bit marks other epoll data. */
 static inline uint64_t reactor_name(const struct reactor *r, const struct slab_item *item) {
     return (uint64_t)r->index << 56 | (uint64_t)item->index << 32 | item->generation;
 }
@@ -278,38 +281,39 @@ static inline uint32_t name_generation(uint64_t name) { return (uint32_t)name; }
 enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK, TIMER_RELIEF };
 
 /* ---- connection.c */
-/* Takes the descriptor over. */
+/* Takes ownership of the descriptor. */
 void connection_open(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role);
 void connection_close(struct reactor *r, struct connection *c) REQUIRES(r->role);
 void connection_on_events(struct reactor *r, struct connection *c, uint32_t events)
     REQUIRES(r->role);
-/* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
+/* Sends, starts requests and reads until it has to wait. May close the connection. */
 void connection_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
 void connection_on_timer(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Others wait for room: closes those that hold buffers for frames that do not get on, the slowest
- * first, until it is tight no more. */
+/* When buffers are short: closes connections that hold buffers for stalled frames, the slowest
+ * first, until memory is no longer tight. */
 void connection_evict_stalled(struct reactor *r) REQUIRES(r->role);
-/* Descriptors are short: closes the one that has been idle for longest of those that nobody
- * authenticated, the silent ones first. False: none has been for long enough. */
+/* When descriptors are short: closes the unauthenticated connection that has been idle longest,
+ * preferring those that never sent a request. Returns false if none has been idle long enough. */
 bool connection_evict_idle(struct reactor *r) REQUIRES(r->role);
 void connection_drain(struct reactor *r, struct connection *c) REQUIRES(r->role);
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);
-/* Neither reads nor starts anything for so long. */
+/* Stops reading and starting requests for this time. */
 void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms)
     REQUIRES(r->role);
-/* Runs those that are in the list now. */
+/* Runs the connections that are in the list now. */
 void connection_run_list(struct reactor *r, struct connection_list *list) REQUIRES(r->role);
-/* Runs those that are ready, until a turn is over; the others stay ready: whoever has sent
- * something meanwhile is heard in between, however long the answers are. */
+/* Runs ready connections for at most one turn. The rest stay ready, so that new requests of
+ * others are read in between, however long the responses are. */
 void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
 /* ---- handshake.c */
-/* Takes the first steps of a connection that is to be safe. False: it is not yet, or it is gone. */
+/* Runs the next handshake steps. Returns false if the handshake is not complete, or if the
+ * connection was closed. */
 bool handshake_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* It took too long. */
+/* Closes a connection whose handshake timed out. */
 void handshake_expire(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Reports, a few times in each tick, why TLS is not to be had with this peer. */
+/* Reports why TLS failed with this peer, at most UNSAFE_PER_TICK_MAX times per tick. */
 void handshake_report(struct reactor *r, const struct connection *c, const char *why)
     REQUIRES(r->role);
 
@@ -321,85 +325,89 @@ enum receive_result {
     RECEIVE_FAILED = -2,
     RECEIVE_NO_ROOM = -3
 };
-/* One read. *bytes: how many came. */
+/* Reads once. *bytes: number of bytes read. */
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes)
     REQUIRES(r->role);
-/* After a turn: gives back or shrinks the buffer. */
+/* Call after a turn: releases or shrinks the buffer. */
 void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
-/* What the next frame of a connection may take at once after one of so many bytes; not 0. */
+/* Returns the size of the first read after a frame of this size; never 0. */
 size_t receive_earned(const struct reactor *r, size_t frame_bytes) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
-/* A request whose copy was counted is answered, or its connection is closed. */
+/* Call when a counted request has been answered or its connection closed. */
 void receive_uncount(struct reactor *r, size_t bytes) REQUIRES(r->role);
-/* Nothing more is there: what a large frame lacks wakes us in large pieces. */
+/* Call when the socket is empty: sets SO_RCVLOWAT for a large frame, so that it wakes the thread
+ * in large pieces. */
 void receive_mark(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Reports what is there, for who is to be judged by it. False: it did so already. */
+/* Resets SO_RCVLOWAT, so that pending bytes are reported before the connection is evicted.
+ * Returns false if it was not set. */
 bool receive_unmark(struct connection *c);
 bool receive_wants_shrink(const struct connection *c);
-/* Room is wanted and there is none. */
+/* Call when there is no receive buffer for the connection. */
 void receive_wait(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* A while after that: frames that do not get on give way, and the one that lacks least goes on. */
+/* Runs RELIEF_MS later: evicts stalled frames, and lets the frame with the fewest bytes
+ * missing continue. */
 void receive_relieve(struct reactor *r) REQUIRES(r->role);
 
 /* ---- requests.c */
-/* Starts what has arrived and may start; how many. Sets c->closing for what is not legal. */
+/* Starts requests that have arrived and may start. Returns their number. Sets c->closing for
+ * invalid frames. */
 int requests_start(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* A later request may start beside those in flight, so reading makes sense. */
+/* Returns true if another request may start, so that reading is useful. */
 bool requests_may_read(const struct connection *c);
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) REQUIRES(r->role);
-/* Has appended what was queued, before the turn is over. */
+/* Appends queued Produce requests before the turn ends. */
 void requests_append(struct reactor *r) REQUIRES(r->role);
 void requests_on_io_done(struct reactor *r, struct slot *s) REQUIRES(r->role);
 void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
 void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
-/* The connection ends: all of its requests are let go. */
+/* Releases all requests of a connection that closes. */
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
-/* Takes the oldest request, which is answered and sent, off the connection. */
+/* Removes the oldest request, whose response has been sent. */
 void requests_pop(struct reactor *r, struct connection *c, int64_t now_ns) REQUIRES(r->role);
 
-/* ---- guard.c: connections that are not anybody's yet, or no longer */
-/* A new connection of a listener with these flags. False: memory ran out. */
+/* ---- guard.c: unauthenticated connections */
+/* Applies the listener's flags to a new connection. Returns false if out of memory. */
 bool guard_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
-/* Its handshake is over: whom the certificate names is asked for before the first request, unless
- * it is to authenticate anyhow. False: memory ran out. */
+/* Call after the handshake: requests the principal for the certificate's name before the first
+ * request, unless the client must authenticate with SASL. Returns false if out of memory. */
 bool guard_shaken(struct reactor *r, struct connection *c, const char *certificate)
     REQUIRES(r->role);
 void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
                     int32_t session_ms) REQUIRES(r->role);
-/* Nobody authenticated it, and somebody must before it may do anything. */
+/* Returns true if the client must authenticate and has not done so yet. */
 static inline bool guard_is_stranger(const struct connection *c) {
     return c->guarded && c->session_until_ms == 0;
 }
-/* Whether a frame of `size` bytes may begin. */
+/* Returns true if a frame of `size` bytes is allowed. */
 bool guard_fits(const struct reactor *r, const struct connection *c, int32_t size);
-/* As frames_header, of a guarded connection. */
+/* Like frames_header, for a guarded connection. */
 bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame, size_t len,
                   struct frames_header *out) REQUIRES(r->role);
-/* The control plane has such a request of a guarded connection. */
+/* Call after sending a request of a guarded connection to the control plane. */
 void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,
                   int16_t api_version);
 
-/* ---- timing.c: where a request's time goes */
-/* Its last byte is here. */
+/* ---- timing.c: request metrics */
+/* Call when the last byte has arrived. */
 void timing_begin(struct connection *c, struct slot *s, int64_t now_ns);
-/* Before and after it is worked on once more; between after and before it waits. */
+/* Call before and after each time the request is processed; the rest counts as waiting. */
 void timing_resume(struct slot *s);
 void timing_pause(struct slot *s, int64_t now_ns);
-/* Its answer is out, or there is none to send. */
+/* Call when the response has been sent, or none will be. */
 void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t now_ns)
     REQUIRES(r->role);
 
 /* ---- output.c */
 enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };
-/* Sends the answers that are due. */
+/* Sends responses that are due. */
 enum output_result output_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- listener.c */
 struct sockaddr_storage;
 void listener_address(const struct sockaddr_storage *from, struct event_address *to);
-/* Frees a MESSAGE_LISTEN or MESSAGE_ADOPT that nobody acts on. */
+/* Frees an unprocessed MESSAGE_LISTEN or MESSAGE_ADOPT. */
 void listener_discard(const struct message *l);
 void listener_add(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 void listener_accept(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
@@ -409,10 +417,10 @@ void listener_close_all(struct reactor *r) REQUIRES(r->role);
 void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 
 /* ---- control.c */
-/* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
- * without fail. */
+/* For any thread except the reactor's own. Waits while the mailbox is full; the reactor always
+ * empties it. */
 void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
-/* Frees what a message carries that will not be acted on. */
+/* Frees the data of an unprocessed message. */
 void control_discard(const struct message *l);
 
 /* ---- reactor.c */

@@ -1,15 +1,15 @@
-/* Bytes from a socket into the connection's buffer.
+/* Reads from a socket into the connection's buffer.
  *
- * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no
- * partial frame is moved; small ones are read many at a time. What a connection may take at once is
- * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it. The
- * kernel gathers what a large frame lacks while it arrives fast, so that not each segment, and not
- * each record of TLS, is a turn; no more than must still come, or the last of it would wait for
- * ever.
+ * A large frame is read exactly to its end, so that the next one starts in a new buffer and no
+ * partial frame is moved. Small frames are read many at a time. One read is limited to
+ * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the previous frame.
+ * While a large frame arrives fast, SO_RCVLOWAT lets the kernel collect bytes, so that not every
+ * segment or TLS record causes a turn. It never exceeds the missing bytes, or the end of the
+ * frame would never be reported.
  *
- * While buffers are short, frames begin in tiny ones, so that small requests get through beside
- * whatever large ones do. Of those that wait for more, the one that lacks least of its frame may
- * pass the limit; those that do not get on are closed, the slowest first. */
+ * While buffers are short, frames start in tiny buffers, so that small requests succeed beside
+ * stalled large ones. Of the frames that wait for more room, the one with the fewest bytes
+ * missing may exceed the limit. Stalled ones are closed, the slowest first. */
 #include "net/reactor_state.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 static void run_first_waiting(struct reactor *r) REQUIRES(r->role) {
     struct connection *waiting = r->input_waiting.first;
     if (waiting == NULL) return;
-    waiting->frame_ms = r->now_ms; /* it waited for us, not we for it */
+    waiting->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
     connection_enlist(waiting, &r->ready);
 }
 
@@ -50,7 +50,7 @@ static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {
 
 static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room)
     REQUIRES(r->role) {
-    bool begins = r->relieving && c->in == NULL; /* room is tiny then, and the frame not known */
+    bool begins = r->relieving && c->in == NULL; /* tiny, before the frame size is known */
     return input_take(&r->input, room, r->privileged == c || begins);
 }
 
@@ -66,7 +66,7 @@ void receive_wait(struct reactor *r, struct connection *c) {
     if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
-/* Frames of which nothing is known begin, beyond the limit if need be: they may be small. */
+/* Lets unread frames start, beyond the limit if necessary: they may be small. */
 static void let_begin(struct reactor *r) REQUIRES(r->role) {
     r->relieving = true;
     struct connection *next;
@@ -87,14 +87,14 @@ void receive_relieve(struct reactor *r) {
     if (next != NULL && (r->privileged == NULL || lacks(next) < lacks(r->privileged))) {
         r->privileged = next;
         r->privileged_ms = r->now_ms;
-        next->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        next->frame_ms = r->now_ms; /* the broker, not the client, caused the wait */
         connection_enlist(next, &r->ready);
     }
     if (r->input_waiting.first != NULL)
         timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
-/* Moves what is pending to the beginning of another buffer. */
+/* Moves pending bytes to the start of another buffer. */
 static bool move(struct reactor *r, struct connection *c, struct input_buffer *to)
     REQUIRES(r->role) {
     if (to == NULL) return false;
@@ -110,13 +110,13 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
 }
 
 size_t receive_earned(const struct reactor *r, size_t frame_bytes) {
-    /* The largest buffer of which the limit has RECEIVE_EARNED_PART. */
+    /* The largest buffer that fits RECEIVE_EARNED_PART times into the limit. */
     size_t part = larger(r->input.held_bytes_max / RECEIVE_EARNED_PART, RECEIVE_BYTES);
     return smaller(frame_bytes, part - sizeof(struct input_buffer));
 }
 
-/* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
- * justifies it. */
+/* Makes room after in_end for at least one byte, and for the whole frame once enough of it has
+ * arrived. */
 static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     size_t first = input_is_tight(&r->input) ? INPUT_TINY_BYTES - sizeof(struct input_buffer)
                                              : larger(RECEIVE_BYTES, c->earned);
@@ -154,8 +154,8 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
         if (n == 0) return RECEIVE_ENDED;
         return error == EAGAIN ? RECEIVE_NOTHING : RECEIVE_FAILED;
     }
-    /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
-     * will follow. */
+    /* A short read means that the socket is empty. After a hang-up, read once more to find the
+     * end, because no further event follows. */
     assert_slow((size_t)n <= room);
     if ((size_t)n < room && !c->hung_up && !c->transport.left) c->readable = false;
     if (pending == 0) c->frame_ms = r->now_ms;
@@ -201,6 +201,6 @@ void receive_trim(struct reactor *r, struct connection *c, bool shrink) {
     }
     size_t keep = shrink ? 4 * pending : larger(4 * pending, larger(c->earned, RECEIVE_BYTES));
     if (c->in->room <= input_room_for(keep)) return;
-    /* Without a smaller buffer the large one stays: nothing is lost but room. */
+    /* If there is no smaller buffer, keep the large one: that only costs memory. */
     move(r, c, input_take(&r->input, larger(2 * pending, shrink ? 0 : RECEIVE_BYTES), false));
 }

@@ -1,8 +1,8 @@
-/* From frames to answers: what may start, and what became of it.
+/* Turns frames into requests, and processes their results.
  *
- * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> gone. Keeps
- * reactor.h's (2) and (3): slots stand in the order of their frames, and only a Produce that is
- * appended (or answered) lets another Produce start behind it. */
+ * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> freed. Keeps the
+ * response order and prevents overtaking (reactor.h): slots are in the order of their frames,
+ * and only an appended (or answered) Produce lets another Produce start after it. */
 #include "net/reactor_state.h"
 
 #include <stddef.h>
@@ -24,7 +24,8 @@ static bool may_start(const struct connection *c) {
 }
 
 bool requests_may_read(const struct connection *c) {
-    /* A whole frame that may not start yet waits for an answer to leave, not for more bytes. */
+    /* A complete frame that may not start yet waits for a response to be sent, not for more
+     * bytes. */
     return may_start(c) && (c->frame_bytes == 0 || c->in_end - c->in_start < c->frame_bytes);
 }
 
@@ -41,7 +42,7 @@ static void uncount_copy(struct reactor *r, struct slot *s) REQUIRES(r->role) {
 }
 
 static void free_slot(struct reactor *r, struct slot *s) REQUIRES(r->role) {
-    assert(s->r.state == NULL); /* serve let go of its waiters and topics */
+    assert(s->r.state == NULL); /* serve has released its waiters and topics */
     timers_cancel(&r->timers, &s->timer);
     reply_clear(&s->r.reply);
     drop_body(r, s);
@@ -189,8 +190,8 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     return true;
 }
 
-/* Followers that a Fetch has shown to be ready for the ISR. What memory is short for is said again
- * when the metadata names them anew. */
+/* Reports followers whose Fetch shows that they may join the ISR. If memory is short, reports
+ * them again after the next metadata update that names them. */
 static void post_joins(struct reactor *r) REQUIRES(r->role) {
     const struct serve_join *joins;
     uint32_t count = serve_take_joins(r->serve, &joins);
@@ -201,7 +202,7 @@ static void post_joins(struct reactor *r) REQUIRES(r->role) {
     events_post(r->all->events, e);
 }
 
-/* The body stays where it is while somebody needs it, and no longer. */
+/* Keeps the body in place only while serve needs it. */
 static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r->role) {
     if (!s->r.body_needed) {
         drop_body(r, s);
@@ -213,12 +214,12 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r-
     }
 }
 
-/* Enters what serve said, at `now_ns`. `first`: it is the answer of serve_start, the body is still
- * in the connection's buffer. */
+/* Applies the result of serve, at `now_ns`. `first`: it is the result of serve_start, and the
+ * body is still in the connection's buffer. */
 static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first,
                   int64_t now_ns) REQUIRES(r->role) {
     struct connection *c = s->connection;
-    assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered once */
+    assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered only once */
     timers_cancel(&r->timers, &s->timer);
     timing_pause(s, now_ns);
     r->paused_ns = now_ns;
@@ -249,7 +250,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
     case SERVE_CLOSE:
         STAT_ADD(r, frames_illegal, 1);
         c->closing =
-            true; /* after the answers before it; those behind it could not be told apart */
+            true; /* after earlier responses; later ones could not be matched */
         if (s != c->last) c->failed = true;
         break;
     case SERVE_SILENT: timing_end(r, c, s, now_ns); break;
@@ -259,7 +260,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
     free_slot(r, s);
 }
 
-/* It is queued, or its status is entered. */
+/* Queues the request or applies its status. */
 static void worked(struct reactor *r, struct slot *s, enum serve_status status, bool first)
     REQUIRES(r->role) {
     if (status != SERVE_QUEUED) {
@@ -288,7 +289,7 @@ void requests_append(struct reactor *r) {
     connection_run_list(r, &r->appended);
 }
 
-/* What serve works on a request counts on its client's time, as far as that is limited. */
+/* The time in serve counts toward the client's request quota, if it has one. */
 static void begin_work(struct slot *s) {
     if (s->r.quota != NULL && quota_client_timed(s->r.quota)) s->r.began_ns = quotas_monotonic_ns();
 }
@@ -298,8 +299,8 @@ static void end_work(struct slot *s) {
     s->r.busy_ns += quotas_monotonic_ns() - s->r.began_ns;
 }
 
-/* The answer of a heartbeat that changes nothing; NULL: the control plane is asked. What counts on
- * a client's time is counted there. */
+/* Returns the cached response of a heartbeat that changes nothing, or NULL to ask the control
+ * plane. With a request quota, the control plane answers and counts the time. */
 static uint8_t *repeated(const struct reactor *r, const struct connection *c,
                          const struct frames_header *h, size_t *len) REQUIRES(r->role) {
     if (r->all->config.repeats == NULL || c->controls || c->guarded) return NULL;
@@ -364,11 +365,11 @@ static bool queue_has_room(const struct reactor *r) REQUIRES(r->role) {
            events_waiting_bytes(events) < r->input.held_bytes_max;
 }
 
-/* False: the connection waits until the control plane has taken what it was sent. */
+/* Returns false if the connection must wait until the control plane has taken events. */
 static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     if (queue_has_room(r)) return true;
-    /* The wish is made known before the second look, so that either this or reactors_taken sees the
-     * other. */
+    /* Set room_wanted before checking again, so that either this check or reactors_taken notices
+     * the other. */
     atomic_store(&r->room_wanted, true);
     if (queue_has_room(r)) return true;
     STAT_ADD(r, queue_waits, 1);
@@ -376,8 +377,8 @@ static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r
     return false;
 }
 
-/* Finds out whose requests are counted together with this one. False: the control plane is asked
- * first, or the connection ends. */
+/* Finds the quotas of the request's client. Returns false if the control plane must resolve them
+ * first, or if the connection closes. */
 static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h)
     REQUIRES(r->role) {
     uint32_t generation = atomic_load_explicit(r->all->quota_generation, memory_order_acquire);
@@ -405,12 +406,12 @@ static bool knows_client(struct reactor *r, struct connection *c, const struct f
     return false;
 }
 
-/* `at`: the first bytes of a frame. */
+/* Rejects a frame; `at` points to its first bytes. */
 static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t *at)
     REQUIRES(r->role) {
     STAT_ADD(r, frames_illegal, 1);
     c->closing = true;
-    bool hello = at[0] == 22 && at[1] == 3; /* a record of TLS that begins a handshake */
+    bool hello = at[0] == 22 && at[1] == 3; /* a TLS ClientHello record */
     if (hello && c->earned == 0 && c->transport.session == NULL)
         handshake_report(r, c, "TLS on a plain-text port");
 }
@@ -458,7 +459,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         c->in_start += c->frame_bytes;
         c->earned = receive_earned(r, c->frame_bytes);
         c->frame_bytes = 0;
-        /* It was for this frame: the next one waits as others do. */
+        /* Privilege applies to one frame only. */
         if (r->privileged == c) r->privileged = NULL;
         c->waiting_ms = 0;
         c->frame_ms = r->now_ms;
@@ -497,7 +498,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct message *
         reply_clear(&s->r.reply);
         drop_body(r, s);
     } else if (s->state != SLOT_CONTROL) {
-        free(l->data); /* answered already */
+        free(l->data); /* already answered */
         return;
     }
     uncount_copy(r, s);

@@ -1,4 +1,5 @@
-/* Chunks of items; the free ones form a stack, so that the warmest is taken first. */
+/* Chunks of items. Free items form a stack: the last one freed is reused first, while it is in
+ * the CPU cache. */
 #include "net/slab.h"
 
 #include <stdlib.h>
@@ -76,7 +77,7 @@ void slab_undo(struct slab *s, void *taken) {
     struct slab_item *item = taken;
     assert(item->live && item->index == slab_room(s) - SLAB_CHUNK_ITEMS);
     s->live--;
-    s->free = NULL; /* there was none, hence it grew */
+    s->free = NULL; /* it was empty, hence slab_take grew */
     free(s->chunks[--s->chunk_count]);
 }
 

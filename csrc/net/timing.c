@@ -1,8 +1,8 @@
-/* Where a request's time goes, for the reactor's meters; and the reporting of slow ones.
+/* Measures request times for the reactor's metrics, and reports slow requests.
  *
- * Three readings of the clock for a request that is answered at once: its last byte, its answer,
- * the answer's last byte. Of requests that came together the first is the second of the one before,
- * and answers that leave together share the third. */
+ * A request answered immediately needs three clock readings: its last byte, its response, and
+ * the response's last byte sent. For pipelined requests, the first reading is the second one of
+ * the request before. Responses sent together share the third. */
 #include "net/reactor_state.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ void timing_begin(struct connection *c, struct slot *s, int64_t now_ns) {
 
 void timing_resume(struct slot *s) {
     int64_t now_ns = reactors_now_ns(), waited_ns = now_ns - s->mark_ns;
-    assert_slow(waited_ns >= 0); /* timing_begin was first */
+    assert_slow(waited_ns >= 0); /* timing_begin came first */
     s->remote_ns += waited_ns;
     if (s->asked) s->asked_ns += waited_ns;
     s->asked = false;
@@ -68,7 +68,7 @@ static void post_slow(struct reactor *r, const struct connection *c, const struc
 
 void timing_end(struct reactor *r, struct connection *c, struct slot *s, int64_t now_ns) {
     int16_t api_key = s->r.api_key;
-    assert_slow(api_key >= 0 && api_key < FRAMES_API_KEYS_MAX); /* frames_header let it in */
+    assert_slow(api_key >= 0 && api_key < FRAMES_API_KEYS_MAX); /* checked by frames_header */
     struct meter_api *api = &r->meters[api_key];
     int64_t total_ns = now_ns - s->began_ns;
     uint64_t response_bytes = s->r.reply.len + s->r.reply.file_bytes;

@@ -1,4 +1,5 @@
-/* OpenSSL contexts from PEM texts: read, checked against each other, and then left alone. */
+/* OpenSSL contexts from PEM texts: parsed, checked against each other, and never changed
+ * afterwards. */
 #include "net/tls.h"
 
 #include <openssl/err.h>
@@ -15,11 +16,11 @@
 #include "thread/lock.h"
 
 enum {
-    CERTIFICATES_BYTES_MAX = 64 << 10, /* of a client's chain */
+    CERTIFICATES_BYTES_MAX = 64 << 10, /* for a client's chain */
     CIPHERS_BYTES_MAX = 4096,
-    SESSION_S = 7200 /* for so long a ticket is good */
+    SESSION_S = 7200 /* lifetime of a session ticket, in s */
 };
-/* Those of TLS 1.3, the cheapest first; a client whose first choice is ChaCha20 gets it. */
+/* TLS 1.3 suites, the cheapest first. A client that prefers ChaCha20 gets it. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 
 struct tls {
@@ -29,7 +30,7 @@ struct tls {
 };
 
 struct tls_server {
-    struct transport_maker maker; /* first: each is the other */
+    struct transport_maker maker; /* first member: pointers to both convert */
     atomic_uint references;
     struct lock lock;
     struct tls *newest GUARDED_BY(lock);
@@ -37,9 +38,9 @@ struct tls_server {
 
 const char *tls_library(void) { return OpenSSL_version(OPENSSL_VERSION); }
 
-/* ---- what went wrong */
+/* ---- error reasons */
 
-/* False: `why` says what, and OpenSSL's own reason. */
+/* Writes the message and OpenSSL's reason to `why`. Returns false. */
 static bool refuse(char *why, const char *what) {
     unsigned long error = ERR_peek_last_error();
     const char *reason = error == 0 ? NULL : ERR_reason_error_string(error);
@@ -48,7 +49,7 @@ static bool refuse(char *why, const char *what) {
     return false;
 }
 
-/* The end of a PEM text is no error. */
+/* Returns true at the end of a PEM text, which OpenSSL reports as an error. */
 static bool is_end(void) {
     unsigned long error = ERR_peek_last_error();
     bool end = ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
@@ -58,7 +59,7 @@ static bool is_end(void) {
 
 /* ---- certificates and keys */
 
-/* The key's password; OpenSSL's own callback would ask the terminal. */
+/* Passes the key's password; OpenSSL's default callback would prompt on the terminal. */
 static int give_password(char *to, int room, int writing, void *password) {
     (void)writing;
     size_t bytes = password == NULL ? 0 : strlen(password);
@@ -67,8 +68,8 @@ static int give_password(char *to, int room, int writing, void *password) {
     return (int)bytes;
 }
 
-/* Calls `take` with each certificate of a text, which it takes over. False: `take` refused, or the
- * text is wrong. *count: how many there were. */
+/* Calls `take` with each certificate of a text and transfers its ownership. Returns false if
+ * `take` fails or the text is invalid. *count: number of certificates. */
 static bool each_certificate(const char *pem, bool (*take)(SSL_CTX *, X509 *, int), SSL_CTX *to,
                              int *count) {
     BIO *text = BIO_new_mem_buf(pem, -1);
@@ -168,7 +169,7 @@ static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *wh
     if (settings->trusted == NULL && settings->connects)
         count = SSL_CTX_set_default_verify_paths(to);
     if (count == 0) return refuse(why, "there are no trusted certificates to check others by");
-    /* As in Java, whatever is trusted ends a chain. */
+    /* As in Java, any trusted certificate ends a chain. */
     X509_STORE_set_flags(SSL_CTX_get_cert_store(to), X509_V_FLAG_PARTIAL_CHAIN);
     if (settings->revoked != NULL && !use_revoked(to, settings->revoked, why)) return false;
     SSL_CTX_set_verify(to, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
@@ -178,7 +179,7 @@ static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *wh
 
 /* ---- ciphers */
 
-/* OpenSSL's cipher of that name, its own or the IANA's. */
+/* Returns the cipher with this OpenSSL or IANA name. */
 static const SSL_CIPHER *find_cipher(const STACK_OF(SSL_CIPHER) *known, const char *name,
                                      size_t len) {
     for (int i = 0; i < sk_SSL_CIPHER_num(known); i++) {
@@ -192,7 +193,7 @@ static const SSL_CIPHER *find_cipher(const STACK_OF(SSL_CIPHER) *known, const ch
 }
 
 struct cipher_lists {
-    char suites[CIPHERS_BYTES_MAX], others[CIPHERS_BYTES_MAX]; /* of TLS 1.3; of those before */
+    char suites[CIPHERS_BYTES_MAX], others[CIPHERS_BYTES_MAX]; /* TLS 1.3; earlier versions */
 };
 
 static bool add_name(char *list, const char *name) {
@@ -229,7 +230,7 @@ static bool use_ciphers(SSL_CTX *to, const struct tls_settings *settings, char *
         if (SSL_CTX_set_cipher_list(to, "ALL:COMPLEMENTOFALL") != 1)
             return refuse(why, "OpenSSL has no ciphers");
         if (!sort_ciphers(SSL_CTX_get_ciphers(to), settings->ciphers, &lists, why)) return false;
-        /* Versions without a cipher are not offered. */
+        /* Do not offer versions without a cipher. */
         if (lists.others[0] == 0) low = TLS1_3_VERSION;
         if (lists.suites[0] == 0) high = TLS1_2_VERSION;
         if (low > high)
@@ -247,8 +248,8 @@ static bool use_ciphers(SSL_CTX *to, const struct tls_settings *settings, char *
 /* ---- contexts */
 
 static bool set_up(SSL_CTX *to, const struct tls_settings *settings, char *why) {
-    static const unsigned char id[] = "pylog"; /* whose sessions: OpenSSL wants a name */
-    /* Keeps (1). */
+    static const unsigned char id[] = "pylog"; /* session context: OpenSSL requires one */
+    /* No renegotiation, no compression. */
     SSL_CTX_set_options(to, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION |
                                 SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA |
                                 SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -256,7 +257,7 @@ static bool set_up(SSL_CTX *to, const struct tls_settings *settings, char *why) 
                              SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(to, 1);
     SSL_CTX_set_max_cert_list(to, CERTIFICATES_BYTES_MAX);
-    /* Sessions live in the clients' tickets alone; one for each handshake. */
+    /* Sessions exist only in clients' tickets, one per handshake. */
     SSL_CTX_set_session_cache_mode(to, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_timeout(to, SESSION_S);
     if (SSL_CTX_set_num_tickets(to, 1) != 1 ||

@@ -1,6 +1,6 @@
-/* The name in a certificate as text, the last part first: as Java's X500Principal.getName() has it,
- * which Kafka's mapping rules and ACLs are written for. Attributes without one of its nine keywords
- * are an OID and the value's encoding in hex. */
+/* Formats a certificate's name as text, in reverse order, like Java's X500Principal.getName(),
+ * which Kafka's mapping rules and ACLs expect. Attributes without one of its nine keywords are
+ * written as an OID and the hex encoding of the value. */
 #include <openssl/err.h>
 #include <openssl/objects.h>
 #include <openssl/x509.h>
@@ -16,7 +16,7 @@ struct text {
 };
 
 static void add(struct text *t, const char *bytes, size_t len) {
-    if (len >= t->room - t->len) { /* one for the 0 */
+    if (len >= t->room - t->len) { /* one byte for the NUL */
         t->whole = false;
         return;
     }
@@ -62,7 +62,7 @@ static void add_text(struct text *t, const ASN1_STRING *value) {
         t->whole = false;
         return;
     }
-    int first = 0, last = len; /* between them no space is escaped */
+    int first = 0, last = len; /* spaces between them are not escaped */
     while (first < len && text[first] == ' ') first++;
     while (last > first && text[last - 1] == ' ') last--;
     for (int i = 0; t->whole && i < len; i++) {

@@ -1,5 +1,4 @@
-/* PKCS12 files, as keytool and openssl write them, for a server's own certificate or for whom it
- * trusts. */
+/* Reads PKCS12 files, as written by keytool and openssl: keystores and truststores. */
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -18,7 +17,7 @@ static bool refuse(char *why, const char *what) {
     return false;
 }
 
-/* The text in a BIO, which it frees; NULL: out of memory. */
+/* Returns the BIO's text and frees the BIO. Returns NULL if out of memory. */
 static char *text_of(BIO *bio) {
     char *data = NULL;
     long bytes = BIO_get_mem_data(bio, &data);
@@ -50,7 +49,7 @@ static char *certificates_text(X509 *first, const STACK_OF(X509) *others) {
 }
 
 static bool is_right(PKCS12 *file, const char *password) {
-    /* An empty password is written in two ways. */
+    /* There are two encodings of an empty password. */
     return PKCS12_verify_mac(file, password, -1) == 1 ||
            (password[0] == 0 && PKCS12_verify_mac(file, NULL, 0) == 1);
 }

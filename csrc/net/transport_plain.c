@@ -1,4 +1,4 @@
-/* Bytes as they are: one system call each. */
+/* Plain-text transport: one system call per operation. */
 #include "net/transport.h"
 
 #include <sys/sendfile.h>
@@ -8,7 +8,7 @@
 #include "format/assertion.h"
 
 static ssize_t plain_recv(struct transport *t, void *to, size_t room) {
-    assert_slow(room > 0); /* no room would look like the end of the stream */
+    assert_slow(room > 0); /* with 0, the result would look like the end of the stream */
     return recv(t->fd, to, room, 0);
 }
 

@@ -1,14 +1,14 @@
-/* A connection's bytes in TLS records. OpenSSL reads and writes the socket through a BIO of ours:
- * no signal when the peer is gone, small packets held back while more follows, and a limit on what
- * one call may read however little of it is for us.
+/* TLS transport. OpenSSL accesses the socket through a custom BIO: no SIGPIPE when the peer has
+ * closed, MSG_MORE while more data follows, and a limit on the bytes that one call may read,
+ * even if few of them are application data.
  *
- * Ranges of files are read into a record's worth of memory and encrypted from there: the bytes are
- * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
- * mapped. OpenSSL copies what it encrypts in any case. The few bytes that stand before a range wait
- * for it and go in its first record: a small answer is one record and one packet. Of a longer range
- * some records are gathered for one call of the kernel, which costs more for each than their copy.
- * What the socket does not take of them waits in the session, and the last of them is told of as
- * sent only once the socket has all. */
+ * File ranges are read into a buffer of one record and encrypted from there: the bytes are then
+ * in the CPU cache, truncation of the file or a disk failure is harmless, and no map is needed.
+ * OpenSSL copies what it encrypts in any case. The few bytes before a range wait for it and go
+ * into its first record, so that a small response is one record and one packet. For longer
+ * ranges, several records are gathered for one system call, which costs more per record than the
+ * copy. If the socket does not accept all of them, the rest waits in the session, and the last
+ * record is reported as sent only when the socket has accepted everything. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/err.h>
@@ -26,11 +26,11 @@
 
 enum {
     RECORD_BYTES = SSL3_RT_MAX_PLAIN_LENGTH,
-    HANDSHAKE_BYTES_MAX = 192 << 10, /* from a peer, before it is known */
+    HANDSHAKE_BYTES_MAX = 192 << 10, /* limit for a peer's handshake messages */
     OVERHEAD_BYTES = 64 << 10,       /* that one recv may read beyond its room */
-    /* Of one call: more would leave the processor's nearer caches. */
+    /* Per system call: more would not stay in the nearest CPU caches. */
     GATHER_RECORDS = 4,
-    /* With the rest of a record that the socket refused before. */
+    /* Includes the rest of a record that the socket did not accept. */
     SEALED_BYTES = RECORD_BYTES + SSL3_RT_HEADER_LENGTH + SSL3_RT_MAX_ENCRYPTED_OVERHEAD,
     GATHER_BYTES = (GATHER_RECORDS + 1) * SEALED_BYTES,
     HELD_BYTES_MAX = 512,
@@ -43,7 +43,7 @@ struct gather {
     uint8_t room[GATHER_BYTES];
 };
 
-struct workspace { /* of a thread, in transport->workspace */
+struct workspace { /* one per thread, in transport->workspace */
     uint8_t record[RECORD_BYTES];
     struct gather gather;
 };
@@ -53,20 +53,20 @@ struct session {
     SSL *ssl;
     struct tls *tls;
     const char *why; /* static text, or `refusal` */
-    char *refusal;   /* malloc'ed: of which certificate, NULL: of none */
-    size_t budget;   /* bytes that may still be read from the socket in this call */
+    char *refusal;   /* malloc'ed: why a certificate was rejected, or NULL */
+    size_t budget;   /* bytes that this call may still read from the socket */
     size_t received;
-    size_t inside; /* received since OpenSSL last had nothing, and not handed out */
+    size_t inside; /* bytes received but not yet returned, since OpenSSL was last empty */
     int fd;
     bool more, starved, ended, failed; /* starved: the budget was too small */
-    bool emptied;                      /* the last read had all that was there */
-    bool refused;                      /* a record waits in OpenSSL: it is offered again first */
-    uint16_t held;                     /* bytes that count as sent and wait for their range */
+    bool emptied;                      /* the last read emptied the socket */
+    bool refused;                      /* OpenSSL holds a record: it must be sent first */
+    uint16_t held;                     /* bytes reported as sent that wait for their range */
     uint8_t held_bytes[HELD_BYTES_MAX];
-    struct gather *gather; /* NULL: records go to the socket one by one */
-    uint8_t *left;         /* malloc'ed: records that the socket has not taken, NULL: none */
+    struct gather *gather; /* NULL: each record is sent separately */
+    uint8_t *left;         /* malloc'ed: records not yet accepted by the socket; NULL: none */
     size_t left_bytes, left_sent;
-    size_t owed; /* of `left`: bytes of a range that are not told of as sent */
+    size_t owed; /* bytes of a range in `left` that are not reported as sent */
 };
 
 /* ---- the socket */
@@ -78,7 +78,7 @@ static ssize_t to_socket(const struct session *s, const void *from, size_t bytes
     return n;
 }
 
-/* False: the socket did not take all of what waits, and errno. */
+/* Sends waiting records. Returns false with errno if the socket did not accept all of them. */
 static bool left_goes(struct session *s) {
     if (s->left == NULL) return true;
     ssize_t n = to_socket(s, s->left + s->left_sent, s->left_bytes - s->left_sent, false);
@@ -157,14 +157,15 @@ BIO_METHOD *transport_tls_socket(void) {
 
 /* ---- failures */
 
-/* When a certificate began or ends, "" when that cannot be told. */
+/* Writes a certificate's start or end date, or "" if it is invalid. */
 static void write_day(char to[DAY_BYTES], const ASN1_TIME *time) {
     struct tm tm;
     to[0] = 0;
     if (ASN1_TIME_to_tm(time, &tm) == 1) strftime(to, DAY_BYTES, "%Y-%m-%d", &tm);
 }
 
-/* A verdict on a certificate with its day, where it is about that, and its name. */
+/* Returns the verdict on a certificate, with the date if it has expired or is not yet valid, and
+ * the certificate's name. */
 static const char *refusal_of(struct session *s, X509 *certificate, int verdict) {
     const char *what = X509_verify_cert_error_string(verdict);
     char name[REFUSAL_BYTES / 2], day[DAY_BYTES] = "";
@@ -205,7 +206,7 @@ static const char *reason_of(const struct session *s) {
     return text != NULL ? text : "TLS failed";
 }
 
-/* What OpenSSL did not do: EAGAIN, or it is the end of the session. */
+/* Handles an incomplete OpenSSL call: sets EAGAIN, or ends the session with EPROTO. */
 static ssize_t not_done(struct session *s, int result) {
     int error = SSL_get_error(s->ssl, result);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
@@ -219,7 +220,7 @@ static ssize_t not_done(struct session *s, int result) {
     return -1;
 }
 
-/* False: for another reason than OpenSSL's. */
+/* Ends the session for a reason outside OpenSSL. Returns false. */
 static bool lost(struct session *s, const char *why) {
     s->why = why;
     s->failed = true;
@@ -234,8 +235,8 @@ static const char *tls_failure(const struct transport *t) {
 
 /* ---- bytes */
 
-/* What was received and not handed out, what records are longer than their bytes included. With
- * nothing more than a header OpenSSL says that it has nothing, and that is true of their bytes. */
+/* Returns the bytes received but not yet returned, including record overhead. If OpenSSL has
+ * only a record header, it reports nothing pending, which is correct for application data. */
 static size_t inside_after(struct session *s, size_t got) {
     assert_slow(got <= s->inside);
     s->inside = SSL_has_pending(s->ssl) ? s->inside - got : 0;
@@ -255,11 +256,11 @@ static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
         int result = SSL_read_ex(s->ssl, (uint8_t *)to + got, room - got, &n);
         assert_slow(n <= room - got);
         got += n;
-        /* Asking for more would only be told that there is nothing. */
+        /* The socket is empty: another read would only return EAGAIN. */
         if (result == 1 && s->emptied && !SSL_has_pending(s->ssl)) break;
         if (result == 1) continue;
         if (SSL_get_error(s->ssl, result) == SSL_ERROR_ZERO_RETURN) {
-            t->left = got != 0; /* the end, next time */
+            t->left = got != 0; /* report the end in the next call */
             return (ssize_t)got;
         }
         not_done(s, result);
@@ -271,12 +272,12 @@ static ssize_t tls_recv(struct transport *t, void *to, size_t room) {
     return (ssize_t)got;
 }
 
-/* One record at most: how much of it is on its way, or -1 and errno. */
+/* Writes at most one record. Returns the number of bytes accepted, or -1 with errno. */
 static ssize_t put(struct session *s, const void *from, size_t bytes, bool more) {
     size_t n = 0;
     assert_slow(bytes > 0);
     s->more = more;
-    s->budget = 0; /* nothing is read here */
+    s->budget = 0; /* do not read here */
     ERR_clear_error();
     int result = SSL_write_ex(s->ssl, from, bytes, &n);
     assert_slow(n <= bytes);
@@ -298,7 +299,7 @@ static ssize_t put_piece(struct session *s, const struct iovec *piece, bool more
     return (ssize_t)sent;
 }
 
-/* Nothing is held yet. False: it is sent at once. */
+/* Holds the bytes for the range that follows. Returns false if they must be sent immediately. */
 static bool hold(struct session *s, const struct iovec *pieces, size_t count) {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++) bytes += pieces[i].iov_len;
@@ -315,11 +316,11 @@ static bool hold(struct session *s, const struct iovec *pieces, size_t count) {
 static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count, bool more) {
     struct session *s = t->session;
     assert_slow(count > 0 && !t->handshaking);
-    assert_slow(s->held == 0); /* its range comes first */
+    assert_slow(s->held == 0); /* the range of held bytes comes first */
     if (more && hold(s, pieces, count)) return s->held;
     if (count == 1 || pieces[0].iov_len >= RECORD_BYTES)
         return put_piece(s, &pieces[0], more || count > 1);
-    uint8_t record[RECORD_BYTES]; /* many small answers in one */
+    uint8_t record[RECORD_BYTES]; /* many small responses in one record */
     size_t bytes = 0, left = 0;
     for (size_t i = 0; i < count; i++) {
         size_t taken = pieces[i].iov_len;
@@ -331,7 +332,7 @@ static ssize_t tls_send(struct transport *t, struct iovec *pieces, size_t count,
     return put(s, record, bytes, more || left != 0);
 }
 
-/* What the socket does not take of the gathered records waits. False: the session is over. */
+/* Sends the gathered records; the rest waits in s->left. Returns false if the session ended. */
 static bool give(struct session *s, const struct gather *g, bool more) {
     ssize_t n = to_socket(s, g->room, g->bytes, more);
     if (n < 0 && errno == EAGAIN) n = 0;
@@ -345,8 +346,8 @@ static bool give(struct session *s, const struct gather *g, bool more) {
     return true;
 }
 
-/* The next records of a range: how many bytes went, those that were held among them; 0 at the end
- * of the file; -1 and errno. */
+/* Sends the next records of a range. Returns the number of bytes sent, including held bytes; 0
+ * at the end of the file; -1 with errno. */
 static ssize_t put_range(struct session *s, struct workspace *work, int file, off_t position,
                          size_t bytes) {
     uint8_t *record = work->record;
@@ -379,7 +380,7 @@ static ssize_t put_range(struct session *s, struct workspace *work, int file, of
     return went == last ? -1 : (ssize_t)(went - last);
 }
 
-/* Of bytes that went, those of the range. */
+/* Returns how many of the sent bytes belong to the range. */
 static size_t without_held(struct session *s, size_t went) {
     size_t of_held = went < s->held ? went : s->held;
     s->held = (uint16_t)(s->held - of_held);
@@ -405,9 +406,9 @@ static ssize_t tls_sendfile(struct transport *t, int file, off_t position, size_
     return (ssize_t)sent;
 }
 
-/* ---- beginning and end */
+/* ---- start and end of a session */
 
-/* A ticket vouches for a certificate that may have expired since. */
+/* With a resumed session, the certificate may have expired since it was verified. */
 static bool has_expired(const X509 *certificate) {
     return X509_cmp_current_time(X509_get0_notAfter(certificate)) <= 0;
 }
@@ -480,7 +481,8 @@ static const struct transport_calls transport_tls = {.recv = tls_recv,
                                                      .failure = tls_failure,
                                                      .end = tls_end};
 
-/* `ssl` is the session's from now on. False: out of memory, and it is freed. */
+/* Creates the session, which owns `ssl` from now on. Returns false if out of memory, and frees
+ * it. */
 static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
     struct session *s = ssl == NULL ? NULL : calloc(1, sizeof *s);
     BIO *bio = s == NULL ? NULL : BIO_new(tls_socket(tls));
@@ -494,7 +496,7 @@ static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
     tls_retain(tls);
     BIO_set_data(bio, s);
     BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); /* takes the one reference for both */
+    SSL_set_bio(ssl, bio, bio); /* takes one reference for both */
     t->calls = &transport_tls;
     t->session = s;
     t->handshaking = true;
@@ -507,12 +509,12 @@ bool transport_tls_accept(struct tls *tls, struct transport *t) {
     return begin(tls, t, ssl);
 }
 
-/* Whom the certificate has to be for, and what the other side is told of that. */
+/* Sets the expected name in the certificate, and the server name sent to the peer (SNI). */
 static bool name(SSL *ssl, const char *host, bool checked) {
     uint8_t address[16];
     bool numeric =
         inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
-    /* RFC 6066: an address is no name of a server. */
+    /* RFC 6066: an IP address must not be sent as a server name. */
     if (!numeric && SSL_set_tlsext_host_name(ssl, host) != 1) return false;
     if (!checked) return true;
     return numeric ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1
@@ -528,7 +530,7 @@ bool transport_tls_connect(struct tls *tls, struct transport *t, const char *hos
     }
     if (ssl != NULL) {
         SSL_set_connect_state(ssl);
-        /* Who dialled may have closed the socket before the session ends. */
+        /* The owner of the socket may have closed it before the session ends. */
         SSL_set_quiet_shutdown(ssl, 1);
     }
     return begin(tls, t, ssl);
