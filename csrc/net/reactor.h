@@ -35,7 +35,7 @@ enum listener_flag {
 };
 
 
-/* Version of a SaslAuthenticate that stands for a SASL token without header. */
+/* Version of the SaslAuthenticate in which a SASL token without header is passed on. */
 enum { GUARD_RAW_VERSION = -1 };
 
 struct reactors_config {

@@ -183,8 +183,8 @@ struct listener_limit {
     struct listener_limit *next;
     int listener;
     atomic_uint connections, connections_max;
-    /* Set before reactors are told to close the listener. A connection handed to another reactor
-     * may arrive after that, and is then closed. */
+    /* Set before MESSAGE_UNLISTEN is sent. A connection handed to another reactor may arrive
+     * after that, and is then closed. */
     atomic_bool closed;
 };
 struct listener_socket {
