@@ -1,11 +1,12 @@
-"""Records that wait to be sent: an open batch and closed ones per partition, within a budget.
+"""Buffer unsent records: per partition one open batch and closed batches, within buffer.memory.
 
-Owns: the queues of a producer; _native.intake owns their memory account and their lock.
-Invariants: (1) bytes_used is what incomplete batches hold, at most bytes_max unless one batch alone
-  is larger; (2) a queue's ready batches are in the order of their numbers, retries at their place;
-  (3) the sender sleeps only while no batch was opened or closed since it last looked; (4) no lock
-  is held while bytecode runs: an operation on shared state is one native call, or has no lock.
-Threads: records come from any thread; the rest runs on the loop unless it says otherwise.
+Owns: the queues of a producer. _native.intake owns their memory accounting and their lock.
+Invariants: bytes_used is the size of the incomplete batches, at most bytes_max unless a single
+  batch is larger; a queue's ready batches are ordered by number, retries included; the sender
+  sleeps only if no batch was opened or closed since its last pass; no lock is held while bytecode
+  runs: each operation on shared state is one native call or needs no lock.
+Threads: any thread adds records; everything else runs on the loop unless its docstring says
+  otherwise.
 Source: Kafka's Java client (RecordAccumulator, BufferPool); KIP-480, KIP-794.
 """
 
@@ -22,35 +23,36 @@ from pylog._native.builder import Batch, BatchBuilder, Pool
 from pylog._native.intake import Lane, RecordBuffer
 from pylog.client.producer.delivery import Pending
 
-POOLED_BYTES_MAX = 8 << 20  # As much as is under way to a few brokers.
+POOLED_BYTES_MAX = 8 << 20  # About the bytes in flight to a few brokers.
 SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class Queue(Lane):
-    """The batches of one partition, and where its sequences stand."""
+    """The batches and sequence numbers of one partition."""
 
     def __init__(self, builder: BatchBuilder, topic: str, partition: int):
         self.topic, self.partition = topic, partition
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
-        # A batch was sent and given up without an answer: it may be in the log or not.
+        # A batch was sent and given up without a response: it may or may not be in the log.
         self.is_unresolved = False
-        # Until then the broker surely has the state of this producer id, of this topic id.
+        # The broker has state for this producer id and topic id at least until then.
         self.known_until_s, self.topic_id = 0.0, b""
         # Number of the newest acknowledged batch of this producer epoch, and the sequence after it.
         self.acknowledged, self.acknowledged_end = -1.0, 0
         self.lost_count = 0    # Records that failed since the last flush.
 
     def put_back(self, pending: Pending) -> None:
-        """Among the ready ones again, to be tried anew. Keeps (2).
+        """Insert a batch into the ready queue for a retry. Keeps ready batches ordered by number.
 
-        Other threads only append batches with a larger number meanwhile."""
+        Other threads may append concurrently, but only batches with larger numbers.
+        """
         at = bisect.bisect([other.number for other in list(self.ready)], pending.number)
         self.ready.insert(at, pending)
 
 
 class Accumulator(RecordBuffer):
-    """All queues of a producer. `wake` is called, without a lock, to wake the sender."""
+    """All queues of a producer. Calls `wake` without a lock to wake the sender."""
 
     def __init__(self, *, batch_bytes: int, bytes_max: int, linger_s: float, codec: int,
                  level: int | None, wake: Callable[[], Any]):
@@ -67,44 +69,46 @@ class Accumulator(RecordBuffer):
         return found
 
     def load(self, topic: str, partition: int) -> int:
-        """Batches of a partition that are not acknowledged."""
+        """Return the number of unacknowledged batches of a partition."""
         found = self._queues.get((topic, partition))
         return 0 if found is None else len(found.ready) + len(found.in_flight)
 
     def waiting(self) -> list[tuple[str, int, float]]:
-        """(topic, partition, since when in monotonic seconds) of what could be sent. On any
-        thread."""
+        """Return (topic, partition, monotonic creation time of the oldest batch) of each queue with
+        ready batches. Callable from any thread.
+        """
         found = []
         for queue in list(self.active.values()):
             try:
                 found.append((queue.topic, queue.partition, queue.ready[0].created_s))
             except IndexError:
-                pass  # Nothing is ready.
+                pass  # No batch is ready.
         return found
 
     def queues(self) -> list[Queue]:
         return list(self._queues.values())
 
-    # Records in.
+    # Adding records.
 
     def new_batch(self, queue: Queue) -> Pending:
-        """Called by native code, without a lock, before it begins a batch with a record."""
+        """Return a new Pending. Native code calls it without a lock before it starts a batch."""
         return Pending(queue.topic, queue.partition, queue, 0, 0, time.monotonic())
 
     def add(self, queue: Queue, batch: Batch) -> Pending | None:
-        """A batch that was built elsewhere, behind what is there; None without memory for it."""
+        """Append a batch that was built elsewhere. Returns None if memory is exhausted."""
         pending = self.new_batch(queue)
         return pending if self.add_closed(queue, batch, pending) else None
 
     # For the sender.
 
     def close_due(self, queue: Queue, now_s: float) -> float | None:
-        """Closes the open batch when its linger is over; else when that will be."""
+        """Close the open batch if its linger time has passed; otherwise return when that will be.
+        """
         return self.close_after_linger(queue, now_s, bool(self.flushing or self._waiting))
 
     def complete(self, pending: Pending, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
-        """The end of a batch: its memory is free, all who wait are notified."""
+        """Complete a batch: release its memory and notify all waiters."""
         self.release(pending)
         waiting, self._waiting = self._waiting, collections.deque()
         for function in waiting:
@@ -112,8 +116,9 @@ class Accumulator(RecordBuffer):
         pending.complete(base_offset, append_time, error)
 
     def split(self, pending: Pending) -> None:
-        """Two batches take the place of one that a broker finds too large: same records, same
-        sequences. It is complete when both are."""
+        """Replace a batch that the broker rejected as too large by two halves with the same records
+        and sequences. The batch completes when both halves do.
+        """
         queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
         parts = []
         for place, (first, stop) in enumerate(((0, half), (half, pending.count))):
@@ -124,7 +129,7 @@ class Accumulator(RecordBuffer):
             part.step = pending.step / 4
             part.number = pending.number + (place + 1) * part.step
             part.batch, part.count = builder.close(self.codec, self.level), stop - first
-            part.attempts = 1  # One after the other, as retries.
+            part.attempts = 1  # Sends the halves one at a time, as retries.
             if pending.base_sequence >= 0:
                 part.base_sequence = (pending.base_sequence + first) & SEQUENCE_MASK
                 part.batch.stamp(queue.producer_id, queue.epoch, part.base_sequence,
@@ -144,18 +149,18 @@ class Accumulator(RecordBuffer):
             queue.put_back(part)
 
     def fail_unsent(self, failure: BaseException) -> None:
-        """Ends every batch that is not under way."""
+        """Fail every batch that is not in flight."""
         for queue in self.queues():
             self.close(queue)
             for pending in [queue.ready.popleft() for _ in range(len(queue.ready))]:
                 self.complete(pending, error=failure)
 
     def pendings(self) -> list[Pending]:
-        """The batches that are not complete. On any thread."""
+        """Return the incomplete batches. Callable from any thread."""
         return list(self.incomplete.values())
 
     def take_lost(self) -> int:
-        """How many records have failed since this was last asked."""
+        """Return the number of records that failed since the last call."""
         lost = 0
         for queue in self.queues():
             lost += queue.lost_count
@@ -165,6 +170,6 @@ class Accumulator(RecordBuffer):
     # Waiting for memory.
 
     def when_room(self, functions: Iterable[Callable[[], Any]]) -> None:
-        """Calls each once when some memory is given back; open batches are sent meanwhile."""
+        """Call each function once when memory is released. Sends open batches in the meantime."""
         self._waiting.extend(functions)
         self.notify()

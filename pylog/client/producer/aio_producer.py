@@ -1,8 +1,8 @@
-"""The producer of a program with asyncio: records one by one, or whole tables.
+"""The asyncio producer: single records or whole tables.
 
-Owns: nothing; the work is producing.Producing's, on the program's own loop.
-Invariants: (1) nothing here blocks the loop: what takes long is awaited or done on a thread.
-Source: Kafka's Java client; aiokafka for how it feels in Python.
+Owns: nothing. core.Producing does the work, on the application's event loop.
+Invariants: never blocks the loop: slow work is awaited or runs on a thread.
+Source: Kafka's Java client; aiokafka for the Python API.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Producer:
     async def send(self, topic: str, value: Any = None, key: Any = None, *,
                    partition: int | None = None, timestamp: int | None = None, headers: Any = None,
                    on_delivery: Callable[..., Any] | None = None) -> Delivery:
-        """Hands one record over; await the Delivery for its outcome. As Producer.send."""
+        """Send one record; await the Delivery for its outcome. See Producer.send."""
         core = self._core
         given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
@@ -72,14 +72,16 @@ class Producer:
 
     async def send_and_wait(self, topic: str, value: Any = None, key: Any = None,
                             **more: Any) -> RecordMetadata:
-        """Sends one record and awaits its acknowledgement."""
+        """Send one record and await its acknowledgement."""
         return await (await self.send(topic, value, key, **more))
 
     async def send_arrow(
         self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
         timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
     ) -> TableDelivery:
-        """Sends each row of a table; await the TableDelivery for its outcome. As the Producer's."""
+        """Send each row of a table; await the TableDelivery for the outcome. See
+        Producer.send_arrow.
+        """
         from pylog.client.producer.table_writer import TableSender
 
         self._core.check()
@@ -99,54 +101,57 @@ class Producer:
         return await blocking.run(work)
 
     def metrics(self) -> Metrics:
-        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.
+        """
         return self._core.metrics()
 
     async def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
-        """Sends what waits and returns when all of it has an outcome.
+        """Send all buffered records and return when each has an outcome.
 
-        Returns how many records have failed since the last flush; with `check`, raises LostRecords
-        when there are any. Raises KafkaTimeoutError.
+        Returns the number of records that failed since the last flush. With `check`, raises
+        LostRecords if it is not zero. Raises KafkaTimeoutError.
         """
         return LostRecords.checked(await self._core.flush(timeout), check)
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions. Raises KafkaError."""
+        """Return the topic's partitions. Raises KafkaError."""
         await self._core.wait_for("metadata", topic, None, self._core.block_s)
         count = self._core.cluster.metadata.partition_count(topic)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     async def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Delivers what waits, for at most `timeout` seconds; what is left fails."""
+        """Deliver buffered records for at most `timeout` seconds, fail the rest and close."""
         await self._core.close(timeout)
 
     # Transactions
 
     def transaction(self, consumer: Consumer | None = None) -> AioTransaction:
-        """`async with producer.transaction(consumer):`, as the Producer's."""
+        """See Producer.transaction, with `async with`."""
         if consumer is None:
             return AioTransaction(self, self._core, None)
-        # Imported here: a program that only writes does not pay for it.
+        # Imported lazily to keep this module out of programs that only produce.
         from pylog.client.consumer.aio_consumer import Consumer
 
         return AioTransaction(self, self._core, core_of(consumer, Consumer))
 
     async def init_transactions(self) -> None:
-        """Once, before the first transaction: fences earlier producers of the transactional.id."""
+        """Fence earlier producers of the transactional.id. Call once, before the first transaction.
+        """
         await self._core.needs_transactions().init()
 
     def begin_transaction(self) -> None:
-        """Records sent from now on belong together."""
+        """Begin a transaction; it includes all records sent from now on."""
         self._core.needs_transactions().begin()
 
     async def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
-        """Commits consumed offsets with the transaction. As the Producer's."""
+        """Commit consumed offsets with the transaction. See Producer.send_offsets_to_transaction.
+        """
         await self._core.send_offsets(offsets, group)
 
     async def commit_transaction(self) -> None:
-        """Delivers all and commits. Raises what a record failed with: then abort."""
+        """Deliver all records and commit. Raises the error of a failed record: abort then."""
         await self._core.end_transaction(True)
 
     async def abort_transaction(self) -> None:
-        """Drops what is not sent and aborts."""
+        """Drop unsent records and abort."""
         await self._core.end_transaction(False)

@@ -1,8 +1,8 @@
-"""What both producers share: a record's way from the caller to its partition's batch, and the end.
+"""Shared core of both producers: route each record to its partition's batch; flush and close.
 
 Owns: the cluster, accumulator, sender and identity of one producer; its routes by topic.
-Invariants: (1) `put` never blocks and needs no event loop; (2) what is not acknowledged when the
-  producer closes has failed; (3) records of one thread and partition keep their order.
+Invariants: `put` never blocks and needs no event loop; closing fails every unacknowledged record;
+  records of one thread and partition keep their order.
 Source: Kafka's Java client; KIP-679 (idempotence by default).
 """
 
@@ -44,7 +44,8 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5
 
 
 class Producing:
-    """`await Producing(settings).start()` on the loop that it shall use."""
+    """The core of a producer. Run `await Producing(settings).start()` on the loop that it will use.
+    """
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -66,7 +67,7 @@ class Producing:
         self.started = self.closed = self._stopping = False
         self.process = os.getpid()
         self._idempotent = idempotent
-        # Empty while records cannot be sent: what takes the short way then finds none.
+        # Empty while records cannot be sent, so that native code never bypasses the checks.
         self.routes: dict[str, Route] = {}
         self.forked = False
         self.loop: asyncio.AbstractEventLoop
@@ -101,7 +102,7 @@ class Producing:
         return self
 
     def metrics(self) -> Metrics:
-        """Totals by Kafka's names, of the producer and of each topic."""
+        """Return totals with Kafka's names, for the producer and for each topic."""
         counts, used = self.sender.counts, self.accumulator.bytes_used
         room = self.settings["buffer.memory"]
         own = {
@@ -117,7 +118,9 @@ class Producing:
             "record-send-total", "byte-total", "record-error-total"))}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A mistake of ours must not leave the application waiting, nor the end of its loop."""
+        """Fail all records if the sender ends unexpectedly, by a bug or with the event loop: the
+        application must not wait forever.
+        """
         if task.cancelled() and not self._stopping:
             self._fail(FatalError("the event loop cancelled the producer's task: it is ending"))
         failure = None if task.cancelled() else task.exception()
@@ -132,15 +135,15 @@ class Producing:
         else:
             self.accumulator.fail_unsent(failure)
 
-    # A record's way in.
+    # Adding a record.
 
     def disown(self) -> None:
-        """In a forked child: every call from now on raises ForkedError."""
+        """Make every further call raise ForkedError, in a forked child."""
         self.forked = True
-        self.routes.clear()      # Else native code would take records.
+        self.routes.clear()  # Otherwise native code would still accept records.
 
     def check(self) -> None:
-        """Raises unless records may be sent."""
+        """Raise if records cannot be sent."""
         if self.forked:
             raise ForkedError
         if self.closed:
@@ -153,7 +156,9 @@ class Producing:
     def prepared(self, topic: str, value: Any, key: Any, partition: int | None,
               timestamp: int | None, headers: Any,
               on_delivery: Callable[..., Any] | None) -> tuple[Any, ...]:
-        """What `put` takes of a record as the caller gave it. Raises KafkaError."""
+        """Return put()'s arguments for a record: interceptors and serializers are applied. Raises
+        KafkaError.
+        """
         self.check()
         if self.interceptors:
             topic, value, key, partition, timestamp, headers = self.intercepted(
@@ -168,7 +173,7 @@ class Producing:
         return topic, key, value, partition, timestamp, headers, on_delivery
 
     def _serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
-        """Key and value as bytes. Raises SerializationError."""
+        """Serialize key and value. Raises SerializationError."""
         try:
             if self.key_serializer is not None and key is not None:
                 key = self.key_serializer(topic, key)
@@ -182,7 +187,9 @@ class Producing:
 
     def put(self, topic: str, key: Any, value: Any, partition: int | None, timestamp: int | None,
             headers: Any, on_delivery: Callable[..., Any] | None) -> Delivery | str:
-        """The record's Delivery, or what has to be waited for: "metadata" or "memory"."""
+        """Add a record. Returns its Delivery, or "metadata" or "memory" if the caller must wait
+        first.
+        """
         if type(key) is str:
             key = key.encode()
         if type(value) is str:
@@ -219,7 +226,7 @@ class Producing:
             return "memory"
         route.add_lane(partition, queue)
         if self.sender.failure is not None:
-            # It was set after this record was checked: nothing would send the record, or end it.
+            # The failure was set after the check above: fail the record, because no sender would.
             self.loop.call_soon_threadsafe(accumulator.fail_unsent, self.sender.failure)
         return Delivery(taken[0], taken[1], timestamp)
 
@@ -227,7 +234,7 @@ class Producing:
         chooser = self.partitioner
         if key is not None or not isinstance(chooser, Sticky):
             return int(chooser.choose(topic, key, route.partitions, route.available, size))
-        # What native code has put there since counts as well.
+        # Count the bytes that native code has added since the last choice.
         size += route.stuck_bytes()
         partition = chooser.choose(topic, key, route.partitions, route.available, size)
         route.stick(partition, chooser.bytes_left(topic))
@@ -245,12 +252,12 @@ class Producing:
         if not self.closed and self.sender.failure is None:
             self.routes[topic] = route
             if metadata is not self.cluster.metadata:
-                self.routes.clear()  # It has changed meanwhile, and was cleared too early.
+                self.routes.clear()  # Metadata changed and cleared the routes too early.
         return route
 
     async def wait_for(self, what: str, topic: str, partition: int | None,
                        timeout_s: float) -> None:
-        """Until `put` is worth another try. Raises KafkaError."""
+        """Wait until `put` can be retried. Raises KafkaError."""
         if what == "metadata":
             await self._wait_for_metadata(topic, partition, timeout_s)
             return
@@ -287,7 +294,7 @@ class Producing:
 
     def intercepted(self, topic: str, value: Any, key: Any, partition: Any, timestamp: Any,
                     headers: Any) -> tuple[Any, ...]:
-        """What the interceptors make of a record: on_send(topic=, value=, ...) -> its changes."""
+        """Apply on_send(topic=, value=, ...) of each interceptor, which returns changed fields."""
         given = {"topic": topic, "value": value, "key": key, "partition": partition,
                  "timestamp": timestamp, "headers": headers}
         for interceptor in self.interceptors:
@@ -296,7 +303,7 @@ class Producing:
         return tuple(given.values())
 
     def acknowledging(self, on_delivery: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """on_delivery with the interceptors' on_acknowledgement before it."""
+        """Return an on_delivery that first calls the interceptors' on_acknowledgement."""
         functions = [interceptor.on_acknowledgement for interceptor in self.interceptors
                      if hasattr(interceptor, "on_acknowledgement")]
         if not functions:
@@ -310,11 +317,12 @@ class Producing:
 
         return acknowledged
 
-    # The end
+    # Flush and close.
 
     async def flush(self, timeout_s: float | None = None) -> int:
-        """Sends all that waits and awaits its outcome. Returns how many records have failed since
-        the last flush. Raises KafkaTimeoutError."""
+        """Send all buffered records and await their outcome. Returns the number of records that
+        failed since the last flush. Raises KafkaTimeoutError.
+        """
         accumulator = self.accumulator
         pendings = accumulator.pendings()
         accumulator.flushing += 1
@@ -335,7 +343,9 @@ class Producing:
             await pending.future()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Delivers what waits, for at most timeout_s; the rest fails. Keeps (2)."""
+        """Deliver buffered records for at most timeout_s, fail the rest and close. Keeps that
+        closing fails every unacknowledged record.
+        """
         if self.closed:
             return
         self.closed = True
@@ -350,7 +360,8 @@ class Producing:
             if self.identity is not None:
                 self.identity.close()
             await self.cluster.close()
-            # Its requests have failed by now, so that nothing is left without an outcome.
+            # Closing the cluster failed its requests. Let their callbacks run, so that every batch
+            # completes.
             await asyncio.sleep(0)
             self._stopping = True
             self._task.cancel()
@@ -358,7 +369,7 @@ class Producing:
             self.accumulator.fail_unsent(ClosedError("the producer was closed"))
 
     async def abandon(self, timeout_s: float) -> None:
-        """Close for an application that dropped the producer: delivers what it sent."""
+        """Close for an application that dropped the producer; deliver its records first."""
         await self.close(timeout_s)
 
     # Transactions
@@ -382,7 +393,8 @@ class Producing:
         await transactions.end(committed)
 
     async def prepare_transaction(self) -> Prepared:
-        """Delivers all and leaves the transaction open. Raises what a record failed with."""
+        """Deliver all records and leave the transaction open. Raises the error of a failed record.
+        """
         transactions = self.needs_transactions()
         transactions.check_open()
         await self.flush()
@@ -394,7 +406,7 @@ class Producing:
 
 
 def acks_of(settings: Settings) -> tuple[int, bool]:
-    """(acks as in a request, whether the producer is idempotent). Raises ConfigError."""
+    """Return (acks as sent in a request, True if idempotent). Raises ConfigError."""
     acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[settings["acks"]]
     idempotent = settings["enable.idempotence"]
     asked = ("enable.idempotence" in settings.given and idempotent
@@ -413,13 +425,13 @@ def acks_of(settings: Settings) -> tuple[int, bool]:
 
 
 def header_bytes(headers: Any) -> int:
-    """What headers take, about; never less than they do."""
+    """Return an upper bound for the encoded size of headers."""
     pairs = headers.items() if isinstance(headers, dict) else headers
     return sum(16 + 4 * len(key) + (0 if value is None else 4 * len(value)) for key, value in pairs)
 
 
 def _serializer(given: Any) -> Callable[[str, Any], Any] | None:
-    """f(topic, data) of a serializer: an object with `serialize`, or a function of the data."""
+    """Return f(topic, data) for a serializer: an object with `serialize`, or a function of data."""
     if given is None:
         return None
     if hasattr(given, "serialize"):
@@ -431,7 +443,7 @@ def _serializer(given: Any) -> Callable[[str, Any], Any] | None:
 
 
 def _instance(given: Any) -> Any:
-    """An interceptor: an object, a class, or the dotted name of one."""
+    """Return an interceptor given as an object, a class, or the dotted name of either."""
     if isinstance(given, str):
         module, _, name = given.rpartition(".")
         given = getattr(importlib.import_module(module), name)

@@ -1,9 +1,9 @@
-"""What becomes of sent records: one Pending per batch, one light Delivery per record.
+"""The outcome of sent records: one Pending per batch, one lightweight Delivery per record.
 
-Owns: the outcome of each batch until the last Delivery of it is gone.
-Invariants: (1) a Pending is completed exactly once, on the loop; (2) whoever waits is notified
-  after the outcome stands; (3) a Delivery costs no lock and no event until somebody waits for it;
-  (4) nothing here takes a lock, so that signal handlers may wait.
+Owns: the outcome of each batch while a Delivery refers to it.
+Invariants: a Pending completes exactly once, on the loop; waiters are notified after the outcome is
+  set; a Delivery needs no lock or event until a caller waits for it; this module takes no locks, so
+  signal handlers may wait.
 Source: Kafka's Java client (RecordMetadata, ProducerBatch).
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record came to lie. offset -1: not known (acks=0, or known from an earlier try)."""
+    """A record's position. offset: -1 if unknown (acks=0, or a duplicate of an earlier attempt)."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Pending:
-    """One batch on its way: open, closed, under way, complete."""
+    """One batch: open, closed, in flight or complete."""
 
     __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
                  "callbacks", "count", "created_s", "done", "error", "last_failure", "number",
@@ -42,20 +42,20 @@ class Pending:
     def __init__(self, topic: str, partition: int, queue: Any, number: float, size: int,
                  now_s: float):
         self.topic, self.partition, self.queue, self.number = topic, partition, queue, number
-        self.bytes = size  # What it holds of buffer.memory.
+        self.bytes = size  # Its share of buffer.memory.
         self.created_s = now_s
         self.count = 0
         self.attempts = 0
-        self.last_failure: KafkaError | None = None  # Of a try; `error` is what it ended with.
+        self.last_failure: KafkaError | None = None  # Of the last attempt; `error` is final.
         self.retry_at_s = 0.0
         self.batch: Any = None
-        # [index, timestamp, function] of each, from native code.
+        # [index, timestamp, function] of each callback, set by native code.
         self.callbacks: list[list[Any]] | None = None
         self.waiters: list[Callable[[], Any]] | None = None
         self.base_sequence = -1
         self.base_offset = -1
-        # What the batch was split into: (index of the first record, batch); numbers of those lie
-        # between this one's and the next.
+        # Result of a split: (index of the first record, batch). The numbers of the parts lie
+        # between this batch's number and the next.
         self.parts: list[tuple[int, Pending]] | None = None
         self.step = 1.0
         self.append_time = -1
@@ -63,33 +63,33 @@ class Pending:
         self.done = False
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
-        """Of a record that was acknowledged."""
+        """Return the metadata of an acknowledged record."""
         part, index = self.part(index)
         offset = -1 if part.base_offset < 0 else part.base_offset + index
         return RecordMetadata(self.topic, self.partition, offset,
                               timestamp if part.append_time < 0 else part.append_time)
 
     def part(self, index: int) -> tuple[Pending, int]:
-        """The batch that a record was sent in at last, and its index there."""
+        """Return the batch in which a record was last sent, and its index there."""
         for first, part in reversed(self.parts or ()):
             if index >= first:
                 return part.part(index - first)
         return self, index
 
     def leaves(self) -> list[Pending]:
-        """The batches that were sent at last."""
+        """Return the unsplit batches in which the records were last sent."""
         if self.parts is None:
             return [self]
         return [leaf for _, part in self.parts for leaf in part.leaves()]
 
     def complete(self, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
-        """Sets the outcome and notifies all who wait, on this thread."""
-        assert not self.done, "a batch is completed twice"  # Keeps (1).
+        """Set the outcome and notify all waiters on this thread."""
+        assert not self.done, "a batch is completed twice"  # Keeps that a Pending completes once.
         self.base_offset, self.append_time, self.error = base_offset, append_time, error
         if error is not None and self.parts is None:
             self.queue.lost_count += self.count
-        self.done = True  # Nothing is added to callbacks and waiters from now on.
+        self.done = True  # No more callbacks or waiters are added after this.
         functions, self.callbacks = self.callbacks, None
         waiters, self.waiters = self.waiters, None
         self.batch = None
@@ -101,14 +101,14 @@ class Pending:
             callbacks.call("a delivery callback", waiter)
 
     def when_done(self, function: Callable[[], Any]) -> None:
-        """Calls function once the outcome stands: now, or on the thread that completes it."""
+        """Call function when the batch is complete: now, or on the thread that completes it."""
         if not add_waiter(self, function):
             function()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Blocks this thread until the outcome stands; False when the time ran out before."""
+        """Block this thread until the batch is complete. Returns False on timeout."""
         if not self.done:
-            bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # Keeps (4): an Event has a lock.
+            bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # An Event would take a lock.
             self.when_done(lambda: bell.put(None))
             try:
                 bell.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
@@ -117,7 +117,7 @@ class Pending:
         return self.done
 
     def future(self) -> asyncio.Future[None]:
-        """For this thread's event loop: done when the outcome stands."""
+        """Return a future of the running event loop that resolves when the batch is complete."""
         loop = asyncio.get_running_loop()
         made: asyncio.Future[None] = loop.create_future()
 
@@ -150,7 +150,7 @@ class Pending:
 
 
 class TableDelivery:
-    """The outcome of one send_arrow: all its batches."""
+    """The outcome of all batches of one send_arrow."""
 
     __slots__ = ("_pendings", "row_count")
 
@@ -162,8 +162,9 @@ class TableDelivery:
         return all(pending.done for pending in self._pendings)
 
     def when_done(self, function: Callable[[], Any]) -> None:
-        """Calls function once every batch has its outcome: now, or on the thread that
-        completes the last one."""
+        """Call function when every batch is complete: now, or on the thread that completes the last
+        one.
+        """
         left = itertools.count(len(self._pendings) - 1, -1)
         if not self._pendings:
             function()
@@ -171,9 +172,11 @@ class TableDelivery:
             pending.when_done(lambda: next(left) or function())
 
     def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
-        """(topic, partition, base offset, record count) of each batch, in order per partition.
+        """Wait for all batches; return (topic, partition, base offset, record count) of each, in
+        order per partition.
 
-        Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
+        Raises the first failure, or KafkaTimeoutError after timeout_s.
+        """
         for pending in self._pendings:
             if not pending.wait(timeout_s):
                 raise KafkaTimeoutError(f"no acknowledgement within {rounded(timeout_s)}")

@@ -1,9 +1,8 @@
-"""Which partition a record goes to when the caller does not say.
+"""Choose the partition of records that do not specify one.
 
-Owns: where each partitioner stands: its turn, or the partition it sticks to.
-Invariants: (1) the same key and partition count give the same partition, as in the client that the
-  partitioner is named after; (2) partitions without a leader, or whose leader takes nothing, are
-  passed over for null keys.
+Owns: the state of each partitioner: its turn, or its sticky partition.
+Invariants: the same key and partition count give the same partition as the client that the
+  partitioner is named after; null keys avoid partitions without a leader or with a stalled leader.
 Source: KIP-480 and KIP-794 (sticky), Kafka's Java client (murmur2), librdkafka (consistent).
 """
 
@@ -19,18 +18,23 @@ from pylog.client.errors import ConfigError
 
 
 class Partitioner(Protocol):
-    """What partitioner.class takes, beside the names in NAMES and plain functions
-    f(topic, key bytes or None, partitions, available) -> partition."""
+    """Interface of a partitioner.class object. Names in NAMES and plain functions f(topic, key
+    bytes or None, partitions, available) -> partition are accepted too.
+    """
 
     def choose(self, topic: str, key: bytes | None, partitions: Sequence[int],
                available: Sequence[int], size: int) -> int:
-        """partitions: all, ascending. available: those with a leader, not empty. size: bytes."""
+        """Return a partition. partitions: all, ascending. available: those with a leader, never
+        empty. size: bytes of the record.
+        """
 
 
 class Sticky:
-    """Stays with a random partition for batch_bytes, then takes another: the less a partition has
-    waiting, the likelier, when `load` (topic, partition -> batches) is set; none of those that
-    `stalled` (topic -> partitions) names while there are others."""
+    """Choose a random partition for each batch_bytes.
+
+    If `load` (topic, partition -> batches) is set, partitions with fewer waiting batches are more
+    likely. Partitions in `stalled` (topic -> partitions) are avoided while others exist.
+    """
 
     def __init__(self, batch_bytes: int):
         self.batch_bytes = max(batch_bytes, 1)
@@ -58,13 +62,13 @@ class Sticky:
         return random.choices(others, [most - load for load in loads])[0]
 
     def bytes_left(self, topic: str) -> int:
-        """That may still go to the partition last chosen without a key."""
+        """Return how many more bytes go to the current sticky partition."""
         stuck = self._stuck.get(topic)
         return 0 if stuck is None else self.batch_bytes - stuck[1]
 
 
 class Default(Sticky):
-    """Murmur2 of the key as in Java; sticky for null keys, or for all with ignore_keys."""
+    """Murmur2 of the key, as in Java. Sticky for null keys, or for all records with ignore_keys."""
 
     def __init__(self, batch_bytes: int, ignore_keys: bool = False):
         super().__init__(batch_bytes)
@@ -78,7 +82,9 @@ class Default(Sticky):
 
 
 class Consistent(Sticky):
-    """CRC-32 of the key as in librdkafka; null and empty keys as `other` has it."""
+    """CRC-32 of the key, as in librdkafka. Sticky for null and empty keys; with empty_too, they are
+    hashed too.
+    """
 
     def __init__(self, batch_bytes: int, empty_too: bool = False):
         super().__init__(batch_bytes)
@@ -92,7 +98,7 @@ class Consistent(Sticky):
 
 
 class RoundRobin:
-    """Each partition in turn, whatever the key."""
+    """Use each partition in turn, regardless of the key."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
@@ -105,7 +111,7 @@ class RoundRobin:
 
 
 class Custom:
-    """A plain function; it names a partition of the topic."""
+    """Call a plain function that returns the partition."""
 
     def __init__(self, function: Callable[..., int]):
         self.function = function
@@ -115,7 +121,7 @@ class Custom:
         return int(self.function(topic, key, list(partitions), list(available)))
 
 
-# Names of Java's and librdkafka's partitioners.
+# Names of the Java client's and librdkafka's partitioners.
 NAMES: dict[str, Callable[[int, bool], Any]] = {
     "default": Default, "murmur2_random": Default,
     "sticky": lambda batch_bytes, _: Sticky(batch_bytes),
@@ -127,7 +133,7 @@ NAMES: dict[str, Callable[[int, bool], Any]] = {
 
 
 def partitioner(given: Any, batch_bytes: int, ignore_keys: bool = False) -> Any:
-    """The partitioner that partitioner.class means. Raises ConfigError."""
+    """Return the partitioner that partitioner.class specifies. Raises ConfigError."""
     if given is None:
         return Default(batch_bytes, ignore_keys)
     if isinstance(given, str):
@@ -144,7 +150,8 @@ def partitioner(given: Any, batch_bytes: int, ignore_keys: bool = False) -> Any:
 
 
 def native_code(chosen: Any) -> int | None:
-    """The native kernel's number for a partitioner that it knows; None: ask row by row."""
+    """Return the native kernel's number for a partitioner, or None if Python must choose per row.
+    """
     if type(chosen) is Default and not chosen.ignore_keys:
         return MURMUR2
     return CRC32 if type(chosen) is Consistent else None

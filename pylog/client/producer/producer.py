@@ -1,10 +1,10 @@
-"""The producer of a program without asyncio: records one by one, or whole tables.
+"""The blocking producer: single records or whole tables.
 
-Owns: nothing; the work is producing.Producing's, on the shared event loop, and of plain records
-  _native.intake's.
-Invariants: (1) send() returns as soon as the record is in its batch, and blocks for at most
-  max.block.ms; (2) callbacks run on the client's thread, which must not wait there.
-Source: Kafka's Java client; kafka-python and confluent-kafka for how it feels in Python.
+Owns: nothing. core.Producing does the work on the shared event loop; _native.intake handles plain
+  records.
+Invariants: send() returns when the record is in its batch and blocks for at most max.block.ms;
+  callbacks run on the client's thread and must not block there.
+Source: Kafka's Java client; kafka-python and confluent-kafka for the Python API.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ CLOSE_S = 30.0
 
 
 class Producer(Intake):
-    """Writes to topics: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
+    """Write records: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
 
-    Settings have Kafka's names, in a dict with dots or as keywords with underscores.
+    Settings have Kafka's names: pass a dict with dots, or keywords with underscores.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None,
@@ -51,7 +51,7 @@ class Producer(Intake):
         core = self._core
         shutdown.watch(core)
         plain = not core.interceptors and not core.serializes and core.transactions is None
-        # Where nothing has to be done to a record before it is taken.
+        # Native code may add records directly only if they need no processing first.
         super().__init__(core.routes if plain else {})
 
     async def _make(self) -> Producing:
@@ -73,7 +73,9 @@ class Producer(Intake):
     def send_slowly(self, topic: str, value: Any, key: Any, partition: int | None,
                     timestamp: int | None, headers: Any,
                     on_delivery: Callable[..., Any] | None) -> Delivery:
-        """What `send` leaves: a record that begins a batch, has to be made bytes, or must wait."""
+        """Send a record that native code cannot add: it starts a batch, needs conversion, or must
+        wait.
+        """
         core = self._core
         given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
@@ -86,7 +88,7 @@ class Producer(Intake):
     def _wait_for(self, what: str, topic: str, partition: int | None, end_s: float) -> None:
         left_s = max(0.0, end_s - time.monotonic())
         if threading.current_thread() is self._driver.thread:
-            # Keeps (2): what is waited for can only come from this very thread.
+            # Only this thread could end the wait, so waiting would deadlock.
             raise BufferFullError(f"a callback cannot wait for {what}")
         self._core.check()
         self._driver.run(self._core.wait_for(what, topic, partition, left_s))
@@ -97,14 +99,15 @@ class Producer(Intake):
         self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
         timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
     ) -> TableDelivery:
-        """Sends each row of a pyarrow Table, RecordBatch, reader or anything with an Arrow stream.
+        """Send each row of a pyarrow Table, RecordBatch, reader or other object with an Arrow
+        stream.
 
-        key, value, partition, timestamp, headers: a column's name or an array; without a name the
-        column that is called so, if there is one. Keys and values are binary or string columns;
-        partition is an integer column (null: by key), timestamp a timestamp or int64 (ms) column,
-        headers list<struct<key, value>> or map. batch_bytes: of one batch, batch.size by default.
-        Blocks while buffer.memory is full. Raises KafkaError, TypeError, and RowError for a row
-        that cannot be sent: rows before it were.
+        key, value, partition, timestamp, headers: a column name or an array; by default the column
+        of that name, if present. Keys and values are binary or string columns, partition is an
+        integer column (null: choose by key), timestamp a timestamp or int64 (ms) column, headers
+        list<struct<key, value>> or map. batch_bytes: batch size, batch.size by default. Blocks
+        while buffer.memory is full. Raises KafkaError, TypeError, and RowError if a row cannot be
+        sent; the rows before it were sent.
         """
         from pylog.client.producer.table_writer import TableSender
 
@@ -114,67 +117,70 @@ class Producer(Intake):
                                   "timestamp": timestamp, "headers": headers})
 
     def rows(self, topic: str) -> TableSender:
-        """Sends rows that are native columns already (pylog._native.builder), with `write`."""
+        """Return a sender whose `write` takes native columns (pylog._native.builder)."""
         from pylog.client.producer.table_writer import TableSender
 
         self._core.check()
         return TableSender(self._core, topic, None, self._wait_for)
 
     def metrics(self) -> Metrics:
-        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.
+        """
         return self._core.metrics()
 
-    # Waiting, ending
+    # Flush and close.
 
     def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
-        """Sends what waits and returns when all of it has an outcome.
+        """Send all buffered records and return when each has an outcome.
 
-        Returns how many records have failed since the last flush; with `check`, raises LostRecords
-        when there are any. Raises KafkaTimeoutError, ClosedError after a fork.
+        Returns the number of records that failed since the last flush. With `check`, raises
+        LostRecords if it is not zero. Raises KafkaTimeoutError, or ClosedError after a fork.
         """
         return LostRecords.checked(self._driver.run(self._core.flush(timeout)), check)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions. Raises KafkaError."""
+        """Return the topic's partitions. Raises KafkaError."""
         self._driver.run(self._core.wait_for("metadata", topic, None, self._core.block_s))
         count = self._core.cluster.metadata.partition_count(topic)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
-        """Delivers what waits, for at most `timeout` seconds; what is left fails."""
-        if not self._core.forked:     # A child leaves its parent's connections alone.
+        """Deliver buffered records for at most `timeout` seconds, fail the rest and close."""
+        if not self._core.forked:  # A forked child must not touch its parent's connections.
             self._driver.run(self._core.close(timeout))
 
     # Transactions
 
     def transaction(self, consumer: Consumer | None = None) -> Transaction:
-        """`with producer.transaction(consumer):` begins a transaction and commits it at the end,
-        together with the positions of `consumer`; an exception aborts it, and the consumer goes
-        back to what was committed.
+        """Run `with producer.transaction(consumer):` as one transaction, with the consumer's
+        positions.
 
-        The consumer needs a group.id and enable.auto.commit=false. Raises in the end what
-        a record failed with, CommitFailedError and its like when the group has moved on,
-        RebalanceNeededError when the consumer lost partitions meanwhile: aborted, and to be begun
-        again unless `.fatal`. The first one fences earlier producers of the transactional.id.
+        It commits at the end of the block. An exception aborts it and resets the consumer to its
+        committed offsets. The consumer needs a group.id and enable.auto.commit=false. At the end of
+        the block, raises the error of a failed record, CommitFailedError or a similar error if the
+        group has rebalanced, or RebalanceNeededError if the consumer lost partitions during the
+        transaction. In each case the transaction was aborted: begin it again unless the error is
+        `.fatal`. The first transaction fences earlier producers of the transactional.id.
         """
         if consumer is None:
             return Transaction(self, self._driver.run, self._core, None)
-        # Imported here: a program that only writes does not pay for it.
+        # Imported lazily to keep this module out of programs that only produce.
         from pylog.client.consumer.consumer import Consumer
 
         return Transaction(
             self, self._driver.run, self._core, core_of(consumer, Consumer))
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Once, before the first transaction: fences earlier producers of the transactional.id."""
+        """Fence earlier producers of the transactional.id. Call once, before the first transaction.
+        """
         self._run(self._core.needs_transactions().init(), timeout)
 
     def begin_transaction(self) -> None:
-        """Records sent from now on belong together."""
+        """Begin a transaction; it includes all records sent from now on."""
         self._core.needs_transactions().begin()
 
     def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
-        """Commits consumed offsets with the transaction.
+        """Commit consumed offsets with the transaction.
 
         offsets: by TopicPartition, the next offset to read or an OffsetAndMetadata. group: the
         consumer's group_metadata(), or a group id.
@@ -182,11 +188,11 @@ class Producer(Intake):
         self._driver.run(self._core.send_offsets(offsets, group))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Delivers all and commits. Raises what a record failed with: then abort."""
+        """Deliver all records and commit. Raises the error of a failed record: abort then."""
         self._run(self._core.end_transaction(True), timeout)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Drops what is not sent and aborts."""
+        """Drop unsent records and abort."""
         self._run(self._core.end_transaction(False), timeout)
 
     def _run(self, work: Any, timeout: float | None) -> None:

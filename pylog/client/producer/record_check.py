@@ -1,7 +1,7 @@
-"""What is wrong with a record that cannot be sent, in words.
+"""Explain why a record cannot be sent.
 
 Owns: nothing.
-Invariants: (1) no value is shown, only its type: it may be a secret.
+Invariants: errors show a value's type, never the value: it may be a secret.
 Source: none.
 """
 
@@ -13,7 +13,7 @@ from pylog.client.errors import SerializationError
 
 
 def of(topic: Any, key: Any, value: Any, headers: Any, failure: Exception) -> SerializationError:
-    """The error for a record whose key, value or headers native code did not take."""
+    """Return the error for a record whose key, value or headers native code rejected."""
     for name, given in (("key", key), ("value", value)):
         if given is not None and not _is_bytes(given):
             return SerializationError(

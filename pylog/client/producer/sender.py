@@ -1,15 +1,18 @@
-"""Sends what the accumulator holds: which batches now, to whom, and what to do when it fails.
+"""Send the accumulator's batches to their leaders and handle failures.
 
-Owns: the requests under way, the sequences of each partition.
-Invariants: (1) batches of a partition are sent in the order of their numbers, and with idempotence
-  acknowledged in it; (2) a retry is sent only while nothing else of its partition is under way;
-  (3) per broker at most max.in.flight.requests.per.connection requests are under way; (4) sequences
-  of a partition leave no gap: after a loss a new epoch begins at 0; (5) a batch is sent without
-  another one in flight unless the broker acknowledged a batch just now: a broker that has no state
-  for the producer accepts any sequence, so a second batch could be appended after the first was
-  refused; (6) a batch is acknowledged only by the broker's answer for it: no new batch is sent
-  while a later one is acknowledged and an earlier one has no answer, so the earlier one is among
-  the last batches that the broker remembers and its retry gets a definite answer.
+Owns: the requests in flight, the sequences of each partition.
+Invariants:
+- send order: batches of a partition are sent in the order of their numbers and, with idempotence,
+  acknowledged in that order;
+- exclusive retry: a retry is sent only while no other batch of its partition is in flight;
+- in-flight limit: each broker has at most max.in.flight.requests.per.connection requests in flight;
+- gapless sequences: a partition's sequences have no gap: after a loss, a new epoch starts at 0;
+- known producer: a second batch is in flight only if the broker acknowledged a batch just before. A
+  broker without state for the producer accepts any sequence, so it could append the second batch
+  after it rejected the first;
+- definite response: only the broker's response for a batch acknowledges it. No new batch is sent
+  while a later one is acknowledged and an earlier one has no response, so the earlier one is among
+  the last batches that the broker remembers and its retry gets a definite response.
 Source: Kafka's Java client (Sender, TransactionManager); KIP-98, KIP-360 (epochs), KIP-580
   (backoff), KIP-91 (delivery timeout).
 """
@@ -36,7 +39,7 @@ from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
 
 IDLE_S = 3600.0
-IN_FLIGHT_PER_PARTITION_MAX = 5  # What a broker remembers of an idempotent producer.
+IN_FLIGHT_PER_PARTITION_MAX = 5  # Batches that a broker remembers per idempotent producer.
 KNOWN_S = 1.0  # Brokers keep a producer's state for producer.id.expiration.ms: 1 day by default.
 TOPIC_ID_VERSION = 13
 REQUEST_OVERHEAD_BYTES = 512
@@ -47,7 +50,7 @@ _NEW_EPOCH = {int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), int(ErrorCode.UNKNOWN
 
 
 class Sender:
-    """One task that works until it is cancelled."""
+    """A task that sends batches until it is cancelled."""
 
     def __init__(self, cluster: Cluster, settings: Settings, accumulator: Accumulator,
                  identity: Identity | None, acks: int):
@@ -64,7 +67,7 @@ class Sender:
         self.in_flight: collections.Counter[int] = collections.Counter()
         self.failure: KafkaError | None = None
         self.counts = Records()
-        self._took_s: dict[int, float] = {}  # When a broker last was sent something.
+        self._took_s: dict[int, float] = {}  # Time of the last request to each broker.
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._next_s = 0.0
@@ -90,7 +93,7 @@ class Sender:
             self._asleep = None
 
     def awake(self) -> None:
-        """On the loop: ends the sleep."""
+        """Wake the sender. Call on the loop."""
         if self._asleep is not None and not self._asleep.done():
             self._asleep.set_result(None)
 
@@ -98,7 +101,9 @@ class Sender:
         self._next_s = min(self._next_s, at_s)
 
     def step(self) -> float:
-        """Sends all that can be sent; seconds until there may be more without being woken."""
+        """Send all batches that can be sent. Returns the seconds until more may be due without a
+        wake-up.
+        """
         now_s = time.monotonic()
         self._next_s = now_s + IDLE_S
         progress = True
@@ -107,7 +112,7 @@ class Sender:
             sizes: collections.Counter[int] = collections.Counter()
             for queue in list(self.accumulator.active.values()):
                 if queue.in_flight and queue.open is None and not queue.ready:
-                    continue  # All of it is under way.
+                    continue  # All batches are in flight.
                 pending = self._head(queue, now_s)
                 if pending is not None:
                     self._place(pending, now_s, requests, sizes)
@@ -117,7 +122,7 @@ class Sender:
         return max(self._next_s - now_s, 0.0)
 
     def _head(self, queue: Queue, now_s: float) -> Pending | None:
-        """The batch of a queue that may go now."""
+        """Return the queue's next batch if it may be sent now."""
         due_s = self.accumulator.close_due(queue, now_s)
         if due_s is not None:
             self._soon(due_s)
@@ -131,38 +136,39 @@ class Sender:
             self._soon(head.retry_at_s)
             return None
         if queue.in_flight and (head.attempts or self.in_flight_max == 1 or queue.needs_new_epoch):
-            return None  # Keeps (1) and (2).
+            return None  # Keeps send order and exclusive retry.
         if self.identity is None:
             return head
         if queue.in_flight and (
                 len(queue.in_flight) >= self._in_flight_max(queue, now_s)
                 or queue.in_flight[0].number < queue.acknowledged):
-            return None  # Keeps (5) and (6).
+            return None  # Keeps known producer and definite response.
         if queue.is_unresolved and head.base_sequence < 0:
             if queue.in_flight:
                 return None
             queue.is_unresolved = False
-            queue.needs_new_epoch |= queue.next_sequence != queue.acknowledged_end  # Keeps (4).
+            # Keeps gapless sequences.
+            queue.needs_new_epoch |= queue.next_sequence != queue.acknowledged_end
         if queue.needs_new_epoch:
             self._begin_anew(queue)
         return head if self.identity.admits(queue.topic, queue.partition) else None
 
     def _in_flight_max(self, queue: Queue, now_s: float) -> int:
-        """Batches of a partition that may be in flight. Keeps (5)."""
+        """Return how many batches of a partition may be in flight. Keeps known producer."""
         is_known = now_s < queue.known_until_s and queue.topic_id == self.cluster.metadata.topic_id(
             queue.topic)
         return IN_FLIGHT_PER_PARTITION_MAX if is_known else 1
 
     def _place(self, pending: Pending, now_s: float, requests: dict[int, list[Pending]],
                sizes: collections.Counter[int]) -> None:
-        """Puts a batch into its leader's request when there is room in it."""
+        """Add a batch to its leader's request if it fits."""
         node_id = self.cluster.metadata.leader(pending.topic, pending.partition)
         if node_id < 0:
             self.cluster.request_refresh()
             self._soon(now_s + self.settings.seconds("retry.backoff.ms"))
             return
         if self.in_flight[node_id] >= self.in_flight_max or node_id in self._draining:
-            return  # Keeps (3).
+            return  # Keeps the in-flight limit.
         if self.cluster.usable(node_id) is None:
             self._connect(node_id)
             return
@@ -173,8 +179,9 @@ class Sender:
         sizes[node_id] += size
 
     def stalled(self, topic: str) -> set[int]:
-        """Partitions whose leader has taken nothing for partitioner.availability.timeout.ms
-        though there was something for it; none when that is 0. On any thread."""
+        """Return partitions whose leader had batches waiting but could not be sent any for
+        partitioner.availability.timeout.ms; empty if that is 0. Callable from any thread.
+        """
         if not self.availability_s:
             return set()
         metadata, early_s = self.cluster.metadata, time.monotonic() - self.availability_s
@@ -187,7 +194,7 @@ class Sender:
                 if metadata.leader(topic, partition) in nodes} if nodes else set()
 
     def _expire(self, queue: Queue, now_s: float) -> None:
-        """Ends what has waited for delivery.timeout.ms."""
+        """Fail batches that have waited for delivery.timeout.ms."""
         while queue.ready and queue.ready[0].created_s + self.delivery_s <= now_s:
             pending = queue.ready.popleft()
             why = "" if pending.last_failure is None else f"; the last: {pending.last_failure}"
@@ -216,7 +223,7 @@ class Sender:
             self.accumulator.notify()
 
     async def _drain(self, node_id: int) -> None:
-        """Without answers the send buffer is all that holds back."""
+        """Wait for space in the send buffer, the only backpressure without responses (acks=0)."""
         try:
             connection = self.cluster.usable(node_id)
             if connection is not None:
@@ -228,7 +235,7 @@ class Sender:
             self.accumulator.notify()
 
     def fail_all(self, failure: KafkaError) -> None:
-        """The producer cannot go on: everything that waits ends with `failure`."""
+        """Fail everything unsent with `failure`, after a fatal error of the producer."""
         self.failure = failure
         self.accumulator.fail_unsent(failure)
 
@@ -264,7 +271,7 @@ class Sender:
         future.add_done_callback(lambda done: self._answered(node_id, pendings, done))
 
     def _request(self, node_id: int, topics: dict[str, list[Any]]) -> asyncio.Future[Any] | None:
-        """Sends; None when there will be no answer."""
+        """Send a Produce request. Returns None if it has no response (acks=0)."""
         connection = self.cluster.usable(node_id)
         if connection is None:
             raise error(ErrorCode.NETWORK_EXCEPTION)
@@ -331,7 +338,7 @@ class Sender:
         queue = pending.queue
         first = not any(other.number < pending.number for other in queue.in_flight)
         queue.in_flight.remove(pending)
-        queue.known_until_s = 0.0  # Keeps (5).
+        queue.known_until_s = 0.0  # Keeps known producer.
         if failure.stale_metadata:
             self.cluster.request_refresh()
         if failure.code == ErrorCode.MESSAGE_TOO_LARGE and pending.count > 1 and (
@@ -353,7 +360,9 @@ class Sender:
         queue.put_back(pending)
 
     def _may_retry(self, node_id: int, pending: Pending, failure: KafkaError, first: bool) -> bool:
-        """Whether it is tried again. `first`: nothing sent before it is still without answer."""
+        """Return True if the batch should be retried. `first`: all batches sent before it have a
+        response.
+        """
         if self.failure is not None or pending.attempts > self.retries:
             return False
         if self.identity is not None and not self.identity.may_retry:
@@ -364,15 +373,16 @@ class Sender:
             queue = pending.queue
             is_out_of_order = failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if is_out_of_order and pending.number < queue.acknowledged:
-                return False  # A later batch is in the log: this one never fits again.
+                return False  # A later batch is in the log: this sequence stays invalid.
             earlier = not first or any(other.base_sequence >= 0 and other.number < pending.number
                                        for other in queue.ready)
             if earlier and is_out_of_order:
-                return True  # Behind one that failed and comes again: then it fits.
+                return True  # Fits after the retry of an earlier batch.
             if self.identity.transactional_id is not None:
                 return False
             queue.needs_new_epoch = True
-            # It may have been taken under the old epoch: what is sent again would be there twice.
+            # The broker may have accepted the batch under the old epoch; the retry would duplicate
+            # it.
             self.cluster.notices.warn(
                 ("refused", pending.topic, pending.partition, queue.epoch),
                 REFUSAL, node_id, pending.topic, pending.partition, failure)
@@ -384,8 +394,8 @@ class Sender:
             if self.identity.transactional_id is not None:
                 self.identity.note_failure(failure)
             elif pending.base_sequence >= 0:
-                # Keeps (4). Batches that were sent after one without an answer keep their
-                # sequences: it may be in the log, and they too.
+                # Keeps gapless sequences. Batches sent after one without a response keep their
+                # sequences: all of them may be in the log.
                 is_refused = failure.code > 0 and not failure.retriable
                 pending.queue.needs_new_epoch |= is_refused
                 pending.queue.is_unresolved |= not is_refused
@@ -398,7 +408,7 @@ class Sender:
     # Sequences.
 
     def _begin_anew(self, queue: Queue) -> None:
-        """KIP-360: a new epoch, in which the partition's sequences begin at 0."""
+        """Start a new epoch, in which the partition's sequences begin at 0 (KIP-360)."""
         assert self.identity is not None and not queue.in_flight
         self.identity.bump()
         queue.needs_new_epoch = queue.is_unresolved = False

@@ -1,9 +1,9 @@
-"""The end of a client that the application did not close: a fork, the program's end, or a drop.
+"""Handle clients that the application did not close: after a fork, at exit, or when dropped.
 
 Owns: weak references to the producers of this process; the tasks that close dropped clients.
-Invariants: (1) in a forked child every call of a producer raises, and none waits; (2) a program
-  that ends with records that were never acknowledged says so; (3) a client that the application
-  has dropped leaves its group and closes its connections.
+Invariants: in a forked child every call of a producer raises instead of waiting; a program that
+  exits with unacknowledged records logs a warning; a dropped client leaves its group and closes its
+  connections.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ log = logging.getLogger("pylog.client")
 
 
 def watch(producing: Producing) -> None:
-    """From now on this producer is looked at when the process forks or ends."""
+    """Register a producer for the checks after a fork and at exit."""
     _watched.add(producing)
 
 
 def dropped(owner: object, core: Any) -> None:
-    """Warn about a client that was dropped without close(), and close it. Keeps (3).
+    """Warn about a client that was dropped without close(), and close it.
 
-    core: has settings, process, loop, closed and abandon(timeout_s).
-    To be called by `__del__`: on any thread, at any point of the program, without a lock.
+    core: has settings, process, loop, closed and abandon(timeout_s). Call from `__del__`: runs on
+    any thread, at any point of the program, without a lock.
     """
     if core.closed or core.process != os.getpid():
         return
     try:
         core.loop.call_soon_threadsafe(_abandon, core)
     except RuntimeError:
-        pass  # The loop is closed, and with it the connections.
+        pass  # The loop is closed, and its connections with it.
     warnings.warn(f"unclosed {type(owner).__qualname__} of client.id "
                   f"{core.settings['client.id']!r}: call close(), or use `with`",
                   ResourceWarning, stacklevel=3, source=owner)
@@ -65,7 +65,7 @@ def _abandoned(task: asyncio.Task[None]) -> None:
 
 def _forked() -> None:
     for producing in _watched:
-        producing.disown()       # Keeps (1).
+        producing.disown()  # Makes every call in the child raise.
     _watched.clear()
 
 
@@ -73,7 +73,6 @@ def _ended() -> None:
     for producing in _watched:
         left = {(pending.topic, pending.partition) for pending in producing.accumulator.pendings()}
         if left and not producing.closed:
-            # Keeps (2).
             log.warning("records to %s were not delivered: call flush() or close() "
                         "before the program ends", counted(len(left), "partition"))
 

@@ -1,9 +1,9 @@
-"""Tables on their way to a topic: columns found, cast where Kafka knows only bytes, scattered.
+"""Send Arrow tables: find the columns, cast them to binary, and split rows by partition.
 
-Owns: the batches of one send_arrow until they are handed to the accumulator.
-Invariants: (1) rows keep their order within a partition, over all chunks; (2) at most
-  CLOSED_BYTES_MAX of closed batches wait outside of buffer.memory; (3) columns of bytes or strings
-  are not copied before they are written into their batch.
+Owns: the batches of one send_arrow until the accumulator takes them.
+Invariants: rows keep their order within a partition, across chunks; at most CLOSED_BYTES_MAX of
+  closed batches are held outside buffer.memory; binary and string columns are copied only once,
+  into their batch.
 Source: Arrow columnar format 1.4.
 """
 
@@ -29,7 +29,7 @@ ROLES = ("key", "value", "partition", "timestamp", "headers")
 
 
 class TableSender:
-    """One send_arrow. wait_for(what, topic, partition, end in monotonic seconds) blocks."""
+    """Sender of one send_arrow. wait_for(what, topic, partition, monotonic deadline) blocks."""
 
     def __init__(self, core: Producing, topic: str, batch_bytes: int | None,
                  wait_for: Callable[[str, str, int | None, float], None]):
@@ -48,7 +48,7 @@ class TableSender:
             core.accumulator.pool)
 
     def send(self, data: Any, roles: dict[str, Any]) -> TableDelivery:
-        """Hands all rows over. Raises KafkaError, TypeError, RowError."""
+        """Send all rows. Raises KafkaError, TypeError, RowError."""
         now = time.time_ns() // 1_000_000
         for batch in chunks(data, roles):
             columns = found_columns(batch, roles)
@@ -64,8 +64,9 @@ class TableSender:
         return TableDelivery(self.pendings, self.count)
 
     def write(self, count: int, **given: Any) -> None:
-        """Rows as BatchWriter takes them; what fills a batch is handed over. Raises KafkaError,
-        RowError."""
+        """Write rows with BatchWriter's arguments and pass full batches on. Raises KafkaError,
+        RowError.
+        """
         row = 0
         try:
             while row < count:
@@ -77,12 +78,12 @@ class TableSender:
         self.count += count
 
     def flush(self) -> None:
-        """Hands over what has not filled a batch."""
+        """Pass on batches that are not full."""
         self._writer.flush()
         self._hand_over(self._writer.take())
 
     def take_done(self) -> list[Pending]:
-        """The batches at the front that have their outcome; they are forgotten here."""
+        """Return completed batches from the front of the list and forget them."""
         count = 0
         while count < len(self.pendings) and self.pendings[count].done:
             count += 1
@@ -91,7 +92,7 @@ class TableSender:
         return found
 
     def _where(self) -> tuple[list[int], list[int]]:
-        """(all partitions, those that take records now)."""
+        """Return (all partitions, partitions that accept records now)."""
         end_s = time.monotonic() + self.core.block_s
         self.wait_for("metadata", self.topic, None, end_s)
         metadata = self.core.cluster.metadata
@@ -104,7 +105,7 @@ class TableSender:
         return partitions, [p for p in available if p not in stalled] or [*available]
 
     def _ask(self, columns: dict[str, Any], count: int) -> Any:
-        """Row by row, a partitioner that only Python knows."""
+        """Call a partitioner that has no native implementation for each row."""
         import pyarrow as pa
 
         keys = [None] * count if columns["key"] is None else columns["key"].to_pylist()
@@ -128,11 +129,11 @@ class TableSender:
                 raise self.core.sender.failure
 
 
-# ---- what is in a table
+# ---- columns of a table
 
 
 def chunks(data: Any, roles: dict[str, Any]) -> Iterator[Any]:
-    """The record batches of whatever holds Arrow data, arrays among the roles as columns of it."""
+    """Yield the record batches of any Arrow data, with the arrays in `roles` added as columns."""
     import pyarrow as pa
 
     arrays = {role: given for role, given in roles.items()
@@ -156,7 +157,7 @@ def chunks(data: Any, roles: dict[str, Any]) -> Iterator[Any]:
 
 
 def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
-    """The column of each role, None where there is none. Raises ConfigError for a wrong name."""
+    """Return the column of each role, or None. Raises ConfigError if a name does not exist."""
     names = batch.schema.names
     found: dict[str, Any] = {}
     for role in ROLES:
@@ -172,7 +173,7 @@ def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(column: Any) -> Any:
-    """Without run-end encoding."""
+    """Return the column without run-end encoding."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,7 +181,7 @@ def _decoded(column: Any) -> Any:
 
 
 def native_timestamps(column: Any, now: int) -> Any:
-    """int64 ms, nulls as now. Finer units are rounded down, before 1970 too."""
+    """Convert to int64 ms, nulls to now. Rounds finer units down, before 1970 too."""
     if column is None:
         return None
     import pyarrow as pa
@@ -199,7 +200,7 @@ def native_timestamps(column: Any, now: int) -> Any:
 
 
 def native_partitions(column: Any) -> Any:
-    """int32, nulls as -1."""
+    """Convert to int32, nulls to -1."""
     if column is None:
         return None
     import pyarrow as pa
@@ -212,7 +213,7 @@ def native_partitions(column: Any) -> Any:
 
 
 def native_headers(column: Any) -> tuple[Any, Column, Column] | None:
-    """(int32 list offsets, keys, values) of a list<struct<key, value>> or map column."""
+    """Return (int32 list offsets, keys, values) of a list<struct<key, value>> or map column."""
     if column is None:
         return None
     import numpy as np

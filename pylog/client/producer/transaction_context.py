@@ -1,10 +1,10 @@
-"""Consume, transform, produce: what was read is committed with what came of it, or neither is.
+"""Consume, transform, produce: commit consumed offsets and produced records atomically.
 
-Owns: for each transaction whether partitions were lost meanwhile.
-Invariants: (1) a transaction whose consumer lost a partition meanwhile is aborted: its next owner
-  reads the same records; (2) after an abort the consumer goes on at what was committed, or where it
-  began; (3) when the outcome is not known the consumer's positions stay as they are.
-Source: KIP-447; KIP-939 (prepared()); Kafka Streams for what is to be done after an abort.
+Owns: for each transaction, whether its consumer lost partitions.
+Invariants: a transaction whose consumer lost a partition is aborted: the next owner reads the same
+  records; after an abort, the consumer resumes at its committed offsets, or where it started; if
+  the outcome is unknown, the consumer's positions do not change.
+Source: KIP-447; KIP-939 (prepared()); Kafka Streams for the steps after an abort.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def core_of(consumer: Any, kind: type) -> Consuming:
-    """Raises TypeError where it is not of the producer's kind."""
+    """Return a consumer's core. Raises TypeError if it is not of the given class."""
     if not isinstance(consumer, kind):
         raise TypeError(f"this producer works with a {kind.__module__}.{kind.__qualname__}, "
                         f"not {consumer!r}")
@@ -32,16 +32,16 @@ def core_of(consumer: Any, kind: type) -> Consuming:
 
 
 def prepared(producer: Producer) -> Prepared:
-    """Delivers the open transaction's records and leaves it open, also when the producer closes.
+    """Deliver the open transaction's records and leave it open, even if the producer closes.
 
-    Raises what a record failed with.
+    Raises the error of a failed record.
     """
     found: Prepared = producer._driver.run(producer._core.prepare_transaction())
     return found
 
 
 class _Step:
-    """One transaction of a producer, with a consumer's positions where there is one."""
+    """One transaction of a producer, optionally with a consumer's positions."""
 
     def __init__(self, producer: Producing, consumer: Consuming | None):
         self._producer, self._consumer = producer, consumer
@@ -65,7 +65,7 @@ class _Step:
         offsets = {}
         if consumer is not None:
             if consumer.subscription.losses != self._losses:
-                # Keeps (1).
+                # The partition's next owner reads the same records.
                 raise RebalanceNeededError("the consumer lost partitions during the transaction, "
                                            "which was aborted: begin it again")
             offsets = consumer.moved()
@@ -79,20 +79,19 @@ class _Step:
         try:
             await self._producer.end_transaction(False)
         except KafkaError as failure:
-            # Keeps (3).
+            # The outcome is unknown: keep the consumer's positions.
             reason.add_note(f"The transaction could not be aborted: {failure}")
             return
         if self._consumer is not None:
-            # Keeps (2).
             self._consumer.rewind()
 
 
 class Transaction:
-    """`with producer.transaction(consumer): …`: see Producer.transaction."""
+    """See Producer.transaction."""
 
     def __init__(self, owner: object, run: Callable[[Coroutine[Any, Any, None]], Any],
                  producer: Producing, consumer: Consuming | None):
-        self._owner = owner  # A producer that is dropped is closed.
+        self._owner = owner  # Keeps the producer alive: a dropped producer is closed.
         self._run = run
         self._step = _Step(producer, consumer)
 
@@ -111,7 +110,7 @@ class Transaction:
 
 
 class AioTransaction:
-    """`async with producer.transaction(consumer): …`: as Transaction."""
+    """See Producer.transaction, with `async with`."""
 
     def __init__(self, owner: object, producer: Producing, consumer: Consuming | None):
         self._owner = owner

@@ -1,10 +1,13 @@
-"""Who a producer is to the brokers: its producer id and epoch, and its transactions.
+"""Manage a producer's id and epoch, and its transactions.
 
 Owns: producer id and epoch, the state of the transaction.
-Invariants: (1) nothing is sent for a partition that the transaction's coordinator does not know of,
-  unless the brokers add it themselves (transaction.version 2); (2) after a failure inside a
-  transaction only abort() goes on; after a fatal one nothing does; (3) a commit or abort whose
-  caller left continues, and only the same call may follow: it returns the outcome.
+Invariants:
+- registered partitions: records are sent only to partitions that the transaction's coordinator has
+  registered, unless brokers register them (transaction.version 2);
+- abort after failure: after a failure inside a transaction only abort() works; after a fatal failure
+  nothing does;
+- single ending: a commit or abort continues if its caller is cancelled. Only the same call may
+  follow; it returns the outcome.
 Source: KIP-98, KIP-360 (epochs), KIP-447 (group metadata), KIP-588, KIP-890 (transaction.version),
   KIP-939 (a transaction that another process ends).
 """
@@ -25,7 +28,7 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 EPOCH_MAX = 32_767
-INIT_VERSION_MAX = 5  # Version 6 is for two-phase commit, which this client does not do.
+INIT_VERSION_MAX = 5  # Version 6 adds two-phase commit, which this client does not support.
 V1_PRODUCE_VERSION_MAX = 11
 V1_END_VERSION_MAX = V1_OFFSETS_VERSION_MAX = 4
 PARTITIONS_VERSION_MAX = 3
@@ -40,7 +43,7 @@ COMMIT, ABORT = "commit_transaction", "abort_transaction"
 
 
 class Prepared(NamedTuple):
-    """An open transaction whose records are delivered: who knows these three can end it."""
+    """An open transaction whose records are delivered. Any process with these values can end it."""
 
     transactional_id: str
     producer_id: int
@@ -48,7 +51,7 @@ class Prepared(NamedTuple):
 
 
 class Identity:
-    """The producer id of an idempotent producer."""
+    """The producer id and epoch of an idempotent producer."""
 
     transactional_id: str | None = None
     produce_version_max: int | None = None
@@ -61,7 +64,7 @@ class Identity:
         self._task: asyncio.Task[None] | None = None
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Whether a batch may be sent now; if not, arranges that it will, and notifies then."""
+        """Return True if a batch may be sent now; otherwise prepare that and notify when done."""
         if self.producer_id >= 0:
             return True
         self._work(self._obtain)
@@ -69,18 +72,18 @@ class Identity:
 
     @property
     def may_retry(self) -> bool:
-        """Whether a batch that failed is worth another try."""
+        """Return True if a failed batch may be retried."""
         return True
 
     def bump(self) -> None:
-        """A new epoch."""
+        """Start a new epoch, or request a new producer id if epochs are exhausted."""
         if self.epoch < EPOCH_MAX:
             self.epoch += 1
         else:
             self.producer_id = self.epoch = -1
 
     def note_failure(self, failure: KafkaError) -> None:
-        """A batch was lost."""
+        """Handle the loss of a batch."""
 
     def close(self) -> None:
         if self._task is not None:
@@ -126,17 +129,17 @@ class Transactions(Identity):
         self.state = UNINITIALIZED
         self.failure: KafkaError | None = None
         self._block_s = settings.seconds("max.block.ms")
-        self.brokers_add = False  # KIP-890: Produce and TxnOffsetCommit add what is missing.
+        self.brokers_add = False  # KIP-890: Produce and TxnOffsetCommit register partitions.
         self._known: set[tuple[str, int]] = set()
         self._wanted: set[tuple[str, int]] = set()
-        self._touched = False  # The coordinator knows of this transaction.
+        self._touched = False  # The coordinator may have state for this transaction.
         self._ending: tuple[str, asyncio.Task[None]] | None = None
-        self._adding: set[asyncio.Task[None]] = set()  # Calls of send_offsets().
+        self._adding: set[asyncio.Task[None]] = set()  # Running send_offsets() calls.
 
     # For the sender.
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Keeps (1)."""
+        """Keeps registered partitions."""
         if self.producer_id < 0 or self.state in (BROKEN, ABORTING):
             return False
         if self.brokers_add:
@@ -153,12 +156,12 @@ class Transactions(Identity):
         return self.state not in (BROKEN, ABORTING)
 
     def note_failure(self, failure: KafkaError) -> None:
-        """Keeps (2)."""
+        """Keeps abort after failure."""
         if self.failure is None or failure.fatal and not self.failure.fatal:
             self.failure = failure
         if self.state in (OPEN, COMMITTING):
             self.state = BROKEN
-            # Soon: the sender may be in the midst of choosing what to send.
+            # Not now: the sender may be choosing batches.
             asyncio.get_running_loop().call_soon(self._fail, failure)
 
     async def _add_partitions(self) -> None:
@@ -193,7 +196,7 @@ class Transactions(Identity):
     # For the application.
 
     def check_open(self) -> None:
-        """Raises unless records may be sent now."""
+        """Raise if records cannot be sent now."""
         if self.state == BROKEN and self.failure is not None:
             raise self._broken()
         self._check_ended()
@@ -201,7 +204,7 @@ class Transactions(Identity):
             raise IllegalStateError(f"the producer is {self.state}: call begin_transaction() first")
 
     def _check_ended(self, call: str = "") -> None:
-        """Raises IllegalStateError while a commit or abort other than `call` has no outcome."""
+        """Raise IllegalStateError while a commit or abort other than `call` has no outcome."""
         known = self._ending[0] if self._ending is not None else {
             COMMITTING: COMMIT, ABORTING: ABORT}.get(self.state)
         if known not in (None, call):
@@ -214,7 +217,7 @@ class Transactions(Identity):
         return self.failure
 
     async def init(self) -> None:
-        """Fences earlier producers of this id and ends what they left open."""
+        """Fence earlier producers of this id and end their open transactions."""
         self._check_ended()
         if self.state not in (UNINITIALIZED, READY):
             raise IllegalStateError(f"the producer is {self.state}")
@@ -225,7 +228,7 @@ class Transactions(Identity):
         return Prepared(self.transactional_id, self.producer_id, self.epoch)
 
     async def resume(self, given: Prepared) -> None:
-        """Takes over what another producer has prepared: then it can be ended, here or anywhere."""
+        """Take over a transaction that another producer has prepared, to end it."""
         assert self.state == UNINITIALIZED, self.state
         self.transactional_id = given.transactional_id
 
@@ -268,9 +271,9 @@ class Transactions(Identity):
         self.state = OPEN
 
     async def finish(self, call: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Awaits work(), which ends the transaction. Keeps (3). call: COMMIT or ABORT.
+        """Await work(), which ends the transaction. Keeps single ending. call: COMMIT or ABORT.
 
-        A caller that is cancelled leaves the work running; the next same call awaits that one.
+        If the caller is cancelled, the work continues and the next call of the same kind awaits it.
         """
         self._check_ended(call)
         known = self._ending
@@ -291,9 +294,9 @@ class Transactions(Identity):
             task.cancel()
 
     def begin_end(self, committed: bool) -> None:
-        """Before the batches are flushed or dropped. Raises what the transaction failed with."""
+        """Start ending, before batches are flushed or dropped. Raises the transaction's failure."""
         if self.state == (COMMITTING if committed else ABORTING):
-            return  # Tried again: the coordinator did not answer.
+            return  # A retry: the coordinator did not respond.
         if committed and self.state == BROKEN:
             raise self._broken()
         if self.state not in (OPEN, BROKEN):
@@ -303,9 +306,9 @@ class Transactions(Identity):
         self.state = COMMITTING if committed else ABORTING
 
     async def end(self, committed: bool) -> None:
-        """When nothing is under way any more."""
+        """End the transaction. No batch may be in flight."""
         if self._adding:
-            await asyncio.wait(self._adding)  # The coordinator must get the offsets first.
+            await asyncio.wait(self._adding)  # The coordinator must receive the offsets first.
         if committed and self.failure is not None:
             self.state = BROKEN
             raise self.failure
@@ -326,16 +329,16 @@ class Transactions(Identity):
                 request, None if self.brokers_add else V1_END_VERSION_MAX,
                 lambda found: raise_for(found.error_code, context=self.transactional_id))
         except KafkaError as failure:
-            if not failure.retriable:  # Otherwise the outcome is not known: Keeps (3).
+            if not failure.retriable:  # If retriable, the outcome is unknown: keeps single ending.
                 self.note_failure(failure)
             raise
         if answer.producer_id >= 0:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, Any], group: Any) -> None:
-        """Commits consumed offsets with the transaction. group: its id, or group metadata.
+        """Commit consumed offsets with the transaction. group: its id, or group metadata.
 
-        A caller that is cancelled leaves the work running: the end of the transaction awaits it.
+        If the caller is cancelled, the work continues and the end of the transaction awaits it.
         """
         self.check_open()
         group_id = group if isinstance(group, str) else group.group_id
@@ -351,7 +354,7 @@ class Transactions(Identity):
     def _added(self, task: asyncio.Task[None]) -> None:
         self._adding.discard(task)
         if not task.cancelled():
-            task.exception()  # The commit raises it when the caller has left.
+            task.exception()  # If the caller was cancelled, the commit raises it.
 
     async def _send_offsets(self, request: Any, group_id: str) -> None:
         try:
@@ -422,7 +425,7 @@ class Transactions(Identity):
 
 
 def may_pass(task: asyncio.Task[None]) -> bool:
-    """Whether a task that is done failed with what may not happen again."""
+    """Return True if a finished task failed with a retriable error."""
     failure = None if task.cancelled() else task.exception()
     return isinstance(failure, KafkaError) and failure.retriable
 
