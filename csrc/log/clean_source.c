@@ -88,7 +88,7 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
 int clean_source_open(struct log_clean *c, struct segment *s) {
     if (c->pinned) return 0;
     int result = segment_pin(s, false);
-    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Keeps (3). */
+    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Keeps unexpected segments untouched. */
     if (result != 0) return log_storage_error(c->log, result, "open");
     c->pinned = true;
     c->position = 0;

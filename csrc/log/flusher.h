@@ -22,8 +22,8 @@ struct flusher_queue {
 struct flusher {
     struct lock_condition more;
     struct flusher_queue asked; /* the next group */
-    struct flusher_queue ready; /* write-back is started */
-    struct flusher_queue later; /* something was short: they ask again at later_ms */
+    struct flusher_queue ready; /* write-back has started */
+    struct flusher_queue later; /* failed with a shortage: retry at later_ms */
     int64_t later_ms;           /* CLOCK_MONOTONIC */
     struct log *slow_first, **slow_last;
     bool slow_busy, syncfs_busy, relief_busy, closing, reported;
@@ -34,17 +34,17 @@ struct flusher {
     pthread_t threads[FLUSHER_THREADS];
 };
 
-/* 0 or an errno. */
+/* Returns 0 or an errno. */
 int flusher_start(struct log_dir *dir);
-/* Flushes what was asked for, then joins. */
+/* Flushes what was requested, then joins the threads. */
 void flusher_stop(struct log_dir *dir);
-/* The log's end at the call will be flushed by the next group. */
+/* Requests that the next group flushes the log up to its current end. */
 void flusher_ask(struct log *log);
-/* The same when nobody waits for it: one such flush at a time. */
+/* The same without a waiter: one such flush at a time. */
 void flusher_ask_some_time(struct log *log);
-/* Everything is flushed and what is too many is closed: more segments are open than should be. */
+/* Flushes everything and closes segments above the limit of open files. */
 void flusher_relieve(struct log_dir *dir);
-/* The directory failed, or a removal was queued. */
+/* Call after the directory failed or a removal was queued. */
 void flusher_wake(struct log_dir *dir);
 
 #endif

@@ -1,7 +1,7 @@
 /* Kafka's sparse indexes as bytes: the offset index (8-byte entries: relative last offset of a
- * batch, position where that batch begins) and the time index (12-byte entries: largest timestamp
- * so far, relative last offset of the batch that has it). Big-endian, strictly rising in both
- * fields. Kernels without memory or I/O. */
+ * batch, position of that batch) and the time index (12-byte entries: largest timestamp so far,
+ * relative last offset of its batch). Big-endian, strictly rising in both fields. These
+ * functions do not allocate or use I/O. */
 #ifndef PYLOG_INDEX_H
 #define PYLOG_INDEX_H
 
@@ -34,23 +34,24 @@ static inline void index_put_time(uint8_t *p, int64_t timestamp_ms, int32_t rela
     put_i32(p + 8, relative);
 }
 
-/* How many entries, from the front, have a relative offset (position, timestamp) at or below the
- * wanted one. The entry to begin at is the one before that count. */
+/* Number of entries, from the front, with a relative offset (position, timestamp) at or below
+ * the given one. Start at the last of these entries. */
 uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative);
 uint32_t index_count_positions(const uint8_t *entries, uint32_t count, int64_t position);
 uint32_t index_count_times(const uint8_t *entries, uint32_t count, int64_t timestamp_ms);
 /* The same for the offsets of a time index. */
 uint32_t index_count_time_offsets(const uint8_t *entries, uint32_t count, int64_t relative);
 
-/* Whether all entries rise and lie inside a segment of `bytes` bytes (offset index) or rise at all
- * (time index). */
+/* Return true if all entries rise and are inside a segment of `bytes` bytes (offset index) or
+ * rise at all (time index). */
 bool index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes);
 bool index_times_sane(const uint8_t *entries, uint32_t count);
-/* Cheap signs of a wrong file: the last entry must lie inside the segment and above the first. */
+/* Cheap detection of a wrong file: the last entry must be inside the segment and above the
+ * first. */
 bool index_offsets_plausible(const uint8_t *entries, uint32_t count, int64_t bytes);
 bool index_times_plausible(const uint8_t *entries, uint32_t count);
-/* An entry that was found is above the one before it and inside the segment: one that was cut off
- * reads as zeros. The batch of the last one may not be published yet. */
+/* Return true if an entry is above the previous one and inside the segment: a truncated entry
+ * reads as zeros. The batch of the last entry may not be published yet. */
 bool index_rises(const uint8_t *entries, uint32_t i, int64_t bytes);
 bool index_time_rises(const uint8_t *entries, uint32_t i);
 

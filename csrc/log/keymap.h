@@ -1,8 +1,8 @@
-/* Keys seen by the log cleaner, each with the offset of its newest record: 24 bytes a key in one
- * table of fixed size, whatever the keys' lengths.
+/* Keys seen by the log cleaner, each with the offset of its newest record: 24 bytes per key in
+ * one table of fixed size, for keys of any length.
  *
- * A key is its 128-bit SipHash under a random seed: two keys that collide would cost a record, and
- * whoever produces does not know the seed. */
+ * A key is stored as its 128-bit SipHash under a random seed: a collision would lose a record,
+ * and producers do not know the seed. */
 #ifndef PYLOG_KEYMAP_H
 #define PYLOG_KEYMAP_H
 
@@ -30,14 +30,15 @@ enum { KEYMAP_SLOT_BYTES = sizeof(struct keymap_slot) };
 /* SipHash-1-3 with 128 bits of output. */
 struct keymap_hash keymap_hash_of(const uint64_t seed[2], const uint8_t *key, size_t len);
 
-/* A table of `bytes`, filled up to `load_factor` of it. False: out of memory or randomness. */
+/* Allocates a table of `bytes`, which accepts keys up to `load_factor`. Returns false if out of
+ * memory or randomness. */
 bool keymap_init(struct keymap *m, size_t bytes, double load_factor);
 void keymap_free(struct keymap *m);
-/* Forgets everything; the seed stays. */
+/* Removes all keys; keeps the seed. */
 void keymap_clear(struct keymap *m);
-/* False: full, and the key is not in it. */
+/* Returns false if the map is full and does not contain the key. */
 bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset);
-/* The newest offset of the key, -1 when it is not in the map. */
+/* Returns the newest offset of the key, -1 if it is not in the map. */
 int64_t keymap_get(const struct keymap *m, const uint8_t *key, size_t len);
 
 #endif

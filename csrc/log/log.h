@@ -1,12 +1,13 @@
-/* The partition log: ordered segments and the writable end. Formats are Kafka's (see
+/* The partition log: ordered segments and the writable end. File formats are Kafka's (see
  * docs/formats.md).
  *
- * Threads: append, roll, truncate, retention under the log's own mutex; readers take no append lock
- * (ends are published atomically, segments are held by reference). Everything here may be called
- * from reactors, io workers and Python (GIL released). Invariants: (1) base offsets strictly rise;
- * (2) log_start <= last_stable <= high_watermark <= log_end; (3) every byte below recovery_point is
- * on disk; (4) flushed <= log_end, and an acknowledgement that promises the disk waits for flushed.
- */
+ * Threads: append, roll, truncation and retention run under the log's own mutex. Readers take no
+ * append lock: end offsets are published atomically, and readers hold references to segments.
+ * Reactors, I/O workers and Python (with the GIL released) may call every function here.
+ *
+ * Invariants: base offsets strictly rise; log_start <= last_stable <= high_watermark <= log_end;
+ * every byte below recovery_point is on disk; flushed <= log_end, and an acknowledgement that
+ * guarantees durability waits for flushed. */
 #ifndef PYLOG_LOG_H
 #define PYLOG_LOG_H
 
@@ -26,12 +27,12 @@ struct segment;
 
 enum log_error {                  /* negative results; log_error_code maps them to Kafka's codes */
                  LOG_E_IO = -101, /* 56 KAFKA_STORAGE_ERROR; errno in log_dir_failure */
-                 LOG_E_OFFLINE = -102,  /* 56: the log directory failed before */
+                 LOG_E_OFFLINE = -102,  /* 56: the log directory failed earlier */
                  LOG_E_RANGE = -103,    /* 1 OFFSET_OUT_OF_RANGE */
                  LOG_E_SEQUENCE = -104, /* 45 OUT_OF_ORDER_SEQUENCE_NUMBER */
                  LOG_E_EPOCH = -105,    /* 47 INVALID_PRODUCER_EPOCH */
                  LOG_E_DUPLICATE =
-                     -106, /* 46; only for duplicates older than remembered where Kafka says so */
+                     -106, /* 46; duplicates older than the remembered batches, as in Kafka */
                  LOG_E_NOT_LEADER = -107, /* 6 */
                  LOG_E_DELETED = -108,    /* 3 UNKNOWN_TOPIC_OR_PARTITION */
                  LOG_E_FULL =
@@ -40,68 +41,70 @@ enum log_error {                  /* negative results; log_error_code maps them 
                  LOG_E_CORRUPT = -111,   /* 2: a batch on disk does not parse */
                  LOG_E_TXN_STATE = -112, /* 48 */
                  LOG_E_WOULD_BLOCK =
-                     -113, /* only from log_read_nowait: a page that it needs is not cached */
-                 LOG_E_NOT_REPLICA = -114 /* 75: the leader knows of no such replica */
+                     -113, /* only from log_read_nowait: a required page is not cached */
+                 LOG_E_NOT_REPLICA = -114 /* 75: the leader has no such replica */
 };
 int16_t log_error_code(int error);
 
-/* ---- log directories: one per disk; the flusher's unit ---- */
-/* `pool` runs preallocation, flushes and unlinks. NULL and *error (errno) when it cannot be opened
- * or is not writable. */
+/* ---- log directories: one per disk; the flusher works per directory ---- */
+/* `pool` runs preallocation, flushes and unlinks. Returns NULL and *error (errno) if the
+ * directory cannot be opened or is not writable. */
 struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
 void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
-/* From now on its logs use this disk: for tests of what a failing one does. */
+/* Replaces the disk functions of the directory's logs, to test disk failures. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
-/* A file beside the logs met this errno. True: the directory is offline; false: a shortage. */
+/* Reports the errno of a failed call on a file next to the logs. Returns true if the directory
+ * is now offline, false for a shortage. */
 bool log_dir_give_up(struct log_dir *dir, int error);
-/* Why it went offline: errno and the failing call's name; 0 while it is online. */
+/* Returns the errno that took the directory offline and the failing call's name; 0 while it is
+ * online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
-/* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
- * may exceed it. */
+/* Limits the descriptors of unused segments that stay open. Segments in use or with unflushed
+ * bytes may exceed the limit. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
-/* Before any log is opened: keeps in `where`, a tmpfs, what its logs' last segments look like, and
- * learns what a process that was killed kept there. Segments that have not changed since are walked
- * without their contents. Nothing happens where that cannot be had. */
+/* Call before opening any log. Records the state of each log's last segment in `where`, a tmpfs,
+ * and loads the records that a killed process left there. Recovery walks segments that have not
+ * changed since without reading their contents. Does nothing if the system cannot support this. */
 void log_dir_remember(struct log_dir *dir, const char *where);
-/* Before another process may have the directory, at a stop. */
+/* Call at shutdown, before another process can open the directory. */
 void log_dir_forget(struct log_dir *dir);
-/* Below `bytes` of free space clients' appends are refused (log_take_room), so that retention,
- * compaction, groups and metadata can go on. 0: never. */
+/* Rejects client appends (log_take_room) while less than `bytes` is free, so that retention,
+ * compaction, groups and metadata can continue. 0 disables the reserve. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
-/* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
- * unprivileged program may use. False: it cannot be told. */
+/* Measures free space now; preallocation measures it too. *free_bytes is the space available to
+ * unprivileged programs. Returns false if it cannot be measured. */
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* The same, about once a second: also forgets what was read cold by those who did not come back,
- * and takes the directory offline if another program deleted it or a file that is written. */
+/* The same, for a timer of about one second. Also drops cold pages of readers that stopped, and
+ * takes the directory offline if another program deleted it or a file that is open for writing. */
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* Why one syncfs does not serve for many logs here; NULL: it does. */
+/* Returns why one syncfs cannot flush many logs here; NULL: it can. */
 const char *log_dir_syncfs_silent(const struct log_dir *dir);
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
-    uint64_t recovered_bytes;                      /* checked by recoveries */
-    uint64_t trusted_bytes; /* of which they read the headers alone: see log_dir_remember */
+    uint64_t recovered_bytes;                      /* read by recoveries to verify them */
+    uint64_t trusted_bytes; /* of these, only headers were read: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
-    uint64_t shortages, short_error; /* disk_is_short: how often, and the errno of the last */
+    uint64_t shortages, short_error; /* disk_is_short: count, and the last errno */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
-/* ---- damage: what a recovery cut off, and bytes amid a log that are no batches ---- */
+/* ---- damage: what recovery cut off, and invalid bytes within a log ---- */
 enum log_damage_kind {
-    LOG_DAMAGE_CUT,     /* the end of a log, after its last good batch */
-    LOG_DAMAGE_DROPPED, /* a whole segment behind such a cut */
-    LOG_DAMAGE_KEPT,    /* amid good batches: left where it is, passed over by readers */
+    LOG_DAMAGE_CUT,     /* the end of a log, after its last valid batch */
+    LOG_DAMAGE_DROPPED, /* a whole segment after such a cut */
+    LOG_DAMAGE_KEPT,    /* between valid batches: left in place, skipped by readers */
     LOG_DAMAGE_KINDS
 };
 enum log_damage_why {
-    LOG_WHY_SHORT,  /* a batch that is cut short */
+    LOG_WHY_SHORT,  /* a truncated batch */
     LOG_WHY_ZEROS,  /* zeros: allocated, never written */
-    LOG_WHY_HEADER, /* bytes that are no header of a batch */
+    LOG_WHY_HEADER, /* not a batch header */
     LOG_WHY_CRC,
-    LOG_WHY_ORDER, /* an offset below that of the batch before */
-    LOG_WHY_GAP,   /* the segment behind begins later than this one ends */
-    LOG_WHY_BEHIND, /* behind a cut */
-    LOG_WHY_RECORDS /* a batch with a right CRC whose records cannot be inflated */
+    LOG_WHY_ORDER, /* an offset below that of the previous batch */
+    LOG_WHY_GAP,   /* the next segment begins after this one's end */
+    LOG_WHY_BEHIND, /* after a cut */
+    LOG_WHY_RECORDS /* the CRC is correct, but the records cannot be decompressed */
 };
 struct log_damage {
     char partition[256]; /* the name of its directory */
@@ -109,18 +112,18 @@ struct log_damage {
     enum log_damage_kind kind;
     enum log_damage_why why;
 };
-/* Moves up to `max` noted damages to `out`, oldest first; returns how many. Of more than were
- * fetched in time only log_dir_figures tells. */
+/* Moves up to `max` recorded damages to `out`, oldest first, and returns their number. If more
+ * occurred than were fetched in time, only log_dir_figures counts them. */
 uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
-/* A recovery under way or to come in this directory ends with LOG_E_OFFLINE: for a stop. */
+/* Ends current and future recoveries in this directory with LOG_E_OFFLINE, for shutdown. */
 void log_dir_stop_recovery(struct log_dir *dir);
 
-/* Adds what each fdatasync of a segment took, in ns. */
+/* Adds the duration of each fdatasync of a segment, in ns. */
 void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out);
-/* log_flush for all logs that have something to flush, with one sync of the file system when they
- * are many. */
+/* Calls log_flush for all logs with unflushed data; uses one sync of the file system for many
+ * logs. */
 int log_dir_flush(struct log_dir *dir);
-/* log_close_clean for all logs in the same way: before each is closed, at a stop. */
+/* Does the same for log_close_clean, at shutdown, before each log is closed. */
 int log_dir_settle(struct log_dir *dir);
 
 /* ---- settings of a log (topic configuration, resolved) ---- */
@@ -131,20 +134,20 @@ struct log_config {
     int32_t segment_bytes, segment_index_bytes, index_interval_bytes, max_message_bytes;
     int32_t compression_level; /* for compression_codec; INT32_MIN: the codec's default */
     int32_t min_insync_replicas;
-    int8_t compression_codec; /* -1: producer's, by copy; else enum codec */
+    int8_t compression_codec; /* -1: producer's, stored unchanged; else enum codec */
     bool log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records;
-    bool acks_all_flush; /* acks=all waits for the disk when this replica is alone */
-    bool flush_before_fetch; /* a replica counts for the high watermark with what it has on disk */
+    bool acks_all_flush; /* acks=all waits for the flush if this is the only in-sync replica */
+    bool flush_before_fetch; /* a replica's flushed offset counts for the high watermark */
     bool flushed_records_only; /* the leader's unflushed records stay above the high watermark */
-    int64_t replica_lag_ms; /* who caught up within it is about to join the ISR */
+    int64_t replica_lag_ms; /* a follower that caught up within it is about to join the ISR */
 };
 
-/* What a clean start knows without touching the directory; all -1/0: scan and recover. */
+/* State from a clean shutdown, so that opening reads no directory. All -1/0: scan and recover. */
 struct log_checkpoint {
     int64_t recovery_point;   /* everything below is on disk; 0: recover from the log's start */
-    int64_t log_start_offset; /* -1: the first segment's base */
-    int64_t high_watermark;   /* -1: not known */
-    bool clean;               /* stopped cleanly: trust `segments`, scan nothing */
+    int64_t log_start_offset; /* -1: the first segment's base offset */
+    int64_t high_watermark;   /* -1: unknown */
+    bool clean;               /* clean shutdown: rely on `segments`, scan nothing */
     const int64_t
         *segments; /* clean only: segment_count triples (base offset, bytes, largest timestamp) */
     uint32_t segment_count;
@@ -152,124 +155,124 @@ struct log_checkpoint {
     int32_t last_epoch;     /* clean only: the newest leader epoch, -1 none */
 };
 
-/* Opens (creating the directory, partition.metadata with `topic_id`, and a first segment lazily)
- * <dir>/<topic>-<partition>. Opens no descriptor for a clean log: a partition at rest costs memory
- * only. 0 and *out (one reference), or a log_error. Recovery drops a torn tail after the last good
- * batch and rebuilds missing or wrong indexes and producer state. */
+/* Opens <dir>/<topic>-<partition>. Creates the directory, partition.metadata with `topic_id`
+ * and, on first use, a segment. Opens no descriptor for a clean log: an idle partition costs
+ * only memory. Returns 0 and *out (one reference), or a log_error. Recovery drops a torn tail
+ * after the last valid batch and rebuilds missing or wrong indexes and producer state. */
 int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
              const struct log_config *config, const struct log_checkpoint *checkpoint,
              int64_t now_ms, struct log **out);
-/* The same in a directory of another name: a replica that is being moved here. */
+/* The same with a given directory name, for a replica that is being moved here. */
 int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
                 const struct log_config *config, const struct log_checkpoint *checkpoint,
                 int64_t now_ms, struct log **out);
-/* Gives the log's directory another name. 0 or a log_error. */
+/* Renames the log's directory. Returns 0 or a log_error. */
 int log_rename(struct log *log, const char *name);
-/* Appends to `to`, a follower in another log directory, what `from` has beyond its end: about
- * bytes_max. Bytes that are no good batches are copied as they lie, and counted in *damaged. 1:
- * there is more, 0: the ends are equal, negative: a log_error. */
+/* Copies about bytes_max from `from` to `to`, a follower in another log directory, starting at
+ * the end of `to`. Copies invalid bytes unchanged and counts them in *damaged. Returns 1 (there
+ * is more), 0 (the ends are equal) or a log_error. */
 int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms, int64_t *damaged);
-/* Ends a move: with no append in between `to` gets the rest and is brought to disk, and `from`
- * leads no more. Waiters of `from` stay, until its flush or its end. */
+/* Completes a move with appends blocked: copies the rest to `to`, flushes it, and ends the
+ * leadership of `from`. Waiters stay on `from` until its flush or its end. */
 int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *damaged);
 void log_retain(struct log *log);
-void log_release(struct log *log); /* the last one closes the files */
-/* Flushes, writes the producer snapshot and the epoch checkpoint, trims preallocated space. */
+void log_release(struct log *log); /* the last reference closes the files */
+/* Flushes, writes the producer snapshot and the epoch checkpoint, and trims preallocated space. */
 int log_close_clean(struct log *log, int64_t now_ms);
-/* Nothing is written to its files any more, by nobody; appends, reads and waiters get
- * LOG_E_DELETED. Before another log_open of the same partition in this process, after
- * log_close_clean or instead of it. */
+/* Stops all writes to the log's files; appends, reads and waiters get LOG_E_DELETED. Call it
+ * after or instead of log_close_clean, before opening the same partition again in this process. */
 void log_abandon(struct log *log);
-/* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, unlinks
- * after file.delete.delay.ms. */
+/* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, and
+ * unlinks the files after file.delete.delay.ms. */
 int log_delete(struct log *log, int64_t now_ms);
 void log_set_config(struct log *log, const struct log_config *config);
 const struct log_config *log_config_get(struct log *log, struct log_config *copy);
 
-/* ---- role: who may append, and what moves the high watermark ---- */
-/* Leader of `epoch` with so many in-sync replicas, this one included: with one, appends move the
- * high watermark by themselves. Also when only the ISR changed. */
+/* ---- role: permission to append, and what moves the high watermark ---- */
+/* Makes this replica leader of `epoch`. in_sync_count includes it: with 1, appends move the high
+ * watermark directly. Call it also if only the ISR changed. */
 int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
-/* The same of a partition with other replicas: they are named by log_set_replicas, and before that
- * the high watermark stays. */
+/* The same for a partition with other replicas. The high watermark does not move until
+ * log_set_replicas lists them. */
 int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count);
 void log_become_follower(struct log *log, int32_t epoch);
-/* As long as it follows, consumers may read what is below its high watermark (KIP-392). */
+/* While the log is a follower, lets consumers read below its high watermark (KIP-392). */
 void log_set_readable(struct log *log, bool readable);
 bool log_is_readable(const struct log *log);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 
-/* Why the log cannot serve as leader: 0, LOG_E_OFFLINE, LOG_E_DELETED or LOG_E_NOT_LEADER. A waiter
- * that was woken although its end was not reached asks this. */
+/* Returns 0, or why the log cannot act as leader: LOG_E_OFFLINE, LOG_E_DELETED or
+ * LOG_E_NOT_LEADER. Check it after a wake-up before the awaited end. */
 int log_failed(const struct log *log);
-/* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
- * holds the records. */
+/* Return true if acks=all must wait for LOG_WAIT_FLUSHED: the setting requires it and no other
+ * in-sync replica has the records. */
 bool log_flush_before_ack(const struct log *log);
-/* What batches are to be stored with, as in log_config; without a lock. */
-/* Before a client's append of so many bytes, which ends with log_give_room. False: they would be
- * taken from the reserve (log_dir_set_reserve). */
+/* Reserves space for a client's append of `bytes`; release it with log_give_room. Returns false
+ * if the append would use the reserve (log_dir_set_reserve). */
 bool log_take_room(struct log *log, int64_t bytes);
 void log_give_room(struct log *log, int64_t bytes);
-/* Writes why the log's directory refused an append to `text`, for the client's error message: no
- * paths. error: the append's log_error. below_reserve: log_take_room returned false. */
+/* Writes why the log's directory rejected an append to `text`, for the client's error message,
+ * without paths. error: the append's log_error. below_reserve: log_take_room returned false. */
 enum { LOG_CAUSE_BYTES = 192 };
 void log_storage_cause(const struct log *log, int error, bool below_reserve,
                        char text[LOG_CAUSE_BYTES]);
-/* In-sync replicas, this one included, for min.insync.replicas. */
+/* Number of in-sync replicas, including this one, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
 
-/* Fewer are in the ISR than min.insync.replicas asks for, of as many replicas as there are. With
- * `maximal` those on their way into it count, too. */
+/* Returns true if the ISR has fewer members than min.insync.replicas (at most the replication
+ * factor). With `maximal`, replicas that are joining count too. */
 bool log_lacks_replicas(const struct log *log, bool maximal);
-/* An append would open a file while too many are open that cannot be closed before they are
- * flushed, which is asked for. */
+/* Returns true if an append would open a file while too many open files wait for a flush before
+ * they can be closed. Also requests that flush. */
 bool log_lacks_files(struct log *log);
-/* How often it has ceased to lead: what was appended under another number may be gone. */
+/* Number of times this log lost leadership. Records appended under another number may be gone. */
 uint32_t log_resignations(const struct log *log);
-/* Its high watermark has reached what this leader began with: until then a reader may have seen a
- * higher one from the leader before (KIP-207). */
+/* Return true if the high watermark has reached the log's end at the start of this leadership.
+ * Before that, a reader may have seen a higher one from the previous leader (KIP-207). */
 bool log_high_watermark_is_current(const struct log *log);
 
 /* ---- the other replicas of a partition that this log leads ---- */
 enum { LOG_REPLICAS_MAX = 1024 };
 struct log_replica {
-    int64_t epoch; /* its broker's in the metadata */
+    int64_t epoch; /* broker epoch in the metadata */
     int32_t broker;
-    bool in_sync, maximal; /* in the ISR; in it or on the way into it (KIP-497) */
-    bool eligible;         /* for the ISR: its broker is neither fenced nor shutting down */
+    bool in_sync, maximal; /* in the ISR; in it or about to join it (KIP-497) */
+    bool eligible;         /* can join the ISR: its broker is neither fenced nor shutting down */
 };
-/* What the metadata says of all others. Positions of a broker whose epoch is equal are carried
- * over. 0; 1: a newer partition epoch is known; LOG_E_NOT_LEADER, LOG_E_MEMORY. */
+/* Sets all other replicas from the metadata. Keeps the positions of brokers whose epoch is
+ * unchanged. Returns 0; 1: a newer partition epoch is already set; LOG_E_NOT_LEADER,
+ * LOG_E_MEMORY. */
 int log_set_replicas(struct log *log, int32_t partition_epoch, const struct log_replica *named,
                      uint32_t count, int32_t in_sync_count);
 struct log_follower_fetch {
-    int64_t epoch; /* of its broker, -1: it does not say */
-    int64_t offset, start_offset; /* where it reads: it has all before; and where it begins */
+    int64_t epoch; /* broker epoch, -1: not sent */
+    int64_t offset, start_offset; /* of the fetch: it has everything before; of its log */
     int64_t now_ns;               /* CLOCK_MONOTONIC */
-    int64_t told_high; /* out: the high watermark at its fetch before, -1: there was none */
+    int64_t told_high; /* out: high watermark in the previous response, -1: there was none */
     int32_t broker;
-    int32_t leader_epoch; /* this log's, by which its offset was found to be of one history */
+    int32_t leader_epoch; /* the leader epoch under which its fetch offset was validated */
     bool in_sync; /* out: it is in the ISR */
-    bool may_ask; /* whether 1 may be answered */
+    bool may_ask; /* the function may return 1 */
 };
-/* A follower fetches from `offset` on; moves the high watermark. 0; 1: it may join the ISR, which
- * is said once for each log_set_replicas; LOG_E_NOT_LEADER: this log does not lead, or does anew,
- * or another process of that broker is registered since; LOG_E_NOT_REPLICA; LOG_E_RANGE. */
+/* Records that a follower fetches from `offset` and moves the high watermark. Returns 0; 1: it
+ * can join the ISR (returned once for each log_set_replicas); LOG_E_NOT_LEADER: this log does
+ * not lead, leads in another epoch, or another process of that broker has registered since;
+ * LOG_E_NOT_REPLICA; LOG_E_RANGE. */
 int log_follower_at(struct log *log, struct log_follower_fetch *at);
-/* Whether its replication counts on the throttles (KIP-73): what its followers fetch from here, and
- * what is fetched for it as a follower. */
+/* Applies the replication throttles (KIP-73) to fetches by followers of this log, and to its own
+ * fetches as a follower. */
 void log_set_throttled(struct log *log, bool leading, bool following);
 bool log_is_throttled_leading(const struct log *log);
 bool log_is_throttled_following(const struct log *log);
 struct log_follower {
-    int64_t epoch, end, start;        /* as it said; -1: it has said nothing yet */
+    int64_t epoch, end, start;        /* from its last fetch; -1: it has not fetched yet */
     int64_t fetched_ns, caught_up_ns; /* 0: not yet */
     int32_t broker;
     bool in_sync;
 };
-/* Fills up to `max`; returns how many there are. */
+/* Fills up to `max` entries; returns the total number of followers. */
 uint32_t log_followers(struct log *log, struct log_follower *out, uint32_t max);
 
 int64_t log_start_offset(const struct log *log);
@@ -277,12 +280,12 @@ int64_t log_end_offset(const struct log *log);
 int64_t log_high_watermark(const struct log *log);
 int64_t log_last_stable_offset(const struct log *log);
 int64_t log_flushed_offset(const struct log *log);
-/* First offset of the oldest open transaction, -1 when none is open. A log that has one is never
- * opened as clean: its last stable offset would not be known. */
+/* First offset of the oldest open transaction, -1 if there is none. A log with an open
+ * transaction is never opened as clean, because its last stable offset would be unknown. */
 int64_t log_open_transaction(const struct log *log);
 int64_t log_size_bytes(const struct log *log);
 
-/* ---- figures: where the log is, and what was counted since it was opened ---- */
+/* ---- metrics: offsets, and counters since the log was opened ---- */
 struct log_figures {
     int64_t start_offset, end_offset, high_watermark, last_stable_offset, size_bytes, segments;
     int64_t produce_requests, produce_failures, batches_in, records_in, bytes_in;
@@ -290,70 +293,73 @@ struct log_figures {
     int64_t offline; /* 1: its directory failed */
 };
 void log_figures_take(struct log *log, struct log_figures *out);
-/* What the log does not see itself: a part of a Produce that was refused before log_append, an
- * answered part of a Fetch, a range that had to be read from the disk first. */
+/* Counts events outside the log: a Produce partition rejected before log_append, a Fetch
+ * partition with a response, a range that had to be read from disk first. */
 void log_count_refused(struct log *log);
 void log_count_read(struct log *log, int32_t bytes, bool failed);
 void log_count_cold(struct log *log);
-/* The timestamp of the first record at or above `offset`. 1 found, 0 none, negative error. May
- * block; leaves the readers' hints alone. */
+/* Reads the timestamp of the first record at or above `offset`. Returns 1 (found), 0 (none) or
+ * an error. May block; does not change the readers' hints. */
 int log_time_of(struct log *log, int64_t offset, struct inflater *in, int64_t *timestamp_ms);
 
 /* ---- append ---- */
 struct log_appended {
     int64_t base_offset, last_offset;
-    int64_t append_time_ms; /* -1 for CreateTime */
+    int64_t append_time_ms; /* -1 with CreateTime */
     int64_t log_start_offset;
     uint32_t resignations; /* log_resignations at the append */
-    bool duplicate; /* answered from producer state; nothing was written */
+    bool duplicate; /* known from producer state; nothing was written */
 };
-/* Appends one checked batch as the leader of `leader_epoch` (-1: whatever the epoch is): producer
- * state, offsets, stamps in place (and LogAppendTime), roll if due, pwrite, index entries;
- * publishes the end, wakes waiters. */
+/* Appends one checked batch as the leader of `leader_epoch` (-1: any epoch): verifies producer
+ * state, assigns offsets, stamps in place (and LogAppendTime), rolls if due, writes, indexes,
+ * publishes the end and wakes waiters. */
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
                int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
-/* The same for several batches, none of them transactional, in their order, each with a result of
- * its own; those that lie in memory behind each other are written together where that makes no
- * difference to the files. Waiters are woken once. */
+/* The same for several non-transactional batches, in order, each with its own result. Batches
+ * that are adjacent in memory are written together if that does not change the files. Wakes
+ * waiters once. */
 struct log_group_part {
     uint8_t *batch;
     size_t len;
     const struct batch_summary *summary;
     int result; /* out: 0 or a log_error */
     struct log_appended out;
-    struct batch_header header; /* the log's own: as it is stored */
+    struct batch_header header; /* internal: the header as stored */
 };
 void log_append_group(struct log *log, struct log_group_part *parts, uint32_t count,
                       int64_t now_ms);
-/* What the log knows of a producer; all -1 when nothing. False: its state cannot be read now. */
+/* Reads the log's state of a producer; all fields are -1 if it is unknown. Returns false if the
+ * state cannot be read now. */
 struct log_producer {
-    int64_t transaction_first_offset; /* of the open one */
-    int64_t last_marker;              /* offset of the newest one since the log was opened */
+    int64_t transaction_first_offset; /* of the open transaction */
+    int64_t last_marker;              /* offset of the newest marker since the log was opened */
     int32_t coordinator_epoch;
     int16_t epoch;
-    int16_t verified_epoch; /* of log_verify_producer, since that marker */
+    int16_t verified_epoch; /* from log_verify_producer, since that marker */
     uint64_t verified_for;
 };
 bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
                      struct log_producer *out);
-/* The coordinator has the partition in the open transaction of this producer and epoch, which the
- * holder (a number that says who, and by which rights) may write to: until the marker comes it need
- * not be asked. Nothing where the log does not know the producer. */
+/* Records that the coordinator confirmed the partition as part of this producer's open
+ * transaction in this epoch. `holder` is a number that identifies the client and its
+ * permissions. Until the marker, its batches need no further check with the coordinator. Does
+ * nothing if the producer is unknown. */
 void log_verify_producer(struct log *log, int64_t producer_id, int16_t epoch, uint64_t holder);
-/* As log_append, of a client's transactional batch. Unless its transaction is open here,
- * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
- * from_zero: who is not known begins with sequence 0. What is appended verifies the producer for
- * the holder: for another one the coordinator is asked again. */
+/* As log_append, for a client's transactional batch. Unless the transaction is open here,
+ * `last_marker` must still have its value from before the check with the coordinator (KIP-890),
+ * else LOG_E_TXN_STATE. from_zero: an unknown producer must begin with sequence 0. The append
+ * marks the producer as verified for this holder; another holder needs its own check. */
 int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         const struct batch_summary *summary, int64_t last_marker, bool from_zero,
                         uint64_t holder, int64_t now_ms, struct log_appended *out);
-/* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
- * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
- * many bytes are in the log, also beside an error. */
+/* Appends as a follower or loader: one or several batches that already have offsets and epochs,
+ * stored unchanged. Ignores a truncated last batch, because leaders send byte ranges. *taken is
+ * the number of bytes appended, also with an error. */
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
                            size_t *taken);
 
-/* Bytes that are no good batches, as a copy of another log has them; the log ends at `end` then. */
+/* Appends invalid bytes unchanged, as a copy of another log has them. The log then ends at
+ * `end`. */
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
                       int64_t now_ms);
 
@@ -361,79 +367,81 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
 enum log_bound { LOG_BOUND_END = 0, LOG_BOUND_HIGH_WATERMARK = 1, LOG_BOUND_LAST_STABLE = 2 };
 
 struct log_range {           /* whole batches in one segment; release with log_range_release */
-    struct segment *segment; /* holds the descriptor; NULL when length is 0 */
+    struct segment *segment; /* holds the descriptor; NULL if length is 0 */
     int fd;
-    int64_t position;     /* bytes in the file */
+    int64_t position;     /* in the file, in bytes */
     int32_t length;       /* bytes; 0 at the end */
-    int64_t first_offset; /* base offset of the first batch (<= the wanted offset) */
-    int64_t next_offset;  /* the offset after the range: where the next read goes on */
+    int64_t first_offset; /* base offset of the first batch (<= the requested offset) */
+    int64_t next_offset;  /* the offset after the range, for the next read */
     int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset;
-    uint64_t truncations; /* of the log so far: the segment's bytes stay until the next one */
+    uint64_t truncations; /* of the log so far; the next one may change the bytes */
 };
-/* Whole batches from the one that holds `offset`, below `bound`, at most `bytes_max` (a longer
- * first batch whole when `at_least_one`, KIP-74). 0 (length 0 between bound and log end: nothing is
- * visible yet), LOG_E_RANGE outside [log start, log end] with the ends filled in, or an error. A
- * reader that goes on where its last read ended searches no index. */
+/* Returns whole batches, starting with the one that contains `offset`, below `bound`, at most
+ * `bytes_max` (with `at_least_one`, a longer first batch is returned whole, KIP-74). Returns 0
+ * (with length 0 between bound and log end: nothing is visible yet), LOG_E_RANGE outside [log
+ * start, log end] with the end offsets set, or an error. Sequential reads need no index search. */
 int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
              bool at_least_one, struct log_range *out);
-/* The same, but LOG_E_WOULD_BLOCK instead of waiting for a disk to find the range (index and header
- * pages). */
+/* The same, but returns LOG_E_WOULD_BLOCK instead of waiting for disk to find the range (index
+ * and header pages). */
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out);
-/* Where log_read finds no good batch for `offset`: what lies there instead, a hole or a batch that
- * is broken, whole; next_offset is the first that it did not take. LOG_E_RANGE: there is nothing
- * wrong. Blocks. */
+/* If log_read finds no valid batch for `offset`: returns the bytes there, a hole or a whole
+ * damaged batch; next_offset is the first offset after it. LOG_E_RANGE: there is no damage.
+ * Blocks. */
 int log_read_damage(struct log *log, int64_t offset, struct log_range *out);
 void log_range_release(struct log_range *range);
-/* Whether its file is still the log's. Of one that retention or the cleaner took away the log no
- * longer knows what was aborted in it. */
+/* Return true if the range's file still belongs to the log. After retention or compaction
+ * removed the file, the log has no aborted transactions for it. */
 bool log_range_is_current(struct log *log, const struct log_range *range);
-/* pread of a range's file, again after a signal; and what a failed read or send of one means for
- * its directory. */
+/* log_range_read calls pread on a range's file and retries after a signal. log_range_failed
+ * reports a failed read or send of a range to its directory. */
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
 void log_range_failed(const struct log_range *range, int error);
-/* The whole range, without waiting for a disk. False: some of it is cold, or cannot be read. */
+/* Reads the whole range without waiting for disk. Returns false if part of it is cold or
+ * unreadable. */
 bool log_range_read_cached(const struct log_range *range, uint8_t *to);
-/* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
+/* Bytes available from `offset` to `bound`, without searching batch boundaries: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
-/* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */
+/* 1: the range's pages are in the page cache (sendfile will not block); 0: some are not. */
 int log_range_cached(const struct log_range *range);
-/* Of a range that is not empty: whether it is to be read by log_range_warm, on a worker, before it
- * is sent. That brings it into the page cache and forgets what its reader has left behind; true:
- * some came from the disk. */
+/* For a range that is not empty: log_range_is_cold returns true if a worker must call
+ * log_range_warm before the range is sent. log_range_warm loads it into the page cache and drops
+ * pages that its reader has passed; it returns true if it read from disk. */
 bool log_range_is_cold(const struct log_range *range);
 bool log_range_warm(const struct log_range *range);
 
-/* An aborted transaction; and those that overlap [offset, upper), by first offset. */
+/* An aborted transaction, and a list of those that overlap [offset, upper), by first offset. */
 struct log_aborted {
     int64_t producer_id, first_offset;
 };
 struct log_aborted_list {
-    struct log_aborted *at; /* malloc'd; NULL when count is 0 */
+    struct log_aborted *at; /* malloc'd; NULL if count is 0 */
     uint32_t count;
     int64_t upper;
 };
-/* All aborted transactions that overlap [offset, upper). Of more than `count_max` those that began
- * last are left out, and out->upper is the first offset of the first of them: the list is whole for
- * [offset, out->upper). Those that began below `keep_below` are never left out, and when they are
- * many, as many others are not either.
- * 0; or LOG_E_CORRUPT (a damaged file), LOG_E_MEMORY, LOG_E_IO, and the list is empty. */
+/* Lists all aborted transactions that overlap [offset, upper). If there are more than
+ * `count_max`, leaves out those with the highest first offsets and sets out->upper to the first
+ * of these: the list is complete for [offset, out->upper). Always includes transactions that
+ * began below `keep_below`; if they are many, the same number of others is included too.
+ *
+ * Returns 0; or LOG_E_CORRUPT (a damaged file), LOG_E_MEMORY, LOG_E_IO, with an empty list. */
 int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t keep_below,
                         uint32_t count_max, struct log_aborted_list *out);
-/* Ends the range before the batch that holds `offset`. 0; LOG_E_CORRUPT: that is its first batch,
- * or none; or another error. May block. */
+/* Ends the range before the batch that contains `offset`. Returns 0; LOG_E_CORRUPT if that is
+ * the first batch or there is none; or another error. May block. */
 int log_range_cut(struct log_range *range, int64_t offset);
 
-/* ---- look-ups ---- */
-/* First record with timestamp >= target (target >= 0), exact to the record. 1 found, 0 none,
- * negative error. May block. */
+/* ---- search ---- */
+/* Finds the first record with timestamp >= target (target >= 0), exact to the record. Returns 1
+ * (found), 0 (none) or an error. May block. */
 int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
                         int32_t *leader_epoch);
-/* The record with the greatest timestamp (ListOffsets -3). As above. */
+/* Finds the record with the greatest timestamp (ListOffsets -3). Returns as above. */
 int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
                            int32_t *leader_epoch);
-/* Largest epoch <= `epoch` and its end offset (KIP-101): out -1/-1 when unknown, `epoch` and the
- * end of the log when the cache cannot be read just now. */
+/* Returns the largest epoch <= `epoch` and its end offset (KIP-101): -1/-1 if unknown, `epoch`
+ * and the log's end if the epochs cannot be read now. */
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset);
 int32_t log_epoch_of(struct log *log, int64_t offset); /* -1: unknown, or as above */
 int32_t log_last_epoch(struct log *log);
@@ -445,47 +453,46 @@ enum log_wait_for {
     LOG_WAIT_END = 2,
     LOG_WAIT_FLUSHED = 3
 };
-struct log_waiter { /* lives in the owner's structure; linked while it waits */
+struct log_waiter { /* part of the owner's structure; linked while it waits */
     struct log_waiter *next, *prev;
     struct mailbox *mailbox;
     uint64_t token;
-    int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
-                       leadership */
+    int64_t offset; /* woken if the end is > offset, or on deletion, failure or resignation */
     uint8_t wait_for;
-    bool as_follower; /* that the log does not lead is no reason to wake it at once */
+    bool as_follower; /* do not wake it immediately just because the log does not lead */
     bool linked;      /* under the log's waiter lock */
 };
-/* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the
- * directory's flusher for a group commit that covers `offset`. */
+/* Returns true if the condition is already met (nothing linked), false if the waiter is linked.
+ * LOG_WAIT_FLUSHED also requests a group commit that covers `offset`. */
 bool log_wait(struct log *log, struct log_waiter *waiter);
 void log_unwait(struct log *log,
                 struct log_waiter *waiter); /* no message is posted for it after this returns */
 
-/* ---- upkeep (io workers, Python timers) ---- */
+/* ---- maintenance (I/O workers, Python timers) ---- */
 int log_flush(
     struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
 int log_roll_if_due(struct log *log, int64_t now_ms);
-/* Begins a new segment unless the last is empty: all records are in sealed ones then. */
+/* Begins a new segment unless the last one is empty, so that all records are in sealed segments. */
 int log_seal(struct log *log, int64_t now_ms);
-int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
+int log_apply_retention(struct log *log, int64_t now_ms); /* returns segments deleted or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
-/* Drops what is at and above offset, leader epochs that begin there too, also where the log ends
- * already. A checkpoint must not name a recovery point above it any more. leader_epoch: only while
- * it follows the leader of that epoch, else LOG_E_NOT_LEADER; -1: whatever it does. */
+/* Drops records at and above offset, and leader epochs that begin there, also if the log already
+ * ends there. Afterwards no checkpoint may contain a recovery point above it. leader_epoch:
+ * returns LOG_E_NOT_LEADER unless the log follows the leader of that epoch; -1: any role. */
 int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch);
-/* Drops everything and goes on from `offset`: a follower whose leader begins there. As above, and a
- * checkpoint must not name another start. */
+/* Drops everything and continues at `offset`, for a follower whose leader begins there.
+ * Otherwise as above; no checkpoint may contain another start. */
 int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch);
 void log_expire_producers(struct log *log, int64_t now_ms);
-/* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it
- * cannot be had. */
+/* Returns the producers' state in the .snapshot format (see producers.h), malloc'd; NULL on
+ * failure. */
 uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes);
 int64_t log_recovery_point(const struct log *log);
-/* Triples as in log_checkpoint for the clean-stop record; returns the count (call with max 0 to
- * size). */
+/* Writes triples as in log_checkpoint for the clean shutdown record. Returns the count (call
+ * with max 0 to get the size). */
 uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max);
-/* After log_open: bytes cut from a torn tail, and segments scanned, for the start's report. */
+/* After log_open: bytes cut from a torn tail, and segments scanned, for the start-up report. */
 void log_recovery_report(const struct log *log, int64_t *bytes_cut, uint32_t *segments_scanned);
 
 #endif

@@ -336,7 +336,7 @@ static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
     return 0;
 }
 
-/* Keeps (4). */
+/* Keeps damage, and the batches next to it. */
 static int write_damage(struct log_clean *c, struct segment *s) {
     struct clean_output *o = &c->output;
     struct batch_header h;
@@ -418,7 +418,8 @@ static uint32_t group_end(const struct log_clean *c) {
         if (end > c->at &&
             (bytes > c->rules.segment_bytes || c->sources[end + 1]->base_offset - base > INT32_MAX))
             break;
-        /* Keeps (4): where a swap that a crash cut short ends is told by the file's last batch. */
+        /* Keeps damage, and its neighbours: the file's last batch shows where a swap interrupted
+         * by a crash ends. */
         bool damaged = atomic_load(&c->sources[end]->damaged);
         if (damaged && end > c->at) break;
         end++;

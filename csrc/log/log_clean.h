@@ -1,15 +1,17 @@
-/* Compaction of one log: a pass maps the keys of segments that are not clean yet, then writes the
- * sealed segments anew without what newer records supersede.
+/* Compaction of one log: a pass maps the keys of segments that are not clean yet, then rewrites
+ * the sealed segments without superseded records.
  *
- * A pass is driven in steps, so that the caller may pause, throttle or give up between them. Reads
- * and appends go on meanwhile. Invariants: (1) the active segment and what is not stable yet are
- * never cleaned; (2) at each moment, and after a crash at each moment, a range of offsets is in the
- * old segments or in the new one, whole: a new file is on disk before the rename to `.log.swap`,
- * and from then on it counts; (3) a pass that meets segments it does not expect (retention,
- * truncation, deletion came in between) changes nothing more; (4) damage stays: bytes that are no
- * good batches are copied as they lie, in a segment of their own, and the batches on both sides of
- * them stay, empty if need be, so that what a reader finds missing is what was missing before; (5)
- * a segment that was cleaned ends where the next begins: its last batch stays, empty if need be. */
+ * A pass runs in steps, so that the caller can pause, throttle or abort between them. Reads and
+ * appends continue during a pass.
+ *
+ * Invariants: only sealed, stable segments: the active segment and unstable records are never
+ * cleaned; atomic swap: at any time, also after a crash, a range of offsets is completely in the
+ * old segments or in the new one. A new file is on disk before the rename to `.log.swap`, and
+ * counts from then on; unexpected segments stop the pass: after retention, truncation or
+ * deletion it changes nothing more; damage stays: invalid bytes are copied unchanged, to a
+ * separate segment, and the batches on both sides stay, empty if necessary, so that readers miss
+ * exactly what was missing before; no gaps: a cleaned segment ends where the next begins,
+ * because its last batch stays, empty if necessary. */
 #ifndef PYLOG_LOG_CLEAN_H
 #define PYLOG_LOG_CLEAN_H
 
@@ -18,13 +20,13 @@
 
 struct log_clean_rules {
     int64_t now_ms, delete_retention_ms, min_compaction_lag_ms;
-    int64_t first_dirty; /* offset from which nothing was cleaned yet */
+    int64_t first_dirty; /* first offset that was never cleaned */
     int64_t inflated_bytes_max;
     int32_t segment_bytes;
 };
 
-/* What a pass would find: whole segments below and from `first_dirty`, up to the first that may not
- * be cleaned. */
+/* What a pass would find: whole segments below and from `first_dirty`, up to the first that must
+ * not be cleaned. */
 struct log_clean_look {
     int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end;
     int64_t first_dirty_timestamp; /* of the first dirty segment's first batch; -1: nothing dirty */
@@ -40,11 +42,12 @@ struct log_clean_figures {
 };
 
 struct log_clean;
-/* `map` is empty, and the pass's alone until log_clean_end. 0 and *out; 1: nothing to clean. */
+/* `map` is empty and used only by this pass until log_clean_end. Returns 0 and *out, or 1:
+ * nothing to clean. */
 int log_clean_begin(struct log *log, struct keymap *map, const struct log_clean_rules *rules,
                     struct log_clean **out);
-/* Reads about `bytes_max` on. 1: there is more, 0: the pass is done, negative: a log_error;
- * LOG_E_WOULD_BLOCK: (3), or the log is being closed. */
+/* Reads about `bytes_max` more. Returns 1 (there is more), 0 (the pass is done) or a log_error.
+ * LOG_E_WOULD_BLOCK: unexpected segments, or the log is being closed. */
 int log_clean_step(struct log_clean *c, int64_t bytes_max);
 void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out);
 void log_clean_end(struct log_clean *c);

@@ -1,4 +1,4 @@
-/* What the parts of a cleaning pass share: log_clean.c and log_swap.c. */
+/* Shared by the parts of a cleaning pass: log_clean.c and log_swap.c. */
 #ifndef PYLOG_LOG_CLEAN_STATE_H
 #define PYLOG_LOG_CLEAN_STATE_H
 
@@ -17,13 +17,13 @@ struct clean_window {
     int64_t position;
 };
 
-struct clean_output { /* the new segment in the making */
+struct clean_output { /* the new segment */
     struct segment *segment;
     uint8_t *bytes; /* not written yet */
     size_t len, room;
     int64_t written;
     int fd;
-    bool changed; /* it differs from its one source, or has several */
+    bool changed; /* it differs from its only source, or has several */
 };
 
 struct log_clean {
@@ -31,21 +31,21 @@ struct log_clean {
     struct keymap *map;
     struct log_clean_rules rules;
     struct log_clean_figures figures;
-    struct segment **sources; /* all segments at the beginning, retained */
+    struct segment **sources; /* all segments at the start of the pass, retained */
     uint32_t source_count, clean_count;
-    uint32_t at; /* of the source at hand */
+    uint32_t at; /* of the current source */
     uint32_t group, group_end;
-    int64_t position; /* in it */
+    int64_t position; /* in the current source */
     int64_t stable;
-    int64_t decided; /* behind what tells of transactions here, and of who wrote what last */
+    int64_t decided; /* transactions and last batches of producers are known below it */
     uint64_t truncations;
-    int64_t next_offset; /* that of the batch at `position` is no lower */
-    int64_t damaged;     /* bytes at `position` that are no good batch */
+    int64_t next_offset; /* the batch at `position` begins at or above it */
+    int64_t damaged;     /* invalid bytes at `position` */
     bool pinned, mapped, followed;
-    bool beside_damage, beside_before; /* the next batch stays; as the group began */
-    bool dropped;                      /* nothing was left of the batch before, of this header */
+    bool beside_damage, beside_before; /* the next batch stays; its value at the group's start */
+    bool dropped;                      /* the previous batch, with this header, lost all records */
     uint8_t dropped_header[BATCH_HEADER_BYTES];
-    struct log_clean_figures figures_before; /* this and the next: as the group began */
+    struct log_clean_figures figures_before; /* this and the next: when the group began */
     struct clean_transactions open_before;
     struct clean_last *last;
     uint32_t last_count;
@@ -57,22 +57,22 @@ struct log_clean {
 
 void clean_output_discard(struct log_clean *c);
 
-/* clean_source.c: the source at hand. 0 or a log_error. */
+/* clean_source.c: the current source. Return 0 or a log_error. */
 int clean_source_open(struct log_clean *c, struct segment *s);
 void clean_source_close(struct log_clean *c, struct segment *s);
 enum clean_next { CLEAN_NEXT_END, CLEAN_NEXT_BATCH, CLEAN_NEXT_DAMAGE };
-/* The batch at `position`, whole and with a right checksum, or how many bytes are damaged there; a
- * clean_next, or negative. */
+/* Reads the batch at `position`, whole and with a valid checksum, or the number of damaged bytes
+ * there. Returns a clean_next, or an error. */
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h);
 
-/* log_swap.c: puts `fresh` (its file is on disk as `.log.cleaned`) in the place of neighbouring
- * segments; one without bytes only removes them. Takes the reference when it has bytes and the
- * result is 0. LOG_E_WOULD_BLOCK: they are not what they were. */
+/* log_swap.c: replaces adjacent segments by `fresh` (its file is on disk as `.log.cleaned`).
+ * Without bytes it only removes them. Takes the reference if `fresh` has bytes and the result is
+ * 0. LOG_E_WOULD_BLOCK: the sources have changed. */
 int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
              uint64_t truncations);
-/* Before a directory is listed: finishes the swaps that a crash left, removes what came to nothing.
- * 0 or -errno. `fd`: of the partition's directory. */
+/* Before a directory is listed: completes the swaps that a crash interrupted, and removes
+ * unfinished ones. Returns 0 or -errno. `fd`: of the partition's directory. */
 int log_swap_finish(int fd, const struct disk *disk);
 
 #endif
