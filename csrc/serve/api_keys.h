@@ -1,6 +1,6 @@
-/* The api keys that native code knows by name, and the versions of the two requests that it serves
- * itself. What is advertised stands in pylog/protocol/api.py: Reactors refuses to start with a
- * version that is not among these, and tests/native/test_api_keys.py compares the two. */
+/* API keys that native code uses, and the supported versions of Produce and Fetch, which it
+ * serves itself. pylog/protocol/api.py has the advertised versions: Reactors refuses to start
+ * with a version outside these ranges, and tests/native/test_api_keys.py compares both files. */
 #ifndef PYLOG_API_KEYS_H
 #define PYLOG_API_KEYS_H
 
@@ -15,7 +15,7 @@ enum {
     API_CONSUMER_GROUP_HEARTBEAT = 68
 };
 
-/* What a version brought stands where it makes a difference. */
+/* Later versions are explained where the code depends on them. */
 enum {
     PRODUCE_VERSION_MIN = 3, /* record batches of magic 2 (KIP-98) */
     PRODUCE_VERSION_MAX = 13,

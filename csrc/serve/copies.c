@@ -1,5 +1,5 @@
-/* A table of fixed size, by a hash of segment and position: what comes takes the place of what was
- * there. */
+/* A table of fixed size, indexed by a hash of segment and position. A new entry replaces the one
+ * in its slot. */
 #include "serve/copies.h"
 
 #include <string.h>
@@ -62,7 +62,7 @@ struct copy *copy_read(const struct log_range *range) {
 
 static void fill(struct copies *c, struct copies_entry *e, const struct log_range *range) {
     forget_copy(c, e);
-    if (c->bytes + (uint64_t)range->length > COPIES_BYTES_MAX) return; /* Keeps (1). */
+    if (c->bytes + (uint64_t)range->length > COPIES_BYTES_MAX) return; /* Keeps memory bounded. */
     e->copy = copy_read(range);
     if (e->copy != NULL) c->bytes += (uint64_t)e->copy->length;
 }
@@ -73,7 +73,7 @@ struct copy *copies_take(struct copies *c, const struct log_range *range, bool m
     struct copies_entry *e = place(c, range);
     if (!is_of(e, range)) {
         forget(c, e);
-        segment_retain(range->segment); /* Keeps (2). */
+        segment_retain(range->segment); /* Keeps entries unambiguous. */
         *e = (struct copies_entry){.segment = range->segment,
                                    .position = range->position,
                                    .truncations = range->truncations,

@@ -1,12 +1,14 @@
-/* Bytes of logs that several readers want, read from the file once and sent to each from memory.
+/* Log bytes that several consumers read: read once from the file, then sent to each of them from
+ * memory.
  *
- * A range that was asked for once is remembered; who asks for the same bytes again has them copied,
- * and all others share that copy. A range is the same when its segment and position are, and the
- * log was not cut since. Threads: one reactor's own, with the answers that hold copies.
+ * The first read of a range only records it. The second read copies the bytes, and all further
+ * readers share that copy. Two ranges are the same if segment and position match and the log has
+ * not been truncated in between. Threads: each reactor has its own table, and the copies stay on
+ * that reactor.
  *
- * Invariants: (1) the copies that are remembered take at most COPIES_BYTES_MAX; (2) an entry holds
- * its segment, so that no other one is taken for it; (3) nothing that a second went by without is
- * remembered. */
+ * Invariants: memory is bounded: the cached copies take at most COPIES_BYTES_MAX; entries are
+ * unambiguous: an entry holds a reference on its segment, so its address is not reused; entries
+ * are recent: an entry that is not used for a second is dropped. */
 #ifndef PYLOG_COPIES_H
 #define PYLOG_COPIES_H
 
@@ -20,7 +22,7 @@
 enum {
     COPIES_MAX = 128,
     COPIES_BYTES_MAX = 4 << 20,
-    COPY_BYTES_MAX = 64 << 10 /* what is longer costs less by sendfile (bench/csrc/reply.c) */
+    COPY_BYTES_MAX = 64 << 10 /* sendfile is cheaper for longer ranges (bench/csrc/reply.c) */
 };
 
 struct copy {
@@ -38,28 +40,29 @@ static inline void copy_release(struct copy *c) {
     if (--c->references == 0) free(c);
 }
 
-/* The range's bytes: one reference. NULL: memory or the file refused, or a disk would have to be
- * waited for. */
+/* Reads the range's bytes and returns one reference. Returns NULL if memory ran out, the file
+ * could not be read, or reading would wait for a disk. */
 struct copy *copy_read(const struct log_range *range);
 
 struct copies_entry {
-    struct segment *segment; /* one reference; NULL: the entry is free */
-    struct copy *copy;       /* one reference; NULL: one reader asked so far */
+    struct segment *segment; /* one reference; NULL: free entry */
+    struct copy *copy;       /* one reference; NULL: only one reader so far */
     int64_t position;
     uint64_t truncations;
     bool used; /* since the last tick */
 };
 struct copies {
     struct copies_entry entries[COPIES_MAX];
-    uint64_t bytes; /* of the copies that are remembered */
+    uint64_t bytes; /* total size of the cached copies */
 };
 
 void copies_init(struct copies *c);
 void copies_clear(struct copies *c);
-/* Each second. Keeps (3). */
+/* Call each second. Keeps entries recent. */
 void copies_tick(struct copies *c);
-/* A copy that begins with the range's bytes: one reference. NULL: nobody else asked for them so far
- * (`many`: others will), they are too many, they are not in the page cache, or memory is short. */
+/* Returns a copy that begins with the range's bytes, with one reference. Returns NULL if this is
+ * the first reader (unless `many`: more readers are expected), the range is too long, its bytes
+ * are not in the page cache, or memory ran out. */
 struct copy *copies_take(struct copies *c, const struct log_range *range, bool many);
 
 #endif

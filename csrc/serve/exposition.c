@@ -1,5 +1,5 @@
-/* Decimal digits into a buffer: a scrape of 10,000 partitions has 50,000 samples, and printf would
- * take most of its time. */
+/* Writes decimal digits by hand: a scrape of 10,000 partitions has 50,000 samples, and printf
+ * would take most of its time. */
 #include "serve/exposition.h"
 
 #include <assert.h>
@@ -46,7 +46,7 @@ static char *exposition_digits(char *to, uint64_t value) {
     return to;
 }
 
-/* A sample up to its value; room for the value is left. */
+/* Writes a sample up to its value and reserves room for the value. */
 static char *exposition_begin(struct exposition *e, const char *name, size_t name_len,
                               const struct exposition_rows *rows, size_t i) {
     size_t from = i == 0 ? 0 : rows->ends[i - 1], len = rows->ends[i] - from;
@@ -66,7 +66,7 @@ static char *exposition_begin(struct exposition *e, const char *name, size_t nam
 static void exposition_end(struct exposition *e, char *to) {
     *to++ = '\n';
     e->len = (size_t)(to - e->bytes);
-    assert(e->len <= e->cap); /* a number takes no more than was left for it */
+    assert(e->len <= e->cap); /* a number fits the reserved room */
 }
 
 void exposition_integers(struct exposition *e, const char *name, size_t name_len,

@@ -1,6 +1,6 @@
-/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up,
- * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
- * with references to the log's files.
+/* Fetch v4-18: parse the request into a set of partitions (the session's or its own), look up
+ * the topics, take ranges, wait while there are fewer than min_bytes, read cold data on the io
+ * pool, answer with references to the log files.
  *
  * Walk: fetch_start -> fetch_parse (fetch_request.c) -> open_context (session) -> look_up ->
  * evaluate -> (wait | warm) -> answer (fetch_answer.c). */
@@ -15,9 +15,9 @@
 
 enum {
     COLD_BYTES_MAX = 4 << 20,
-    WORKER_PAUSE_MS = 10, /* before a full pool is tried again */
-    COUNTED_PARTITIONS = 1000,      /* a fetch of more counts while it waits */
-    WAITING_PARTITIONS_MAX = 400000 /* of all fetches that count: some 130 MB */
+    WORKER_PAUSE_MS = 10, /* pause before resubmitting a job if the pool is full */
+    COUNTED_PARTITIONS = 1000,      /* larger fetches count towards the limit below */
+    WAITING_PARTITIONS_MAX = 400000 /* over all counted fetches: about 130 MB */
 };
 
 static void unwait_all(struct fetch *f) {
@@ -35,8 +35,7 @@ static void release_ranges(struct fetch *f) {
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) fetch_release(p->read);
 }
 
-/* Zeroed. Those of a wide fetch are a map: tens of megabytes, which must not stay in a worker's
- * heap. */
+/* Zeroed. A wide fetch uses mmap: tens of megabytes must not stay in a worker's heap. */
 static struct fetch_read *reads_new(const struct fetch *f) {
     size_t bytes = f->set->count * sizeof *f->reads;
     if (f->wide == NULL) return calloc(1, bytes);
@@ -52,7 +51,7 @@ static void reads_free(struct fetch *f) {
     f->reads = NULL;
 }
 
-/* Room for what this request finds of each partition. False: out of memory. */
+/* Allocates the per-partition state of this request. Returns false if out of memory. */
 static bool take_reads(struct fetch *f) {
     if (f->set->count == 0) return true;
     f->reads = reads_new(f);
@@ -64,11 +63,11 @@ static bool take_reads(struct fetch *f) {
         assert_slow(read <= f->reads + f->set->count);
         p->read->diverging_epoch = p->read->preferred = -1;
     }
-    assert(read == f->reads + f->set->count); /* the list has as many as are counted */
+    assert(read == f->reads + f->set->count); /* the list length matches the count */
     return true;
 }
 
-/* The session goes back without a topic, log or file. */
+/* Drops every reference on topics, logs and files before the session is returned. */
 static void release_reads(struct fetch *f) {
     if (f->reads == NULL) return;
     unwait_all(f);
@@ -89,7 +88,7 @@ void fetch_free(struct serve *s, struct serve_request *r) {
         int64_t before = atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
         assert(before >= f->counted);
     }
-    /* As of now, not of when the request came: a long poll uses its session to its end. */
+    /* Use the current time, not the arrival time: a long poll uses its session until it ends. */
     if (f->session != NULL)
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
     fetch_set_clear(&f->own);
@@ -101,7 +100,7 @@ void fetch_free(struct serve *s, struct serve_request *r) {
     r->state = NULL;
 }
 
-/* Takes over what an incremental request adds or changes. */
+/* Applies the additions and changes of an incremental request. */
 static bool merge(struct fetch *f, struct session *session) {
     struct fetch_set *set = &session->set;
     for (struct fetch_part *p = f->own.first; p != NULL; p = p->next) {
@@ -117,8 +116,8 @@ static bool merge(struct fetch *f, struct session *session) {
     return fetch_parse_forgotten(f, &f->forgotten, set);
 }
 
-/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a
- * top-level error. */
+/* Chooses the set to fetch: the request's own, a new session's or an existing session's. Returns
+ * 0 or a top-level error. */
 static int16_t open_context(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct sessions *sessions = s->shared->sessions;
     f->set = &f->own;
@@ -135,7 +134,8 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
                                          r->principal, &f->session);
         if (error != 0) return error;
         if (!merge(f, f->session) || !sessions_resize(sessions, f->session, r->received_ms)) {
-            /* No room: the client is to begin anew, and perhaps without a session. */
+            /* No room. The client must start over with a full request, possibly without a
+             * session. */
             sessions_close(sessions, f->session_id, r->principal);
             sessions_return(sessions, f->session, r->received_ms);
             f->session = NULL;
@@ -144,8 +144,8 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
         if (f->session->set.count != 0) {
             fetch_set_clear(&f->own);
         } else {
-            /* As in Kafka, a session that everything was forgotten of is at its end, and what the
-             * same request names is answered without one. */
+            /* As in Kafka: if an incremental request forgets all partitions, the session ends,
+             * and the partitions named in that request are answered without a session. */
             sessions_close(sessions, f->session_id, r->principal);
             sessions_return(sessions, f->session, r->received_ms);
             f->session = NULL;
@@ -177,7 +177,7 @@ static uint8_t right_for(const struct fetch *f) {
     return fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
 }
 
-/* As serve_topic; a topic that was just found for the partition before is not looked for again. */
+/* Like serve_topic, but reuses the topic of the preceding partition if it is the same. */
 static bool find_topic(struct serve *s, const struct serve_request *r, const struct fetch *f,
                        const struct fetch_part *p, uint32_t changes, struct topic **out) {
     const struct fetch_part *before = p->prev;
@@ -189,8 +189,8 @@ static bool find_topic(struct serve *s, const struct serve_request *r, const str
     return serve_topic(s, r->principal, key_of(f, p), right_for(f), out);
 }
 
-/* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
- * ask for. */
+/* Looks up topics that are new or whose grants have changed. Returns false if grants are
+ * missing; r->missing then lists the topics. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true, is_void = false;
     f->voids = grants_voids(s->shared->grants);
@@ -221,7 +221,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
     return complete;
 }
 
-/* Consumers that know of racks may read from followers, too. */
+/* From v11 on, consumers may also read from followers (KIP-392). */
 static bool may_read(const struct fetch *f, const struct log *log) {
     return log_is_leader(log) ||
            (f->version >= 11 && !fetch_is_follower(f) && log_is_readable(log));
@@ -229,14 +229,15 @@ static bool may_read(const struct fetch *f, const struct log *log) {
 
 int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p) {
     assert(p->read->topic != NULL && p->read->log != NULL);
-    /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
+    /* Check this before the epoch: if the disk has failed, the partition has no leader, and
+     * leaderless partitions have a different epoch. */
     if (log_failed(p->read->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE_ERROR;
     int32_t epoch = log_leader_epoch(p->read->log);
     if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
     if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
     if (!may_read(f, p->read->log)) return ERROR_NOT_LEADER_OR_FOLLOWER;
     if (p->last_fetched_epoch < 0) return 0;
-    /* The epoch that goes on ends where the log ends. */
+    /* The current epoch ends at the log end offset. */
     if (p->last_fetched_epoch == epoch && p->offset <= log_end_offset(p->read->log)) return 0;
     int32_t found;
     int64_t end;
@@ -254,7 +255,7 @@ static enum log_bound bound_of(const struct fetch *f) {
     return f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
 }
 
-/* One partition's share of the answer. `over`: what is throttled has used up its share. */
+/* Takes one partition's range. `over`: the replication throttle has no quota left. */
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait, bool over) {
     struct fetch_read *read = p->read;
@@ -274,7 +275,8 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     enum log_bound bound = bound_of(f);
     int64_t offset = p->offset;
     if (read->diverging_epoch >= 0 || read->preferred >= 0) {
-        /* The offset is of another history, or read elsewhere: only the ends are answered. */
+        /* The log has diverged or the client must read from another replica: return only the
+         * offsets of the log, no records. */
         offset = log_end_offset(read->log);
         bytes = 0;
         at_least_one = false;
@@ -295,7 +297,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     }
 }
 
-/* The end that a fetch waits for, and where it was. */
+/* Returns the end offset that a fetch waits for, and which kind it is. */
 static int64_t awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind) {
     if (fetch_is_follower(f)) {
         *kind = LOG_WAIT_END;
@@ -311,13 +313,14 @@ static bool reaches_end(const struct fetch *f, const struct fetch_read *read) {
                                 read->range.next_offset >= awaited_end(f, &read->range, &kind));
 }
 
-/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
- * With `nowait`, f->blocked says that finding a range would have waited for a disk. */
+/* Takes the range of every partition. Returns true if the fetch can be answered now (enough
+ * bytes, an error, nothing to wait for). With `nowait`, f->blocked is set if finding a range
+ * would have to wait for a disk. */
 static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
     int64_t taken = 0;
-    uint32_t ranges = 0; /* each may be a part of the answer */
+    uint32_t ranges = 0; /* each may become a part of the reply */
     bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
     f->blocked = false;
     f->at_end = true;
@@ -328,7 +331,7 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
         taken += p->read->range.length;
         ranges += p->read->range.length > 0;
         if (!reaches_end(f, p->read)) f->at_end = false;
-        /* What is unknown is part of the answer, but does not hasten it. */
+        /* An unknown partition is part of the response, but does not end the wait. */
         if (fetch_is_unknown(p)) continue;
         any = true;
         if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
@@ -339,7 +342,8 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     return ready || !any || taken >= f->bytes_min;
 }
 
-/* Links a waiter to every partition. True: some end moved meanwhile, look again. */
+/* Links a waiter to every partition. Returns true if an end offset has advanced since it was
+ * read: evaluate again. */
 static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
     assert(!f->waiting);
     f->waiting = true;
@@ -358,7 +362,7 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
     return false;
 }
 
-/* Blocks: on a worker. */
+/* Blocks, so it must run on a worker. */
 static void warm(struct fetch *f) {
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->range.length > 0 && log_range_warm(&p->read->range))
@@ -368,7 +372,7 @@ static void warm(struct fetch *f) {
 static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     (void)worker_scratch;
-    assert(!f->waiting); /* no message but the job's own may touch it */
+    assert(!f->waiting); /* only the job's own message may access it */
     if (f->blocked) f->too_little = !evaluate(f->serve, f, false);
     warm(f);
     return 0;
@@ -383,15 +387,16 @@ static bool is_cold(const struct fetch *f) {
     return false;
 }
 
-/* Whoever reads what is old gets it in small answers: between them others have their turn. */
+/* Keep responses with cold data small, so that other requests run in between. */
 static void narrow(struct serve *s, struct fetch *f) {
     if (f->bytes_max <= COLD_BYTES_MAX) return;
     f->bytes_max = COLD_BYTES_MAX;
     (void)evaluate(s, f, true);
 }
 
-/* Who asks for very much is answered at once when others of that kind already wait: a request that
- * waits takes some 300 bytes for each partition, as long as its client likes. */
+/* Limits waiting fetches with very many partitions: beyond the limit they are answered
+ * immediately, because a waiting fetch takes some 300 bytes per partition for as long as the
+ * client chooses. */
 static bool may_wait(struct serve *s, struct fetch *f) {
     uint32_t count = f->set->count;
     if (count <= COUNTED_PARTITIONS || f->counted != 0) return true;
@@ -404,7 +409,7 @@ static bool may_wait(struct serve *s, struct fetch *f) {
     return true;
 }
 
-/* True: its waiters are linked. False: some end moved meanwhile, look again. */
+/* Returns true if the waiters are linked, false if an end offset has advanced: evaluate again. */
 static bool link_waiters(struct serve *s, struct serve_request *r, struct fetch *f) {
     release_ranges(f);
     bool moved = wait_all(s, r, f);
@@ -412,14 +417,14 @@ static bool link_waiters(struct serve *s, struct serve_request *r, struct fetch 
     return !moved;
 }
 
-/* True: it waits for more than it has. False: look again. */
+/* Returns true if the fetch waits for more data, false if it must be evaluated again. */
 static bool wait_for_more(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (!link_waiters(s, r, f)) return false;
     r->deadline_ms = r->received_ms + f->wait_ms;
     return true;
 }
 
-/* The reactor never waits for a worker: where the pool is full, it submits the job again after a
+/* The reactor never waits for a worker: if the pool is full, it submits the job again after a
  * pause. */
 static enum serve_status submit(struct serve *s, struct serve_request *r, struct fetch *f,
                                 int (*work)(struct iojob *job, void *worker_scratch)) {
@@ -433,9 +438,9 @@ static enum serve_status submit(struct serve *s, struct serve_request *r, struct
     return SERVE_WAIT;
 }
 
-/* Reads what is cold on the io pool. The reactor never waits for the disk. */
+/* Reads cold data on the io pool. The reactor never waits for the disk. */
 static enum serve_status read_cold(struct serve *s, struct serve_request *r, struct fetch *f) {
-    fetch_release_copies(f); /* a worker must not */
+    fetch_release_copies(f); /* workers must not touch shared copies */
     if (!f->blocked) narrow(s, f);
     assert(!f->waiting);
     enum serve_status status = submit(s, r, f, cold_job);
@@ -448,7 +453,7 @@ static enum serve_status finish(struct serve *s, struct serve_request *r, struct
     return is_cold(f) ? read_cold(s, r, f) : fetch_answer(s, r, f);
 }
 
-/* Which partitions the consumer is to read elsewhere. */
+/* Determines for which partitions the consumer should read from another replica. */
 static void prefer(struct serve *s, const struct serve_request *r, struct fetch *f) {
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->log != NULL) p->read->preferred = fetch_preferred(s, r, f, p);
@@ -468,8 +473,8 @@ static enum serve_status run(struct serve *s, struct serve_request *r, struct fe
     }
 }
 
-/* After the job: where it had to be looked for on the disk, too little waits as it would have done
- * at once. */
+/* After the job. If the range was found on disk but is too small, the fetch waits as it would
+ * have without the job. */
 static enum serve_status found(struct serve *s, struct serve_request *r, struct fetch *f) {
     bool waits = f->too_little && !f->high_is_news && may_wait(s, f) &&
                  r->now_ms < r->received_ms + f->wait_ms;
@@ -478,13 +483,13 @@ static enum serve_status found(struct serve *s, struct serve_request *r, struct 
     return wait_for_more(s, r, f) ? SERVE_WAIT : run(s, r, f, false);
 }
 
-/* Memory ran out. */
+/* Out of memory. */
 static enum serve_status give_up(struct serve *s, struct serve_request *r) {
     fetch_free(s, r);
     return SERVE_CLOSE;
 }
 
-/* ---- wide fetches: a worker walks over their partitions */
+/* ---- wide fetches: a worker processes their partitions */
 
 static enum fetch_outcome examine(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct wide *w = f->wide;
@@ -512,7 +517,7 @@ static enum fetch_outcome examine(struct serve *s, struct serve_request *r, stru
     return FETCH_READY;
 }
 
-/* The next step of a wide fetch, on a worker. */
+/* Runs the next step of a wide fetch on a worker. */
 static int wide_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     struct wide *w = f->wide;
@@ -545,7 +550,7 @@ static enum serve_status start_wide(struct serve *s, struct serve_request *r, st
     return examine_apart(s, r, f);
 }
 
-/* Also of an abandoned fetch: a follower is reported once. */
+/* Also for an abandoned fetch: a follower that caught up is reported only once. */
 static void take_joins(struct serve *s, struct wide *w) {
     struct serve_joins *to = &s->joins;
     for (uint32_t i = 0; i < w->joins.count && to->count < SERVE_JOINS_MAX; i++)
@@ -553,7 +558,7 @@ static void take_joins(struct serve *s, struct wide *w) {
     w->joins.count = 0;
 }
 
-/* What a worker found, on the reactor. */
+/* Continues on the reactor with the worker's result. */
 static enum serve_status examined(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct wide *w = f->wide;
     take_joins(s, w);
@@ -567,7 +572,7 @@ static enum serve_status examined(struct serve *s, struct serve_request *r, stru
         if (r->quota != NULL && !fetch_is_follower(f) &&
             serve_charge_fetch(r, w->answer_bytes) > 0)
             return fetch_answer_throttled(s, r, f);
-        /* Here, because each worker's heap would keep megabytes. */
+        /* Allocate here: on a worker, its heap would keep megabytes. */
         reply_prepare(&w->reply, w->answer_bytes - (size_t)f->taken + REPLY_COPIED_BYTES_MAX);
         return submit(s, r, f, wide_job);
     case FETCH_BUILT:
@@ -618,9 +623,9 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
         return SERVE_CLOSE;
     }
     int16_t error = open_context(s, r, f);
-    r->body_needed = false; /* all that matters was copied */
+    r->body_needed = false; /* everything needed was copied */
     if (r->quota != NULL && !fetch_is_follower(f)) {
-        /* More could only be refused. */
+        /* A larger response could only be rejected by the quota. */
         int32_t max = quota_client_fetch_max(r->quota, s->shared->limits.fetch_bytes_max);
         if (f->bytes_max > max) f->bytes_max = max;
         if (f->bytes_min > f->bytes_max) f->bytes_min = f->bytes_max;
@@ -642,7 +647,8 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
     if (f->job_running) return SERVE_WAIT;
     bool granted = reason == SERVE_GRANTED;
     if (granted || grants_voids(s->shared->grants) != f->voids) {
-        /* What came while it waited is for those who may still read it. */
+        /* Records that arrived while the fetch waited may only be returned if the client still
+         * has read permission. */
         if (!granted) {
             unwait_all(f);
             r->missing_count = 0;

@@ -1,5 +1,5 @@
-/* The Fetch answer: which partitions it names (all, or a session's news), and their records as
- * ranges of files. */
+/* The Fetch response: which partitions it contains (all, or those of a session with changes),
+ * and their records as file ranges. */
 #include "serve/fetch_state.h"
 
 #include <stdlib.h>
@@ -8,13 +8,14 @@
 #include "format/assertion.h"
 #include "serve/wire.h"
 
-/* Aborted transactions in one answer; ranges are cut so that they have no more, but for those that
- * overlap the first batch. */
+/* Limit of aborted transactions per response. Ranges are cut to stay below it, except for
+ * transactions that overlap the first batch. */
 enum { ABORTED_MAX = 65536 };
-/* What an answer takes around its records (flexible versions; the others differ by few bytes). */
+/* Response bytes besides the records (flexible versions; others differ by few bytes). */
 enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
 
-/* A session's answer names a partition only when it has news. An error is answered every time. */
+/* A session's response contains a partition only if something changed. Errors are always
+ * returned. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
     if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0 ||
@@ -29,9 +30,10 @@ static struct fetch_part *next_answered(struct fetch_part *p) {
     return p;
 }
 
-/* The aborted transactions of what the answer has of this partition; `*left`: how many more the
- * answer may have. A range with more is cut, and the client fetches the rest next. Without its list
- * a range would show aborted records as committed, so it goes when there is none. */
+/* Collects the aborted transactions of this partition's range; `*left`: how many more the
+ * response may have. A range with more is cut, and the client fetches the rest next. If the list
+ * cannot be read, the range is dropped: without the list, aborted records would appear as
+ * committed. */
 static void take_aborted(const struct fetch *f, struct fetch_part *p, uint32_t *left) {
     struct fetch_read *read = p->read;
     struct log_range *range = &read->range;
@@ -41,7 +43,7 @@ static void take_aborted(const struct fetch *f, struct fetch_part *p, uint32_t *
     int result = log_aborted_between(read->log, p->offset, end, second, *left, &read->aborted);
     if (result == 0 && read->aborted.upper < end)
         result = log_range_cut(range, read->aborted.upper);
-    /* Checked last: a removed file's aborted transactions were removed with it. The client fetches
+    /* Check this last: deleting a file also deletes its aborted transactions. The client fetches
      * again. */
     if (result != 0 || !log_range_is_current(read->log, range)) fetch_release(read);
     if (result != 0) read->error = log_error_code(result);
@@ -50,8 +52,8 @@ static void take_aborted(const struct fetch *f, struct fetch_part *p, uint32_t *
 
 static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
-    /* As Kafka: none for a partition that is refused unread, null for what is no question of
-     * transactions. */
+    /* As in Kafka: an empty list if the partition was rejected before reading, null if
+     * transactions do not apply. */
     if (fetch_is_unknown(p)) {
         reply_count(a, f->flexible, 0);
         return;
@@ -71,7 +73,7 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
     }
 }
 
-/* v16: who leads instead (KIP-951). */
+/* v16: the current leader (KIP-951). */
 static bool names_leader(const struct fetch *f, const struct fetch_part *p,
                          struct topic_leader *leader) {
     int16_t error = p->read->error;
@@ -80,7 +82,7 @@ static bool names_leader(const struct fetch *f, const struct fetch_part *p,
     return leaders_of(p->read->topic, p->partition, leader);
 }
 
-/* Tagged fields: 0 DivergingEpoch, 13 bytes with its own empty tags; 1 CurrentLeader. */
+/* Tagged fields: 0 DivergingEpoch, 13 bytes including its empty tags; 1 CurrentLeader. */
 static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_part *p) {
     struct topic_leader leader;
     bool diverges = p->read->diverging_epoch >= 0, named = names_leader(f, p, &leader);
@@ -95,7 +97,7 @@ static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_par
     if (named) leaders_answer(&f->leaders, a, 1, leader);
 }
 
-/* Takes over the range, and its copy. */
+/* Takes ownership of the range and its copy. */
 static void answer_records(struct reply *a, struct fetch_read *read) {
     if (read->copy != NULL)
         reply_copy(a, &read->range, read->copy);
@@ -141,7 +143,7 @@ static void answer_topic(struct reply *a, struct fetch *f, struct fetch_part *fi
     reply_no_tags(a, f->flexible);
 }
 
-/* Consecutive partitions of a topic share its entry. */
+/* Returns how many consecutive partitions belong to the same topic: they share its entry. */
 static uint32_t run_length(struct fetch_part *first) {
     uint32_t n = 1;
     for (struct fetch_part *p = next_answered(first->next); p != NULL && fetch_same_topic(first, p);
@@ -155,7 +157,7 @@ static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
     return p;
 }
 
-/* Before the answer takes the ranges over. */
+/* Call before the response takes ownership of the ranges. */
 static void count(const struct serve *s, const struct fetch_part *p) {
     if (p->read->error != 0) serve_count_error(s, API_FETCH, p->read->error);
     if (p->read->topic != NULL && p->read->log != NULL)
@@ -182,10 +184,11 @@ static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
         assert_slow(topics > 0);
         topics--;
     }
-    assert(topics == 0); /* as many as were announced */
+    assert(topics == 0); /* matches the announced count */
 }
 
-/* Who got data goes last next time, so that one full partition does not use up every answer. */
+/* Move partitions that returned records to the end, so that one full partition cannot use up
+ * every response. */
 static void rotate(struct fetch *f) {
     if (f->session == NULL) return;
     struct fetch_part *end = f->set->last;
@@ -232,7 +235,7 @@ enum serve_status fetch_answer_throttled(struct serve *s, struct serve_request *
 void fetch_build(struct serve *s, const struct serve_request *r, struct fetch *f,
                  struct reply *a) {
     assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
-    assert_slow(a->len == 0); /* a request is answered once */
+    assert_slow(a->len == 0); /* a request is answered only once */
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
     if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */

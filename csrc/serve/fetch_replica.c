@@ -1,5 +1,5 @@
-/* What a Fetch has to do with the other replicas: a follower's positions move the high watermark of
- * the leader, and a consumer may be sent to a replica that is nearer to it. */
+/* Replication and Fetch: a follower's fetch offsets advance the leader's high watermark, and a
+ * consumer may be redirected to a closer replica. */
 #include "serve/fetch_state.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "serve/nodes.h"
 #include "thread/throttle.h"
 
-enum { READERS_MAX = 16 }; /* replicas that are looked at */
+enum { READERS_MAX = 16 }; /* replicas considered for KIP-392 */
 
 static void note_join(const struct fetch *f, const struct fetch_part *p) {
     assert(f->joins->count < SERVE_JOINS_MAX);
@@ -21,7 +21,7 @@ static void note_join(const struct fetch *f, const struct fetch_part *p) {
 static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, int64_t now_ns) {
     struct fetch_read *read = p->read;
     int32_t leader_epoch = log_leader_epoch(read->log);
-    /* What is refused or diverges says nothing of where it is. */
+    /* A rejected or diverging offset does not show how far the follower has replicated. */
     if (fetch_check_epochs(f, p) != 0 || read->diverging_epoch >= 0) return;
     struct log_follower_fetch at = {.broker = f->replica_id,
                                     .leader_epoch = leader_epoch,
@@ -32,7 +32,8 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
                                     .may_ask = f->joins->count < SERVE_JOINS_MAX};
     int result = log_follower_at(read->log, &at);
     if (result == 1) note_join(f, p);
-    /* It may know more than this leader; without an epoch, it only asked the wrong one. */
+    /* The follower may have newer metadata than this leader; without an epoch, it fetched from
+     * the wrong broker. */
     if (result == LOG_E_NOT_REPLICA && p->leader_epoch < 0)
         read->follow_error = ERROR_NOT_LEADER_OR_FOLLOWER;
     else if (result < 0)
@@ -70,8 +71,9 @@ static bool is_in_rack(const struct nodes *nodes, const struct serve_request *r,
     return n != NULL && n->rack != NULL && strcmp(n->rack, rack) == 0;
 }
 
-/* Of those in the rack that have what is asked for, the one that has most, as Kafka's
- * RackAwareReplicaSelector. The leader, when it is there itself: -1. */
+/* Returns, of the in-sync replicas in the consumer's rack that have the offset, the one with the
+ * highest end offset, like Kafka's RackAwareReplicaSelector. Returns -1 if the leader itself is
+ * in that rack. */
 static int32_t nearest(const struct nodes *nodes, const struct serve_request *r,
                        const struct fetch *f, const struct fetch_part *p, int32_t leader) {
     struct log_follower found[READERS_MAX];

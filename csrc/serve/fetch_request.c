@@ -1,4 +1,4 @@
-/* A Fetch request's body, v4-18: into the request's own set of partitions. */
+/* Parses the body of a Fetch request, v4-18, into the request's own set of partitions. */
 #include "serve/fetch_state.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key 
     /* v9: the consumer's leader epoch, for fencing (KIP-320) */
     int32_t leader_epoch = f->version >= 9 ? cursor_i32(c) : -1;
     int64_t offset = cursor_i64(c);
-    /* v12: the epoch of the last record, to find where histories part (KIP-595) */
+    /* v12: leader epoch of the last fetched record, to detect diverging logs (KIP-595) */
     int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
     /* v5: a follower's log start offset (KIP-107) */
     int64_t start_offset = f->version >= 5 ? cursor_i64(c) : -1;
@@ -60,14 +60,14 @@ bool fetch_parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *
     return c->p != NULL && topics >= 0;
 }
 
-/* False: out of memory. */
+/* Returns false if out of memory. */
 static bool parse_tail(struct serve *s, struct fetch *f, struct cursor *c) {
     struct wire_string rack = {NULL, -1};
-    if (f->version >= 11) rack = wire_string(c, f->flexible); /* v11: the client's (KIP-392) */
+    if (f->version >= 11) rack = wire_string(c, f->flexible); /* v11: client rack (KIP-392) */
     uint64_t left = wire_tags(c, f->flexible), tag;
     struct cursor value;
     while (wire_tag(c, &left, &tag, &value))
-        /* v15: who asks is a tagged field, of followers alone (KIP-903) */
+        /* v15: the replica id is a tagged field that only followers send (KIP-903) */
         if (tag == 1 && f->version >= 15) {
             f->replica_id = cursor_i32(&value);
             f->replica_epoch = cursor_i64(&value);

@@ -1,5 +1,5 @@
-/* Answers to consumers that have read a log to its end: when they leave, and what they share with
- * those to others that read the same. */
+/* Responses to consumers at the end of a log: when to send them, and which copies they share
+ * with other consumers that read the same records. */
 #include "serve/fetch_state.h"
 
 #include "format/assertion.h"
@@ -9,13 +9,13 @@ bool fetch_gathers(struct serve *s, struct serve_request *r, struct fetch *f) {
     int64_t until_ms = gather_until(&s->gather, r->now_ms), last_ms = r->received_ms + f->wait_ms;
     if (until_ms == 0 || last_ms <= r->now_ms) return false;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) fetch_release(p->read);
-    assert(until_ms > r->now_ms && !f->waiting); /* nothing but its timer may wake it */
+    assert(until_ms > r->now_ms && !f->waiting); /* only its timer may wake it */
     r->deadline_ms = until_ms < last_ms ? until_ms : last_ms;
     return true;
 }
 
-/* What the answer copies anyway is read here without waiting for a disk: to ask first whether it is
- * in the page cache, and to read it then, is three calls of the kernel for one. */
+/* Ranges that the response copies anyway are read here without waiting for a disk: checking the
+ * page cache first and reading later takes three system calls instead of one. */
 void fetch_take_copies(struct serve *s, struct fetch *f) {
     int readers = gather_readers(&s->gather);
     int64_t bytes = 0;

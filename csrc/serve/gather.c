@@ -1,5 +1,5 @@
-/* The debt of a millisecond counts from the next one on: who is woken together with others is
- * answered together with them. */
+/* The debt of a millisecond counts from the next millisecond on, so that consumers woken
+ * together are answered together. */
 #include "serve/gather.h"
 
 #include "format/assertion.h"
@@ -16,7 +16,7 @@ static void go_on(struct gather *g, int64_t now_ms) {
     assert_slow(now_ms > g->at_ms); /* the clock is monotonic */
     int64_t elapsed_ms = now_ms - g->at_ms, max_ns = 2 * g->wait_ms_max * NS_PER_MS_OWED;
     int64_t owed_ns = g->owed_ns + g->fresh_ns;
-    /* What is owed has a limit, so that a flood is over when it is over. */
+    /* Limit the debt, so that delays end soon after a burst. */
     if (owed_ns > max_ns) owed_ns = max_ns;
     owed_ns = elapsed_ms >= owed_ns / NS_PER_MS_OWED + 1 ? 0
                                                          : owed_ns - elapsed_ms * NS_PER_MS_OWED;

@@ -1,13 +1,12 @@
-/* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Rights
- * live in the entry, in a table by principal that forgets: a right stands in one of RIGHT_PROBES
- * neighbouring slots, so that a look-up costs the same for one principal and for thousands, and
- * where they are all taken one of them goes. Each is stamped with a generation: voiding all of
- * them is one increment. Look-ups take a reference on the topic, so an entry may be replaced while
- * requests still use the old one.
+/* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Each
+ * entry holds the rights in a small lossy table by principal: a right is in one of RIGHT_PROBES
+ * adjacent slots, so that a lookup costs the same for one principal and for thousands. If all
+ * these slots are occupied, one of them is overwritten. Each right carries a generation:
+ * incrementing the current one revokes them all. Lookups take a reference on the topic, so that
+ * an entry can be replaced while requests still use the old topic.
  *
- * A table of its own, with the hash that the others have too: each entry is in two chains, for
- * which khash would be two tables beside the entries, and uthash two handles of 56 bytes in each.
- */
+ * Not khash or uthash: each entry is in two chains. khash would need two tables besides the
+ * entries, and uthash two 56-byte handles per entry. */
 #include "serve/grants.h"
 
 #include <stdlib.h>
@@ -19,19 +18,19 @@
 #include "serve/nodes.h"
 #include "thread/shared_lock.h"
 
-/* RIGHTS_FIRST, RIGHT_SLOTS_MAX: powers of two. */
+/* RIGHTS_FIRST and RIGHT_SLOTS_MAX must be powers of two. */
 enum { RIGHT_PROBES = 8, RIGHTS_FIRST = 2, RIGHT_SLOTS_MAX = 16384, BUCKETS_FIRST = 64 };
 
 struct right {
     uint32_t principal, generation;
-    uint8_t rights; /* 0: the slot is free */
+    uint8_t rights; /* 0: free slot */
 };
 
 struct entry {
     struct entry *next_by_name, *next_by_id;
     struct topic *topic;
     struct right *rights;
-    uint32_t right_slots, right_next; /* right_next: which goes where all are taken */
+    uint32_t right_slots, right_next; /* right_next: which slot to overwrite if all are occupied */
     uint32_t name_hash, id_hash;
 };
 
@@ -40,7 +39,7 @@ struct grants {
     uint32_t topics_max;
     struct entry **by_name GUARDED_BY(lock), **by_id GUARDED_BY(lock);
     uint32_t bucket_count GUARDED_BY(lock), count GUARDED_BY(lock);
-    uint32_t generation GUARDED_BY(lock); /* of rights: older ones are void */
+    uint32_t generation GUARDED_BY(lock); /* rights of older generations are revoked */
     struct nodes *nodes GUARDED_BY(lock); /* one reference, or NULL */
     atomic_uint changes, voids;           /* written under the lock */
 };
@@ -180,7 +179,7 @@ static void grow(struct grants *g) REQUIRES(g->lock) {
         free(names);
         free(ids);
         return;
-    } /* longer chains, still right */
+    } /* longer chains still work */
     free(g->by_id);
     g->by_name = names;
     g->by_id = ids;
@@ -228,10 +227,10 @@ void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
     if (e != NULL) entry_free(e);
 }
 
-/* Where a principal's right may stand: the i-th of right_probes() slots. */
+/* Returns the i-th of right_probes() slots that may hold the principal's right. */
 static inline uint32_t right_at(const struct entry *e, uint32_t principal, uint32_t i) {
     assert_slow((e->right_slots & (e->right_slots - 1)) == 0);
-    /* Principals are numbered in turn: the high bits of the product spread them. */
+    /* Principals are numbered sequentially: the high bits of the product spread them. */
     return (((principal * 2654435769u) >> 16) + i) & (e->right_slots - 1);
 }
 
@@ -255,7 +254,8 @@ static struct right *free_right(const struct entry *e, uint32_t principal, uint3
     return NULL;
 }
 
-/* Twice as many slots; what finds no place in them is asked for again. False: out of memory. */
+/* Doubles the table. Rights that find no slot are dropped and requested again later. Returns
+ * false if out of memory. */
 static bool grow_rights(struct entry *e, uint32_t generation) {
     struct right *old = e->rights;
     uint32_t count = e->right_slots;
@@ -304,7 +304,7 @@ void grants_void(struct grants *g) {
     shared_lock_write(&g->lock);
     g->generation++;
     atomic_fetch_add(&g->voids, 1);
-    assert(g->generation != 0); /* a right of the generation before the wrap would be valid again */
+    assert(g->generation != 0); /* after a wrap, old rights would be valid again */
     atomic_fetch_add(&g->changes, 1);
     shared_lock_release(&g->lock);
 }

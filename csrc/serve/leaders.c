@@ -1,4 +1,4 @@
-/* A tagged field is its tag, its size and its bytes: the sizes are counted before. */
+/* A tagged field consists of tag, size and bytes, so sizes are computed before writing. */
 #include "serve/leaders.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Who leads instead, and where that broker is reached: two tagged fields of Produce and Fetch
- * answers, so that clients go on without a Metadata request (KIP-951). */
+/* The current leader and its endpoint as two tagged fields of Produce and Fetch responses, so
+ * that clients can switch without a Metadata request (KIP-951). */
 #ifndef PYLOG_LEADERS_H
 #define PYLOG_LEADERS_H
 
@@ -7,13 +7,13 @@
 
 enum { LEADERS_NAMED_MAX = 64 };
 
-/* The leaders that an answer names; at first `count` is 0. */
+/* The leaders named in a response; initially `count` is 0. */
 struct leaders {
     uint32_t count;
     int32_t ids[LEADERS_NAMED_MAX];
 };
 
-/* False: the partition's leader is not known here. */
+/* Returns false if the partition's leader is unknown here. */
 static inline bool leaders_of(const struct topic *t, int32_t partition,
                               struct topic_leader *leader) {
     if (t == NULL || t->leaders == NULL || partition < 0 || partition >= t->partition_count)
@@ -21,9 +21,10 @@ static inline bool leaders_of(const struct topic *t, int32_t partition,
     *leader = t->leaders[partition];
     return true;
 }
-/* A partition's tagged field CurrentLeader; its endpoint is to be named, too. */
+/* Writes a partition's tagged field CurrentLeader and records the leader for
+ * leaders_answer_endpoints. */
 void leaders_answer(struct leaders *l, struct reply *a, uint8_t tag, struct topic_leader leader);
-/* The answer's own tagged fields: NodeEndpoints, tag 0, where a leader was named. */
+/* Writes the response's own tagged fields: NodeEndpoints, tag 0, if a leader was named. */
 void leaders_answer_endpoints(const struct leaders *l, struct serve *s,
                               const struct serve_request *r, struct reply *a);
 

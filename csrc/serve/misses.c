@@ -1,4 +1,4 @@
-/* An array that doubles. */
+/* A doubling array. */
 #include "serve/misses.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@ bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key,
         assert(key.len == TOPIC_ID_BYTES);
         memcpy(missing->id, key.bytes, TOPIC_ID_BYTES);
     } else {
-        assert(key.len <= INT16_MAX); /* wire_string lets no longer name in */
+        assert(key.len <= INT16_MAX); /* wire_string rejects longer names */
         missing->name = key.bytes;
         missing->name_len = (int32_t)key.len;
     }

@@ -1,5 +1,5 @@
-/* The topics of a Produce or Fetch that have no grant yet, and what the control plane decided of
- * each: the list that goes up with SERVE_MISS and comes back with SERVE_GRANTED. */
+/* The topics of a Produce or Fetch that have no grant yet, and the control plane's verdict on
+ * each. The list goes to the control plane with SERVE_MISS and returns with SERVE_GRANTED. */
 #ifndef PYLOG_MISSES_H
 #define PYLOG_MISSES_H
 
@@ -14,24 +14,26 @@
 struct misses {
     struct serve_missing *topics; /* r->missing_count of them are in use */
     uint32_t room;
-    uint32_t rounds; /* how often it was asked again */
+    uint32_t rounds; /* number of repeated requests to the control plane */
 };
 
-/* A grant may be void again before its request goes on: then it is asked for anew, so that a change
- * of somebody's rights is no error of others. After so many rounds the client is to try again. */
+/* A grant may be revoked before its request continues. The request then asks the control plane
+ * again, so that changing one principal's rights causes no errors for others. After this many
+ * rounds the client must retry. */
 enum { MISSES_ROUNDS_MAX = 16 };
 
-/* right: of enum grant_right, the same for all of a request. False: SERVE_MISSING_MAX are missing
- * already, or out of memory. */
+/* right: enum grant_right, the same for all topics of a request. Returns false if
+ * SERVE_MISSING_MAX are missing already or memory ran out. */
 bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key, uint8_t right);
-/* The error that a topic without a grant is answered with once the control plane has decided; 0:
- * it was granted, or not asked for, and is to be asked for again (misses_again). `*at`: where to
- * look first, 0 before the first call; topics come in the order in which they were asked for, so
- * that of tens of thousands each is found at once. */
+/* Returns the error for a topic without a grant after the control plane has decided. 0: it was
+ * granted or not listed, and must be requested again (misses_again). `*at`: where to start the
+ * search, initially 0. Topics arrive in the order of the list, so that each of tens of thousands
+ * is found at once. */
 int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint32_t *at);
-/* What was asked for is void: true when the request may ask once more, from an empty list. */
+/* Clears the list after grants were revoked. Returns true if the request may ask the control
+ * plane again. */
 bool misses_again(struct misses *m, struct serve_request *r);
-/* With the request: most have none. */
+/* Most requests have none. */
 static inline void misses_clear(struct misses *m, struct serve_request *r) {
     assert_slow(r->missing == m->topics);
     if (m->topics == NULL) return;

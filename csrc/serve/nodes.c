@@ -1,4 +1,4 @@
-/* Rows, and their texts behind them in the same memory. */
+/* Rows, followed by their strings in the same allocation. */
 #include "serve/nodes.h"
 
 #include <stdlib.h>

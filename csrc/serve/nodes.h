@@ -1,4 +1,4 @@
-/* Where the brokers are reached, by listener: an immutable table, replaced whole. */
+/* The brokers' endpoints by listener: an immutable table that is replaced as a whole. */
 #ifndef PYLOG_NODES_H
 #define PYLOG_NODES_H
 
@@ -12,11 +12,11 @@ struct node {
     const char *host, *rack; /* rack NULL: none */
 };
 struct nodes;
-/* Copies them; one reference, or NULL: out of memory, or there are too many. */
+/* Copies the rows. Returns one reference, or NULL if out of memory or over NODES_MAX. */
 struct nodes *nodes_new(const struct node *of, uint32_t count);
 void nodes_retain(struct nodes *nodes);
 void nodes_release(struct nodes *nodes);
-/* Borrowed through the table; NULL: that broker has no such listener. */
+/* Returns a node borrowed through the table, or NULL if the broker has no such listener. */
 const struct node *nodes_find(const struct nodes *nodes, int32_t listener, int32_t id);
 
 #endif

@@ -1,12 +1,12 @@
 /* Produce v3-13: parse, look up, check, append, wait, answer.
  *
- * The work of a request is bounded by what its records inflate to, not by its own length: a reactor
- * checks up to a budget of that, and io workers check the rest in slices of time, so that other
- * connections and other jobs run in between.
+ * The work of a request is limited by the decompressed size of its records, not by its own
+ * length: a reactor checks records up to a budget, and io workers check the rest in time slices,
+ * so that other connections and jobs run in between.
  *
- * All topics are looked up before the first append: a miss parks the request whole, and it is
- * parsed anew when the control plane has decided, so nothing is ever appended twice. The body stays
- * in place until the batches are appended (they are stamped there). */
+ * All topics are looked up before the first append. A miss parks the whole request. It is looked
+ * up again when the control plane has decided, so nothing is ever appended twice. The body stays
+ * in place until the batches are appended, because they are stamped there. */
 #include "serve/produce_state.h"
 
 #include <stddef.h>
@@ -16,8 +16,8 @@
 #include "format/assertion.h"
 #include "serve/wire.h"
 
-/* Takes the reference on `topic` over, and lets go of what stood there: log and topic go together.
- * `error`: why the part is refused all the same. */
+/* Takes ownership of the reference on `topic` and releases the old one: log and topic change
+ * together. `error`: set if the part is rejected although the topic exists. */
 static void set_topic(struct produce_part *p, struct topic *topic, int16_t error) {
     assert(!p->waiting && (p->log == NULL || p->topic != NULL));
     if (p->topic != NULL) topic_release(p->topic);
@@ -103,7 +103,7 @@ static bool parse_partitions(struct produce *q, struct cursor *c, struct topic_k
         p->key = key;
         p->partition = partition;
         p->first_of_topic = i == 0;
-        /* The leader stamps the batch where it lies: the frame is this request's own memory. */
+        /* The leader stamps the batch in place: the frame belongs to this request. */
         p->records = len < 0 ? NULL : (uint8_t *)(uintptr_t)records;
         p->len = len < 0 ? 0 : (size_t)len;
     }
@@ -128,8 +128,8 @@ static bool parse(struct produce *q, const struct serve_request *r) {
     return c.p != NULL && count >= 0;
 }
 
-/* Finds every part's log. False when something is missing (then r->missing names it) or memory ran
- * out (r->missing_count 0). */
+/* Finds every part's log. Returns false if grants are missing (r->missing lists the topics) or
+ * memory ran out (r->missing_count is 0). */
 static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
     bool complete = true, is_void = false;
     struct topic *topic = NULL;
@@ -179,25 +179,25 @@ static bool zstd_too_old(const struct produce *q, const struct produce_part *p) 
            (get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK) == CODEC_ZSTD;
 }
 
-/* The work of a reactor's check is counted in bytes after inflation. */
+/* Work of a reactor's check, in decompressed bytes. */
 enum {
-    INFLATION_USUAL = 8,      /* inline_inflate_bytes may inflate to so many times as much */
-    PLAIN_BYTES_PER_WORK = 8, /* bytes that are not inflated cost so much less */
-    /* A compressed byte costs at least so much: a stream of empty blocks inflates to nothing, and
-     * takes longer than one that inflates to this. */
+    INFLATION_USUAL = 8,      /* budget: inline_inflate_bytes times this factor */
+    PLAIN_BYTES_PER_WORK = 8, /* uncompressed bytes cost 1/8 of a decompressed byte */
+    /* Minimum cost of a compressed byte: a stream of empty blocks decompresses to nothing, yet
+     * takes longer than a stream that decompresses to this size. */
     STREAM_WORK_PER_BYTE = 4,
     PART_WORK_MIN = 512,
     OVER_BUDGET = -1
 };
-/* A worker's slice of one request, before other jobs run. */
+/* Time slice of one request on a worker, before other jobs run. */
 #define CHECK_SLICE_NS ((int64_t)20 * NS_PER_MS)
-enum { WORKER_PAUSE_MS = 10 /* before a full pool is tried again */ };
+enum { WORKER_PAUSE_MS = 10 /* pause before resubmitting a job if the pool is full */ };
 
 static int64_t reactor_budget(const struct serve *s) {
     return (int64_t)s->shared->limits.inline_inflate_bytes * INFLATION_USUAL;
 }
 
-/* The part's least work, OVER_BUDGET when a reactor must not begin it. */
+/* Returns the minimum work for the part, or OVER_BUDGET if a worker must check it. */
 static int64_t least_work(const struct serve *s, const struct produce_part *p, bool walked,
                           int stored_codec, int64_t budget) {
     if (p->len < BATCH_HEADER_BYTES) return PART_WORK_MIN;
@@ -211,9 +211,9 @@ static int64_t least_work(const struct serve *s, const struct produce_part *p, b
     return recodes || (inflates && long_stream) || work >= budget ? OVER_BUDGET : work;
 }
 
-/* Checks one part, and re-encodes it when the topic has a codec of its own. Returns the work that
- * it took. On a reactor, with a budget: OVER_BUDGET, and nothing is entered, when it would take
- * more than that. On a worker `budget` is INT64_MAX. */
+/* Checks one part, and re-encodes it if the topic's compression.type requires it. Returns the
+ * work spent. With a budget (on a reactor), returns OVER_BUDGET and changes nothing if the work
+ * would exceed it. On a worker `budget` is INT64_MAX. */
 static int64_t check_part(struct produce *q, struct produce_part *p, struct inflater *in,
                           int64_t now_ms, int64_t budget) {
     struct log_config config;
@@ -258,7 +258,8 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
         return work;
     }
     struct batch_header *h = &p->summary->header;
-    /* What the header claims must be what the records say: the time index is built from it. */
+    /* The header's maximum timestamp must match the records, because the time index is built
+     * from it. */
     if (!rules.log_append_time &&
         batch_stamp_max_timestamp(p->records, p->len, p->summary->max_timestamp)) {
         h->max_timestamp = p->summary->max_timestamp;
@@ -270,8 +271,8 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return work;
-    assert(!bounded); /* a worker re-encodes */
-    /* The limit is on what is stored; what arrived was held against it before. */
+    assert(!bounded); /* only workers re-encode */
+    /* The limit applies to the stored batch. The received batch was checked before. */
     size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
     int recoded =
         batch_recompress(p->records, p->len, config.compression_codec, config.compression_level,
@@ -285,7 +286,7 @@ static int64_t check_part(struct produce *q, struct produce_part *p, struct infl
     return work;
 }
 
-/* On an io worker: checks parts until the slice is over, at least one. */
+/* On an io worker: checks parts until the time slice ends, at least one. */
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
     struct scratch *scratch = worker_scratch;
@@ -300,7 +301,7 @@ static int check_job(struct iojob *job, void *worker_scratch) {
     return 0;
 }
 
-/* On a reactor, within its budget. False: a worker must check the rest. */
+/* On a reactor: checks parts within its budget. Returns false if a worker must check the rest. */
 static bool check_inline(struct serve *s, struct produce *q, int64_t now_ms) {
     int64_t budget = reactor_budget(s);
     for (; q->checked_count < q->part_count; q->checked_count++) {
@@ -314,8 +315,8 @@ static bool check_inline(struct serve *s, struct produce *q, int64_t now_ms) {
     return true;
 }
 
-/* Checks the next slice of the request on a worker. A request that had one leaves the other jobs
- * half of the workers. */
+/* Checks the next slice of the request on a worker. After its first slice, a request leaves half
+ * of the workers to other jobs. */
 static enum serve_status check_on_worker(struct serve *s, struct serve_request *r,
                                          struct produce *q, bool patient) {
     assert(!q->job_running && r->exclusive && r->body_needed);
@@ -333,9 +334,11 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
                                       : check_on_worker(s, r, q, false);
 }
 
-/* ---- transactions: what a partition asks before the first batch of one (KIP-890) ---- */
+/* ---- transactions: partitions verify with the coordinator before a transaction's first batch
+ * (KIP-890) ---- */
 
-/* False: the coordinator is to be asked, or the request is refused as a whole. */
+/* Returns false if the request must be rejected as a whole. Adds the partition to r->missing if
+ * the coordinator must verify it. */
 static bool verify_part(struct serve_request *r, struct produce *q, struct produce_part *p) {
     struct batch_header h;
     struct log_producer known;
@@ -362,7 +365,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
         t->producer_id = h.producer_id;
         t->epoch = h.producer_epoch;
     } else if (t->producer_id != h.producer_id || t->epoch != h.producer_epoch) {
-        p->error = ERROR_INVALID_PRODUCER_ID_MAPPING; /* a request has one producer */
+        p->error = ERROR_INVALID_PRODUCER_ID_MAPPING; /* a request has only one producer */
         return true;
     }
     struct topic_key name = {(const uint8_t *)p->topic->name, p->topic->name_len, false};
@@ -371,7 +374,7 @@ static bool verify_part(struct serve_request *r, struct produce *q, struct produ
     return p->unverified = true;
 }
 
-/* SERVE_ANSWER: nothing is to be asked. */
+/* Returns SERVE_ANSWER if no partition needs verification. */
 static enum serve_status verify(struct serve_request *r, struct produce *q) {
     r->missing_count = 0;
     q->holder = grants_holder(q->serve->shared->grants, r->principal);
@@ -452,7 +455,8 @@ bool produce_abandon(struct serve_request *r) {
     struct produce *q = r->state;
     produce_group_leave(q->serve, q);
     if (q->job_running) {
-        /* Called again at the job's message: what it checked is dropped, nothing was appended. */
+        /* Called again when the job's message arrives. The checks are discarded; nothing was
+         * appended. */
         q->job_running = false;
         return false;
     }

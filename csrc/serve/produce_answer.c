@@ -1,4 +1,4 @@
-/* The answer of a Produce, in the versions' forms. */
+/* The Produce response, in the format of each version. */
 #include "serve/produce_state.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "serve/leaders.h"
 #include "serve/wire.h"
 
-/* v10: who leads instead (KIP-951). */
+/* v10: the current leader (KIP-951). */
 static void answer_tags(struct reply *a, const struct produce_part *p, int16_t version,
                         bool flexible, struct leaders *leaders) {
     struct topic_leader leader;
@@ -31,8 +31,8 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         bool known = named || p->check == BATCH_E_SEQUENCE || p->refused;
         reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
     }
-    if (version >= 8) { /* v8: which records are bad, and a message (KIP-467) */
-        /* As in Kafka, these have nothing to add to their error codes. */
+    if (version >= 8) { /* v8: indexes of invalid records, and a message (KIP-467) */
+        /* As in Kafka, these error codes have no additional message. */
         bool explained = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
                          p->check != BATCH_E_TOO_LARGE;
         const char *text = explained ? batch_error_text(p->check) : NULL;
@@ -65,7 +65,7 @@ enum serve_status produce_answer(struct serve_request *r, struct produce *q) {
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
-        /* Nobody would read an error code: a closed connection makes the client look again. */
+        /* The client reads no response. Closing the connection makes it refresh its metadata. */
         enum serve_status status = SERVE_SILENT;
         for (uint32_t i = 0; i < q->part_count; i++)
             if (q->parts[i].error != 0) status = SERVE_CLOSE;

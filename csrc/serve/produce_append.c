@@ -1,20 +1,21 @@
-/* The end of a Produce: append, and wait for what the acknowledgement promises. */
+/* The last steps of a Produce: append, then wait for the requested acknowledgement. */
 #include "serve/produce_state.h"
 
 #include "format/assertion.h"
 
 enum {
-    FILES_PAUSE_MS = 20, /* before it is looked again whether files may be opened */
+    FILES_PAUSE_MS = 20, /* pause before checking again for free file descriptors */
     FILES_WAIT_MS_MAX = 10000
 };
-/* One request's appends, before the reactor's other connections have their turn. */
+/* Time that one request may append before other connections of the reactor run. */
 #define APPEND_TURN_NS ((int64_t)5 * NS_PER_MS)
 
 void produce_appended(struct produce_part *p, int error, const struct log_appended *done) {
     if (error != 0) {
         p->error = log_error_code(error);
         p->cause = error;
-        /* A marker came meanwhile: a client that tries again has the coordinator asked anew. */
+        /* A marker arrived in between. When the client retries, the coordinator verifies the
+         * transaction again. */
         if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
@@ -29,7 +30,7 @@ void produce_appended(struct produce_part *p, int error, const struct log_append
 
 void produce_append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
-    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
+    assert(p->log != NULL && p->base_offset == -1); /* appended only once */
     if (!log_take_room(p->log, (int64_t)p->len)) {
         p->error = log_error_code(LOG_E_FULL);
         p->cause = LOG_E_FULL;
@@ -48,20 +49,20 @@ void produce_append_part(const struct produce *q, struct produce_part *p, int64_
     produce_appended(p, error, &done);
 }
 
-/* The high watermark has passed its records: whether they are still there, and on enough replicas.
- */
+/* Checks, after the high watermark has passed the records, that they still exist and on enough
+ * replicas. */
 static int16_t check_replicas(const struct produce_part *p) {
     if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
     return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
 }
 
-/* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
+/* Returns true if the acknowledgement's offsets are reached or the part has an error, false if
  * the waiter is linked. */
 static bool acknowledged(struct produce_part *p) {
     assert_slow(p->waiter.mailbox != NULL);
     p->waiting = false;
     if (p->error != 0) return true;
-    assert_slow(p->last_offset >= 0); /* what it waits for was appended */
+    assert_slow(p->last_offset >= 0); /* a part that waits was appended */
     for (int step = 0; step < 2; step++) {
         if (step == 1 && (p->error = check_replicas(p)) != 0) return true;
         if (step == 1 && !log_flush_before_ack(p->log)) return true;
@@ -98,9 +99,9 @@ enum serve_status produce_acknowledge(struct serve_request *r, struct produce *q
     return SERVE_WAIT;
 }
 
-/* Too many files are open: it waits until some are flushed and closed, and is tried all the same
- * when that takes too long. Nothing of it is appended yet, and nothing behind it on its connection
- * begins. */
+/* Returns true if too many files are open: the request waits until some are flushed and closed,
+ * but tries to append anyway after FILES_WAIT_MS_MAX. Nothing of it is appended yet, and later
+ * requests of its connection do not start. */
 static bool lacks_files(const struct serve_request *r, const struct produce *q) {
     int64_t wait_ms = q->timeout_ms < FILES_WAIT_MS_MAX ? q->timeout_ms : FILES_WAIT_MS_MAX;
     if (r->now_ms - r->received_ms >= wait_ms) return false;
@@ -111,7 +112,7 @@ static bool lacks_files(const struct serve_request *r, const struct produce *q) 
     return false;
 }
 
-/* Appends what is left of its parts, up to a turn. False: some are left. */
+/* Appends the remaining parts for one turn. Returns false if parts remain. */
 static bool append_parts(struct produce *q, int64_t now_ms) {
     int64_t began_ns = quotas_monotonic_ns();
     while (q->appended_count < q->part_count) {
@@ -136,11 +137,11 @@ enum serve_status produce_append(struct serve_request *r, struct produce *q, int
         return SERVE_WAIT;
     }
     if (begins && produce_group_take(q->serve, r, q)) return SERVE_QUEUED;
-    produce_group_append(q->serve); /* what came before it */
+    produce_group_append(q->serve); /* earlier requests first */
     q->pauses = !append_parts(q, now_ms);
     if (q->pauses) {
         assert(r->exclusive && r->body_needed);
-        r->deadline_ms = r->now_ms; /* after those that are ready now */
+        r->deadline_ms = r->now_ms; /* after the requests that are ready now */
         return SERVE_WAIT;
     }
     r->deadline_ms = INT64_MAX;

@@ -1,8 +1,10 @@
-/* Short Produces of one turn, appended together: one lock, one write, one wake-up for each log.
+/* Appends short Produce requests of one turn together: one lock, one write and one wake-up per
+ * log.
  *
- * A batch is copied behind those of its log that came before it, so that its request's bytes may go
- * and one write takes all. What is longer than that pays, has several parts, is part of a
- * transaction or counts on somebody's quota is appended by itself, after what is queued. */
+ * Each batch is copied behind earlier batches of the same log, so that its request's frame can
+ * be reused and a single write appends all of them. A request is appended separately, after the
+ * queued ones, if it is too long, has several parts, belongs to a transaction or counts against
+ * a quota. */
 #include "serve/produce_state.h"
 
 #include <stdlib.h>
@@ -14,7 +16,7 @@ enum {
     GROUPS_MAX = 4,
     GROUP_REQUESTS_MAX = 64,
     GROUP_BYTES_MAX = 32768,
-    GROUPED_BYTES_MAX = 4096 /* of a batch: a write of its own costs what copying it does */
+    GROUPED_BYTES_MAX = 4096 /* longest batch: copying it costs as much as a write */
 };
 
 struct produce_group {
@@ -26,8 +28,8 @@ struct produce_group {
 };
 
 struct produce_groups {
-    uint32_t count; /* those in use are the first */
-    struct produce *first, *last; /* appended, their status is due */
+    uint32_t count; /* the first `count` groups are in use */
+    struct produce *first, *last; /* appended, status not yet returned */
     struct produce_group groups[GROUPS_MAX];
 };
 
@@ -36,7 +38,7 @@ void produce_free_groups(struct serve *s) {
     free(s->groups);
 }
 
-/* The log's, or an empty one; NULL: there is no room. */
+/* Returns the log's group or an empty one, or NULL if there is no room. */
 static struct produce_group *group_for(struct produce_groups *all, struct log *log, size_t len) {
     for (uint32_t i = 0; i < all->count; i++) {
         struct produce_group *g = &all->groups[i];
@@ -71,7 +73,7 @@ bool produce_group_take(struct serve *s, struct serve_request *r, struct produce
         produce_group_append(s);
         g = group_for(s->groups, p->log, p->len);
     }
-    assert(g != NULL && p->base_offset == -1); /* it is appended once */
+    assert(g != NULL && p->base_offset == -1); /* appended only once */
     uint8_t *copy = g->bytes + g->bytes_used;
     memcpy(copy, p->records, p->len);
     p->records = copy;

@@ -1,13 +1,13 @@
-/* Two chained hash tables under one read-write lock: clients by principal and client id, rates by
- * the entity's key. A client is stamped with the generation it was installed in.
+/* Two chained hash tables under one read-write lock: clients by principal and client id, rates
+ * by the entity's key. Each client carries the generation in which it was installed.
  *
- * A rate is Kafka's: up to samples + 1 samples, of which those that saw an event within
- * samples * window count; the sum is divided by the time since the oldest of them began, to which
- * missing windows are added, so that a first burst is not taken for a high rate. Whoever is over
- * waits for the part of that time by which the rate is too high (KIP-219).
+ * Rates work as in Kafka: up to samples + 1 samples, of which those with an event within samples
+ * * window count. The sum is divided by the time since the oldest of them started, plus the
+ * missing windows, so that a first burst does not appear as a high rate. A client over its limit
+ * is throttled until the rate would be back at the limit (KIP-219).
  *
- * Tables of their own: khash or uthash would save their growth, some 30 lines, and not what makes
- * them long, the sweeps of what is idle among entries that others hold references on. */
+ * Not khash or uthash: they would only save the growing, some 30 lines. Most of the code sweeps
+ * idle entries while other threads hold references on entries. */
 #include "serve/quotas.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@
 
 enum { BUCKETS_FIRST = 64, SAMPLES_FIRST = 4, SWEEP_COUNT_MIN = 1024, NS_PER_S = 1000000000 };
 
-/* Before an address, to tell its rate from those of clients. */
+/* Prefix of an address's key, so that it differs from clients' keys. */
 #define ADDRESS_KEY "address"
 
 struct sample {
@@ -30,7 +30,7 @@ struct sample {
 
 struct quota_rate {
     struct quota_rate *next;
-    atomic_int references; /* the table's included */
+    atomic_int references; /* including the table's */
     uint32_t hash, key_len;
     struct lock lock;
     double limit GUARDED_BY(lock);
@@ -43,7 +43,7 @@ struct quota_client {
     struct quota_client *next;
     struct quotas *quotas;
     struct quota_rate *rates[QUOTA_KINDS]; /* one reference on each */
-    atomic_int references;                 /* the table's included */
+    atomic_int references;                 /* including the table's */
     _Atomic uint64_t throttled_ms;
     _Atomic int64_t throttled_at_ms;
     uint32_t hash, generation, principal, client_id_len;
@@ -54,7 +54,7 @@ struct quotas {
     atomic_uint generation; /* 0: no quota is set */
     uint32_t samples;
     int64_t window_ms;
-    struct shared_lock lock; /* a rate's lock is taken inside */
+    struct shared_lock lock; /* acquired before a rate's lock */
     uint32_t last_generation GUARDED_BY(lock);
     struct quota_client **clients GUARDED_BY(lock);
     struct quota_rate **rates GUARDED_BY(lock);
@@ -73,7 +73,7 @@ static uint32_t client_hash(uint32_t principal, const uint8_t *client_id, uint32
 
 /* ---- rates */
 
-/* False: out of memory. */
+/* Returns false if out of memory. */
 static bool add_sample(struct quota_rate *rate, int64_t now_ms) REQUIRES(rate->lock) {
     assert(rate->sample_count <= rate->sample_room);
     if (rate->sample_count == rate->sample_room) {
@@ -88,7 +88,7 @@ static bool add_sample(struct quota_rate *rate, int64_t now_ms) REQUIRES(rate->l
     return true;
 }
 
-/* The sample that now counts; when memory ran out, the one before it goes on. */
+/* Returns the current sample. If memory ran out, the previous sample continues. */
 static struct sample *sample_now(const struct quotas *q, struct quota_rate *rate, int64_t now_ms)
     REQUIRES(rate->lock) {
     if (rate->sample_count == 0) return add_sample(rate, now_ms) ? rate->samples : NULL;
@@ -113,7 +113,8 @@ static void rate_add(const struct quotas *q, struct quota_rate *rate, double val
     s->last_ms = now_ms;
 }
 
-/* The sum of what counts, and over how many ms. Forgets what is too old. */
+/* Returns the sum of the samples that count and, in *span_ms, their time span. Resets old
+ * samples. */
 static double rate_sum(const struct quotas *q, struct quota_rate *rate, int64_t now_ms,
                        int64_t *span_ms) REQUIRES(rate->lock) {
     int64_t oldest_ms = now_ms, age_ms = (int64_t)q->samples * q->window_ms;
@@ -132,7 +133,7 @@ static double rate_sum(const struct quotas *q, struct quota_rate *rate, int64_t 
     return sum;
 }
 
-/* How long until the rate is down at its limit, when nothing is added. */
+/* Returns how long the rate takes to fall to its limit if nothing is added. */
 static int32_t rate_excess_ms(const struct quotas *q, struct quota_rate *rate, int64_t now_ms)
     REQUIRES(rate->lock) {
     int64_t span_ms;
@@ -227,7 +228,7 @@ static bool is_idle(struct quotas *q, struct quota_rate *rate, int64_t now_ms) R
     return sum <= 0;
 }
 
-/* Drops clients that no connection holds: nobody takes one meanwhile. */
+/* Drops clients that no connection holds; the lock prevents new references. */
 static void sweep_clients(struct quotas *q) REQUIRES(q->lock) {
     for (uint32_t b = 0; b < q->client_buckets; b++)
         for (struct quota_client **at = &q->clients[b], *c = *at; c != NULL; c = *at) {
@@ -258,7 +259,7 @@ static void sweep_rates(struct quotas *q, int64_t now_ms) REQUIRES(q->lock) {
     q->rate_sweep_at = SWEEP_COUNT_MIN + 2 * q->rate_count;
 }
 
-/* When memory runs out the chains grow longer, which is still right. */
+/* If memory runs out, the chains grow longer but still work. */
 static void grow_clients(struct quotas *q) REQUIRES(q->lock) {
     uint32_t count = 2 * q->client_buckets;
     struct quota_client **grown = calloc(count, sizeof(struct quota_client *));
@@ -289,7 +290,7 @@ static void grow_rates(struct quotas *q) REQUIRES(q->lock) {
     q->rate_buckets = count;
 }
 
-/* Where a client stands, or the end of its chain. */
+/* Returns the client's position, or the end of its chain. */
 static struct quota_client **client_at(struct quotas *q, uint32_t hash, uint32_t principal,
                                        const uint8_t *client_id, uint32_t len)
     REQUIRES_SHARED(q->lock) {
@@ -301,7 +302,7 @@ static struct quota_client **client_at(struct quotas *q, uint32_t hash, uint32_t
     return at;
 }
 
-/* The entity's rate with one reference for the caller, made when it is new. */
+/* Returns the entity's rate with one reference for the caller; creates it if new. */
 static struct quota_rate *rate_for(struct quotas *q, const struct quota_limit *limit)
     REQUIRES(q->lock) {
     uint32_t hash = hash_bytes(HASH_SEED, limit->key, limit->key_len);

@@ -1,5 +1,5 @@
-/* One chained hash table under one lock, which is held for a look-up and the copy of an answer.
- * Each entry is stamped with a generation: voiding all of them is one increment. */
+/* One chained hash table under one lock, which is held for a lookup and for copying a response.
+ * Each entry carries a generation: incrementing the current one invalidates all entries. */
 #include "serve/repeats.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { BUCKETS_FIRST = 64, ADDRESS_BYTES = 16, CORRELATION_AT = 4 };
 
 struct repeat {
     struct repeat *next;
-    uint32_t hash, generation; /* generation 0: it is over */
+    uint32_t hash, generation; /* generation 0: ended */
     uint32_t principal, body_len, frame_len;
     int32_t client_id_len; /* -1: null */
     int16_t api_key, api_version;
@@ -95,7 +95,7 @@ static void link_entry(struct repeats *rs, struct repeat *e) REQUIRES(rs->lock) 
 static void grow(struct repeats *rs) REQUIRES(rs->lock) {
     uint32_t old_count = rs->bucket_count;
     struct repeat **old = rs->buckets, **made = calloc(old_count * 2, sizeof *made);
-    if (made == NULL) return; /* longer chains, still right */
+    if (made == NULL) return; /* longer chains still work */
     rs->buckets = made;
     rs->bucket_count = old_count * 2;
     for (uint32_t b = 0; b < old_count; b++)
@@ -172,7 +172,7 @@ int64_t repeats_last_ms(struct repeats *rs, struct repeat *e, int64_t after_ms) 
 void repeats_void(struct repeats *rs) {
     lock_acquire(&rs->lock);
     rs->generation++;
-    assert(rs->generation != 0); /* one of before the wrap would be answered again */
+    assert(rs->generation != 0); /* after a wrap, invalidated responses would be used again */
     lock_release(&rs->lock);
 }
 
@@ -190,7 +190,7 @@ uint8_t *repeats_answer(struct repeats *rs, const struct repeat_key *key, int32_
     uint8_t *frame = NULL;
     lock_acquire(&rs->lock);
     struct repeat *e = *place_of(rs, hash);
-    /* One that is over may stand beside the one that took its place. */
+    /* An ended entry may be in the chain next to its replacement. */
     while (e != NULL && !(e->hash == hash && e->generation == rs->generation && is_of(e, key)))
         e = e->next;
     if (e != NULL && now_ms < e->until_ms) frame = malloc(e->frame_len);

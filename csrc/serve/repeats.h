@@ -1,13 +1,13 @@
-/* Requests whose answer is known, because they change nothing: the heartbeat of a member of a group
- * at rest is, byte for byte, the one before it, and so is its answer.
+/* Cached responses to requests that change nothing: a heartbeat of a stable group's member is
+ * byte for byte equal to the previous one, and so is its response.
  *
- * As in grants.h the control plane decides: it has answered such a request once, and puts the
- * answer here until the state that it follows from is another one. Reactors answer whoever sends
- * the same bytes under the same name from the same address, and note when they did: that is the
- * member's sign of life. Times are CLOCK_MONOTONIC in ms.
+ * As in grants.h, the control plane decides: after it has answered such a request once, it
+ * installs the response here until the underlying state changes. Reactors use it for requests
+ * with the same bytes, the same principal and the same address, and record the time: this counts
+ * as the member's heartbeat. Times are CLOCK_MONOTONIC in ms.
  *
- * Invariants: (1) what was ended or voided is not answered again, by no thread, once the call has
- * returned; (2) all of them together take at most REPEATS_BYTES_MAX. */
+ * Invariants: ended is final: after a call that ends or invalidates a response has returned, no
+ * thread sends that response; memory is bounded: all entries take at most REPEATS_BYTES_MAX. */
 #ifndef PYLOG_REPEATS_H
 #define PYLOG_REPEATS_H
 
@@ -18,11 +18,11 @@
 #include "thread/roles.h"
 
 enum {
-    REPEAT_BYTES_MAX = 4096,     /* of one: client id, body and answer */
-    REPEATS_BYTES_MAX = 64 << 20 /* some 200,000 members */
+    REPEAT_BYTES_MAX = 4096,     /* per entry: client id, body and response */
+    REPEATS_BYTES_MAX = 64 << 20 /* about 200,000 members */
 };
 
-/* All that an answer depends on besides the state of the control plane. */
+/* All inputs of a response except the control plane's state. */
 struct repeat_key {
     const uint8_t *client_id, *body; /* borrowed; client_id NULL when null */
     size_t body_len;
@@ -34,29 +34,30 @@ struct repeat_key {
 
 struct repeats;
 struct repeat;
-/* seed: chosen by chance, so that nobody can make long chains. NULL: out of memory. */
+/* seed: must be random, so that clients cannot create long chains. Returns NULL if out of
+ * memory. */
 struct repeats *repeats_new(uint32_t seed);
-/* None is left, and no reactor looks any more. */
+/* Call only after every entry has ended and no reactor uses the table. */
 void repeats_free(struct repeats *rs);
 
 /* ---- control plane */
-/* `frame`: a whole answer, with its size and a correlation id, in whose place the request's own is
- * sent. until_ms: from then on the control plane is asked again. NULL: it is too long, or there is
- * no room; then it is not repeated. */
+/* `frame`: a complete response with its size; the correlation id is replaced with the request's.
+ * until_ms: when requests go to the control plane again. Returns NULL if the response is too
+ * long or there is no room; it is then not cached. */
 struct repeat *repeats_add(struct repeats *rs, const struct repeat_key *key, const uint8_t *frame,
                            size_t len, int64_t until_ms) ON_CONTROL_PLANE;
-/* It is not answered again, and gone. When it last was; -1: never. */
+/* Ends and frees the entry. Returns when it was last used; -1: never. */
 int64_t repeats_end(struct repeats *rs, struct repeat *e) ON_CONTROL_PLANE;
-/* When it was last answered, -1 for never. Unless that is after `after_ms` it is not answered
- * again: whoever sends it is taken for gone. */
+/* Returns when the entry was last used; -1: never. Ends it unless that is later than `after_ms`:
+ * its member counts as failed. */
 int64_t repeats_last_ms(struct repeats *rs, struct repeat *e, int64_t after_ms) ON_CONTROL_PLANE;
-/* None of those that there are is answered again. */
+/* Invalidates all entries. */
 void repeats_void(struct repeats *rs) ON_CONTROL_PLANE;
-/* How many there are, voided ones too. */
+/* Returns the number of entries, including invalidated ones. */
 uint32_t repeats_count(struct repeats *rs);
 
 /* ---- reactors */
-/* The answer to a request, in memory of its own; NULL: it is not known, or memory ran out. */
+/* Returns the response in newly allocated memory, or NULL if none is cached or memory ran out. */
 uint8_t *repeats_answer(struct repeats *rs, const struct repeat_key *key, int32_t correlation_id,
                         int64_t now_ms, size_t *len);
 

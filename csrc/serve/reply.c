@@ -1,5 +1,5 @@
-/* Bytes grow by doubling; long ranges of files stay references, short ones are read into the bytes.
- */
+/* The bytes grow by doubling. Long file ranges stay references, short ones are read into the
+ * bytes. */
 #include "serve/reply.h"
 
 #include <stdlib.h>
@@ -105,7 +105,7 @@ void reply_copy(struct reply *r, struct log_range *range, struct copy *copy) {
     int32_t length = range->length;
     assert(length > 0 && length <= copy->length);
     uint64_t copied_bytes = (uint64_t)r->copied_bytes + (uint64_t)length;
-    if (copied_bytes > REPLY_COPIED_BYTES_MAX) { /* a reader that does not read would hold it */
+    if (copied_bytes > REPLY_COPIED_BYTES_MAX) { /* a slow client would keep it allocated */
         copy_release(copy);
         reply_range(r, range);
         return;
@@ -133,6 +133,6 @@ void reply_finish(struct reply *r) {
     assert_slow(r->copied_bytes <= REPLY_COPIED_BYTES_MAX && r->part_count <= REPLY_PARTS_MAX);
     uint64_t total = r->len + r->file_bytes;
     if (r->len < 4 || total > INT32_MAX) r->failed = true;
-    assert_slow(r->file_bytes == sum_of_ranges(r)); /* what is promised is what is sent */
+    assert_slow(r->file_bytes == sum_of_ranges(r)); /* the announced size equals the bytes sent */
     if (!r->failed) put_u32(r->bytes, (uint32_t)(total - 4));
 }

@@ -1,5 +1,5 @@
-/* An answer being built: bytes, and ranges of log files between them, sent in order without being
- * copied together. */
+/* A response under construction: bytes with ranges of log files in between, sent in order
+ * without copying them together. */
 #ifndef PYLOG_REPLY_H
 #define PYLOG_REPLY_H
 
@@ -12,21 +12,20 @@
 #include "log/log.h"
 #include "serve/copies.h"
 
-/* Ranges up to this long are read into the bytes: cheaper than a sendfile of their own, which costs
- * as much as copying 32 to 64 KiB (bench/native/test_reply.py). But so much in all: a reader that
- * does not read would hold it. */
+/* Ranges up to this length are read into the bytes, which is cheaper than a separate sendfile:
+ * that costs as much as copying 32 to 64 KiB (bench/native/test_reply.py). The total is limited,
+ * because a client that does not read would keep it allocated. */
 enum {
     REPLY_COPY_BYTES_MAX = 32768,
     REPLY_COPIED_BYTES_MAX = 1 << 20,
-    REPLY_SHARED_BYTES_MIN = 1024, /* less of a shared copy goes into the bytes too */
+    REPLY_SHARED_BYTES_MIN = 1024, /* shorter parts of a shared copy are copied into the bytes */
     REPLY_PARTS_MAX = 65536
 };
 
 struct reply_part {
-    uint32_t bytes_end;     /* the bytes up to here go first, then the range */
+    uint32_t bytes_end;     /* send the bytes up to here first, then the range */
     struct log_range range; /* owned */
-    struct copy *copy; /* one reference: it begins with the range's bytes, and the range has its
-                          length alone; NULL: they are sent from the file */
+    struct copy *copy; /* one reference; then only the range's length is set. NULL: send the file */
 };
 
 struct reply {
@@ -35,30 +34,31 @@ struct reply {
     struct reply_part *parts;
     uint32_t part_count, part_cap;
     uint64_t file_bytes;   /* sum of the ranges */
-    uint32_t copied_bytes; /* of ranges that are in memory: in the bytes, or copies */
-    bool failed;           /* memory ran out or a limit was passed: close the connection */
+    uint32_t copied_bytes; /* of ranges in memory: in the bytes, or copies */
+    bool failed;           /* memory ran out or a limit was exceeded: close the connection */
 };
 
 void reply_init(struct reply *r);
-/* Frees the bytes and releases the ranges; the reply is as after reply_init. */
+/* Frees the bytes and releases the ranges. The reply can be used again, as after reply_init. */
 void reply_clear(struct reply *r);
-/* Allocates room for n bytes now, so that the thread that writes them does not. */
+/* Allocates room for n bytes now, on this thread instead of the one that writes them. */
 void reply_prepare(struct reply *r, size_t n);
-/* Room for n bytes, counted in; NULL when failed. Most have room. */
+/* Adds n bytes and returns their position, or NULL if failed. reply_reserve usually has room
+ * already. */
 uint8_t *reply_reserve_more(struct reply *r, size_t n);
 static inline uint8_t *reply_reserve(struct reply *r, size_t n) {
-    assert_slow(r->len <= r->cap); /* for each integer of an answer */
+    assert_slow(r->len <= r->cap); /* runs for each integer of a response */
     if (r->failed || n > r->cap - r->len) return reply_reserve_more(r, n);
     uint8_t *at = r->bytes + r->len;
     r->len += (uint32_t)n;
     return at;
 }
-/* Takes over the range (it is released by reply_clear). Short ranges are read into the bytes at
- * once. */
+/* Takes ownership of the range (reply_clear releases it). Short ranges are read into the bytes
+ * at once. */
 void reply_range(struct reply *r, struct log_range *range);
-/* The same from a copy that begins with the range's bytes, whose reference it takes over. */
+/* Same, from a copy that begins with the range's bytes; takes ownership of its reference. */
 void reply_copy(struct reply *r, struct log_range *range, struct copy *copy);
-/* Patches the frame size. The total to be sent is r->len + r->file_bytes. */
+/* Patches the frame size. The total to send is r->len + r->file_bytes. */
 void reply_finish(struct reply *r);
 
 static inline void reply_i8(struct reply *r, int8_t v) {

@@ -1,4 +1,4 @@
-/* Routes the two data-plane requests and holds what they share. */
+/* Dispatches the two data-plane requests and holds their shared state. */
 #include "serve/serve_state.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms) 
     atomic_store(&shared->wall_ahead_ms, ahead_ms);
 }
 
-/* Charges the time that the request took so far; what follows is counted when it is over. */
+/* Charges the time used so far. The remaining time is charged when the request completes. */
 static int32_t charge_time(struct serve_request *r, int64_t now_ns) {
     if (!quota_client_timed(r->quota)) return 0;
     int64_t busy_ns = r->busy_ns + now_ns - r->began_ns;
@@ -141,7 +141,7 @@ bool serve_knows(int16_t api_key, int16_t api_version) {
 
 enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     assert_slow(serve_knows(r->api_key, r->api_version));
-    assert_slow(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
+    assert_slow(r->reply.len == 0 && r->reply.part_count == 0); /* it has no response yet */
     r->state = NULL;
     r->missing_count = 0;
     r->transaction.id = NULL;
@@ -151,7 +151,7 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
 }
 
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
-    assert(r->state != NULL && r->reply.len == 0); /* a request is answered once */
+    assert(r->state != NULL && r->reply.len == 0); /* a request is answered only once */
     assert(reason != SERVE_GRANTED || r->missing_count > 0);
     return r->api_key == API_PRODUCE ? produce_resume(s, r, reason) : fetch_resume(s, r, reason);
 }

@@ -1,4 +1,4 @@
-/* What serve.c, produce.c and fetch.c share and nobody else sees. */
+/* Declarations shared only by serve.c and the files of Produce and Fetch. */
 #ifndef PYLOG_SERVE_STATE_H
 #define PYLOG_SERVE_STATE_H
 
@@ -16,10 +16,10 @@
 enum {
     NS_PER_MS = 1000000,
     SERVE_JOINS_MAX = 128,
-    WIDE_PARTITIONS = 4000 /* some 2 ms of work */
+    WIDE_PARTITIONS = 4000 /* about 2 ms of work */
 };
 
-/* Followers that may join the ISR; one without room is found again by the next fetch. */
+/* Followers that may join the ISR. If the list is full, the next fetch finds the follower again. */
 struct serve_joins {
     struct serve_join at[SERVE_JOINS_MAX];
     uint32_t count;
@@ -30,8 +30,8 @@ struct serve_shared {
     struct iopool *pool;
     struct sessions *sessions;
     struct serve_limits limits;
-    atomic_uint_fast64_t random; /* session ids */
-    _Atomic int64_t fetches_waiting; /* partitions of wide fetches that wait */
+    atomic_uint_fast64_t random; /* for session ids */
+    _Atomic int64_t fetches_waiting; /* partitions of large waiting fetches */
     _Atomic int64_t wall_ahead_ms;
 };
 
@@ -39,31 +39,32 @@ struct serve {
     struct serve_shared *shared;
     struct mailbox *mailbox;
     struct inflater *inflater;
-    struct meter_api *meters; /* by api key; NULL: nobody counts */
-    struct serve_joins joins; /* of the request under way */
-    struct gather gather; /* of short answers to consumers */
+    struct meter_api *meters; /* by API key; NULL: errors are not counted */
+    struct serve_joins joins; /* of the current request */
+    struct gather gather; /* of short responses to consumers */
     struct copies copies;
-    struct produce *spares; /* of Produces that are over, for the next ones */
+    struct produce *spares; /* finished Produce states for reuse */
     uint32_t spare_count;
-    struct produce_groups *groups; /* NULL: none has been queued yet */
+    struct produce_groups *groups; /* NULL: nothing has been queued yet */
 };
 
-/* An error that a partition, or a whole Fetch, is answered with. */
+/* Counts an error returned for a partition or a whole Fetch. */
 static inline void serve_count_error(const struct serve *s, int api_key, int16_t error) {
     if (s->meters != NULL) meter_error(&s->meters[api_key], error);
 }
 
-/* The wall clock of this broker. */
+/* Returns the broker's wall clock. */
 int64_t serve_wall_ms(const struct serve *s);
 
-/* What the answer costs the client: sets and returns r->throttle_ms, with what the client has used
- * of its threads. `timed`: that counts too. */
+/* Charges the request against the client's quotas; sets and returns r->throttle_ms. `timed`:
+ * also charges thread time. */
 int32_t serve_charge_produce(struct serve_request *r, bool timed);
-/* The same for a fetch whose answer takes `bytes`; when it is over a limit nothing of it is to be
- * sent. */
+/* Same for a fetch whose response takes `bytes`. If the result is positive, the records must not
+ * be sent. */
 int32_t serve_charge_fetch(struct serve_request *r, size_t bytes);
 
-/* One topic looked up for a request: *out has one reference; false: a miss. */
+/* Looks up one topic for a request. Returns true and *out with one reference, or false on a
+ * miss. */
 bool serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
                 struct topic **out);
 

@@ -1,12 +1,13 @@
-/* Sets are hash tables threaded on a list in order of service; sessions are a small hash table
- * bounded by its slots and by the bytes of its sets, the idle ones threaded on a list by age.
+/* Sets are hash tables linked by a list in service order. Sessions are in a small hash table,
+ * limited by its slots and by the bytes of its sets; the idle ones are linked by age.
  *
- * Tables of their own: a set has up to 200,000 partitions, whose place in a chain takes 8 bytes and
- * whose keys are shared; uthash would take 56 for each, khash a copy of the key or a pointer to
- * follow at each probe. Sessions have chains of a fixed number, a few lines.
+ * Not khash or uthash: a set has up to 200,000 partitions. The chain takes 8 bytes per
+ * partition, and partitions share keys. uthash would take 56 bytes each, and khash a copy of the
+ * key or a pointer to follow at each probe. Sessions have a fixed number of chains, a few lines
+ * of code.
  *
- * A set's hash is SipHash under a secret seed: its keys are named by clients, before anybody looks
- * whether there are such topics. */
+ * Sets use SipHash with a secret seed, because clients choose the keys before it is checked that
+ * such topics exist. */
 #include "serve/sessions.h"
 
 #include <stdlib.h>
@@ -29,7 +30,7 @@ void fetch_set_init(struct fetch_set *set, bool by_id, const uint64_t seed[2]) {
     set->seed = seed;
 }
 
-/* The bytes that came free. */
+/* Returns the number of bytes freed. */
 static size_t key_release(struct fetch_key *key) {
     assert(key->references > 0);
     if (--key->references > 0) return 0;
@@ -39,7 +40,7 @@ static size_t key_release(struct fetch_key *key) {
 }
 
 static size_t part_free(struct fetch_part *p) {
-    assert(p->read == NULL); /* Keeps (1): its logs were given back before. */
+    assert(p->read == NULL); /* Keeps idle sessions small: the topics were released before. */
     size_t bytes = sizeof *p + key_release(p->key);
     free(p);
     return bytes;
@@ -107,7 +108,7 @@ static bool key_is(const struct fetch_key *key, const uint8_t *bytes, uint32_t l
     return key->len == len && memcmp(key->bytes, bytes, len) == 0;
 }
 
-/* A reference on the key; that of the part before, when it is the same. */
+/* Returns a reference on the key. Consecutive parts with the same key share it. */
 static struct fetch_key *key_new(struct fetch_set *set, const uint8_t *bytes, uint32_t len) {
     struct fetch_key *key = set->last == NULL ? NULL : set->last->key;
     if (key == NULL || !key_is(key, bytes, len)) {
@@ -180,9 +181,9 @@ struct sessions {
     uint32_t slots;
     uint64_t seed[2];
     struct session *buckets[SESSION_BUCKETS] GUARDED_BY(lock);
-    struct session *oldest GUARDED_BY(lock), *newest GUARDED_BY(lock); /* of the idle ones */
-    size_t bytes GUARDED_BY(lock); /* sum of the sessions' */
-    uint32_t count GUARDED_BY(lock), busy_count GUARDED_BY(lock); /* in all; that requests hold */
+    struct session *oldest GUARDED_BY(lock), *newest GUARDED_BY(lock); /* of the idle sessions */
+    size_t bytes GUARDED_BY(lock); /* sum over all sessions */
+    uint32_t count GUARDED_BY(lock), busy_count GUARDED_BY(lock); /* total; held by requests */
 };
 
 struct sessions *sessions_new(uint32_t slots) {
@@ -232,7 +233,7 @@ static struct session **session_at(struct sessions *s, int32_t id) REQUIRES(s->l
 
 static void idle_append(struct sessions *s, struct session *e) REQUIRES(s->lock) {
     assert(!e->busy && !e->dead);
-    assert(s->newest == NULL || s->newest->used_ms <= e->used_ms); /* Keeps (3). */
+    assert(s->newest == NULL || s->newest->used_ms <= e->used_ms); /* Keeps sessions ordered. */
     e->newer = NULL;
     e->older = s->newest;
     if (s->newest != NULL)
@@ -254,7 +255,8 @@ static void idle_remove(struct sessions *s, struct session *e) REQUIRES(s->lock)
         s->newest = e->older;
 }
 
-/* Unlinked at once; freed here unless a request holds it, which then frees it on return. */
+/* Unlinks the session immediately. Frees it unless a request holds it: then sessions_return
+ * does. */
 static void session_drop(struct sessions *s, struct session **at) REQUIRES(s->lock) {
     struct session *e = *at;
     assert(e != NULL && !e->dead && s->count > 0);
@@ -272,7 +274,7 @@ static void session_drop(struct sessions *s, struct session **at) REQUIRES(s->lo
     session_free(e);
 }
 
-/* The lists hold what is counted. */
+/* Returns true if the lists match the counters. */
 static bool agrees(struct sessions *s) REQUIRES(s->lock) {
     size_t idle = 0, bytes = 0, count = 0;
     for (const struct session *e = s->oldest; e != NULL; e = e->newer) idle++;
@@ -355,7 +357,7 @@ bool sessions_resize(struct sessions *s, struct session *session, int64_t now_ms
     lock_acquire(&s->lock);
     assert(session->busy);
     if (bytes > session->bytes) expire(s, now_ms);
-    /* One that another request closed meanwhile counts no more. */
+    /* If another request has closed the session, it no longer counts. */
     if (!session->dead) {
         fits = bytes <= session->bytes || s->bytes - session->bytes + bytes <= SESSIONS_BYTES_MAX;
         s->bytes = s->bytes - session->bytes + bytes;
@@ -373,7 +375,7 @@ void sessions_return(struct sessions *s, struct session *session, int64_t now_ms
     if (!dead) {
         assert(s->busy_count > 0);
         s->busy_count--;
-        /* Keeps (3), whichever of two reactors read the clock first. */
+        /* Keeps idle sessions ordered, even if two reactors read the clock in a different order. */
         session->used_ms =
             s->newest != NULL && s->newest->used_ms > now_ms ? s->newest->used_ms : now_ms;
         idle_append(s, session);

@@ -1,5 +1,5 @@
-/* Reading and writing the protocol's strings, arrays and tagged fields in both encodings (KIP-482),
- * over bytes.h's cursor. */
+/* Reads and writes the protocol's strings, arrays and tagged fields in both encodings (KIP-482),
+ * with the cursor of bytes.h. */
 #ifndef PYLOG_WIRE_H
 #define PYLOG_WIRE_H
 
@@ -30,14 +30,14 @@ static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
 
 enum { TOPIC_ID_BYTES = 16 };
 
-/* A topic as a request names it; the bytes are the request's. */
+/* A topic as named in a request; points into the request's body. */
 struct topic_key {
     const uint8_t *bytes;
-    uint32_t len; /* of the name; TOPIC_ID_BYTES of an id */
+    uint32_t len; /* length of the name, or TOPIC_ID_BYTES */
     bool by_id;
 };
 
-/* False: bytes are missing, or a name is null. */
+/* Returns false if bytes are missing or the name is null. */
 static inline bool wire_topic_key(struct cursor *c, bool flexible, bool by_id,
                                   struct topic_key *key) {
     *key = (struct topic_key){NULL, TOPIC_ID_BYTES, by_id};
@@ -49,7 +49,7 @@ static inline bool wire_topic_key(struct cursor *c, bool flexible, bool by_id,
     return true;
 }
 
-/* Bytes; len -1 for null. */
+/* Returns bytes; len is -1 for null. */
 static inline const uint8_t *wire_bytes(struct cursor *c, bool flexible, int64_t *len) {
     const uint8_t *p = NULL;
     *len = flexible ? (int64_t)cursor_uvarint(c) - 1 : (int64_t)cursor_i32(c);
@@ -62,15 +62,15 @@ static inline const uint8_t *wire_bytes(struct cursor *c, bool flexible, int64_t
     return *len == 0 ? c->p : p;
 }
 
-/* An array's element count; -1 for null. Says nothing of how many elements really follow. */
+/* Returns an array's element count; -1 for null. The elements may still be missing. */
 static inline int64_t wire_count(struct cursor *c, bool flexible) {
     int64_t n = flexible ? (int64_t)cursor_uvarint(c) - 1 : (int64_t)cursor_i32(c);
     if (n < -1) c->p = NULL;
     return c->p == NULL ? -1 : n;
 }
 
-/* One tagged field after another: `*left` counts down from wire_tags. False at the end or when the
- * cursor is bad. */
+/* Reads one tagged field after another: `*left` counts down from wire_tags. Returns false at the
+ * end or on an invalid cursor. */
 static inline uint64_t wire_tags(struct cursor *c, bool flexible) {
     uint64_t n = flexible ? cursor_uvarint(c) : 0;
     if (n > WIRE_TAGGED_FIELDS_MAX) c->p = NULL;
@@ -113,7 +113,7 @@ static inline void reply_topic_key(struct reply *r, bool flexible, struct topic_
 static inline void reply_no_tags(struct reply *r, bool flexible) {
     if (flexible) reply_i8(r, 0);
 }
-/* The frame size (patched by reply_finish) and response header v0 or v1. */
+/* Writes the frame size (patched by reply_finish) and response header v0 or v1. */
 static inline void reply_header(struct reply *r, int32_t correlation_id, bool flexible) {
     reply_i32(r, 0);
     reply_i32(r, correlation_id);
