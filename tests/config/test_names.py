@@ -52,7 +52,7 @@ def is_module(name: str) -> bool:
     """Whether it is a module of the tree, or something in one."""
     parts = name.split(".")
     return any((ROOT / top).joinpath(*parts[:count]).with_suffix(end).exists()
-               for top in ("", "pylog") for end in (".py", ".pyx", "")
+               for top in ("", "pylog", "pylog/tools") for end in (".py", ".pyx", "")
                for count in (len(parts), len(parts) - 1) if count)
 
 
