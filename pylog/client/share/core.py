@@ -147,6 +147,9 @@ class Sharing:
         try:
             while True:
                 self._changed.clear()
+                # A program that polls without a pause must let the tasks that fetch run. Before
+                # records are taken: a cancellation after that would lose them.
+                await asyncio.sleep(0)
                 self.raise_failure()
                 if membership.attention:
                     await self._attend(membership, end_s)
