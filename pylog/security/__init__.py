@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: TLS, SASL, credentials, access rules, the audit log."""
+"""Authentication and authorization: TLS, SASL, credentials, access rules, the audit log."""

@@ -1,7 +1,7 @@
-"""What the clients of this broker may do: the authorizer asked for whoever sends a request.
+"""Checks if the sender of a request may perform its operations.
 
 Owns: nothing.
-Invariants: (1) what is not known to be allowed is not.
+Invariants: a request is denied unless the authorizer allows it.
 Source: Kafka's AuthHelper.
 """
 
@@ -14,7 +14,7 @@ from pylog.security.authorizer import (
 from pylog.security.contained import Contained
 from pylog.security.identities import GONE
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,7 +28,9 @@ STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 class Access:
-    """audit: told of each decision on a request; None: nobody is."""
+    """Checks requests with the authorizer. audit: called with each decision; None disables
+    auditing.
+    """
 
     def __init__(self, authorizer: Authorizer, identities: Identities,
                  audit: Audit | None = None):
@@ -44,28 +46,30 @@ class Access:
 
     def may_besides(self, context: RequestContext, operation: int, resource_type: int,
                     name: str) -> bool:
-        """As may(), where a refusal ends nothing: something else is looked at then, or the answer
-        leaves out what nobody asked for by its name. The audit hears of what is allowed only
-        (Kafka's logIfDenied)."""
+        """Return True if the operation is allowed, for a check whose refusal does not fail the
+        request: another check follows, or the response omits a resource that the request did not
+        name. Only allowed operations are audited (Kafka's logIfDenied).
+        """
         return self.decide(self.identities.principal(context.principal), context.peer_host,
                            context.api_key, operation, resource_type, name, refusal_ends=False)
 
     def seen_by(self, context: RequestContext, operation: int,
                 resource_type: int) -> Callable[[str], bool]:
-        """As may_besides(), for resources that are looked at after the request: the rights of
-        its principal and address count, whatever has become of the connection."""
+        """Return a function like may_besides() for checks after the request was handled. It uses
+        the principal and address of the request even if the connection has changed or closed since.
+        """
         principal, host = self.identities.principal(context.principal), context.peer_host
         api_key = context.api_key
         return lambda name: self.decide(
             principal, host, api_key, operation, resource_type, name, refusal_ends=False)
 
     def is_node(self, context: RequestContext) -> bool:
-        """Whether a request may be one of the cluster's own nodes'."""
+        """Return True if the request may come from a node of the cluster."""
         return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
 
     def decide(self, principal: Principal, host: str, api_key: int, operation: int,
                resource_type: int, name: str, refusal_ends: bool = True) -> bool:
-        """api_key: of the request that asks for it."""
+        """api_key: of the request that needs the decision."""
         if principal is GONE:
             return False
         decision = self.authorizer.authorize(principal, host, operation, resource_type, name)
@@ -74,13 +78,13 @@ class Access:
         return decision.allowed
 
     def may_somewhere(self, context: RequestContext, operation: int, resource_type: int) -> bool:
-        """Whether there may be a resource of the type that the operation is allowed on."""
+        """Return True if the operation is allowed on at least one possible resource of the type."""
         principal = self.identities.principal(context.principal)
         return principal is not GONE and self.authorizer.authorize_any(
             principal, context.peer_host, operation, resource_type).allowed
 
     def operations(self, context: RequestContext, resource_type: int, name: str) -> int:
-        """What the client may do with a resource, as bits (KIP-430)."""
+        """Return the allowed operations on a resource as a bit field (KIP-430)."""
         principal = self.identities.principal(context.principal)
         if principal is GONE:
             return 0
@@ -90,8 +94,9 @@ class Access:
 
 
 def authorizer_of(settings: Settings, now_ns: Callable[[], int]) -> Authorizer | None:
-    """The authorizer that the settings name, None without one. now_ns: a clock that only goes
-    forward. Raises ConfigError."""
+    """Return the configured authorizer, or None if none is configured. now_ns: a monotonic clock.
+    Raises ConfigError.
+    """
     name = settings["authorizer.class.name"].strip()
     if not name:
         return None
@@ -104,7 +109,7 @@ def authorizer_of(settings: Settings, now_ns: Callable[[], int]) -> Authorizer |
     try:
         return Contained(_own(module, attribute, settings), name, now_ns)
     except Exception as error:
-        # Whatever there is in somebody else's module: nobody gets in without it.
+        # Third-party code can raise anything. The broker must not start without its authorizer.
         what = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
         raise ConfigError(f"authorizer.class.name={name}: {what}{error}") from error
 

@@ -1,9 +1,9 @@
-"""Assertions: short-lived tokens by which a client proves to an issuer who it is, in place of a
-secret that both sides know.
+"""Creates assertions: short-lived signed tokens with which a client authenticates to a token issuer
+without a shared secret.
 
 Owns: nothing.
-Invariants: (1) no key, passphrase or assertion stands in an exception; (2) files are read for each
-  assertion, so that what renews them needs to tell nobody.
+Invariants: no key, passphrase or assertion appears in an exception; files are read again for each
+  assertion, so that they can be replaced at any time.
 Source: RFC 7521, RFC 7523; KIP-1139 (settings) and Kafka's AssertionSupplierFactory (layers).
 """
 
@@ -15,7 +15,7 @@ import uuid
 from pylog.security.errors import AuthenticationFailed
 from pylog.security.issued import text_of
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -29,8 +29,9 @@ MISSING = "assertions need joserfc: pip install 'pylog-broker[oauth]'"
 
 
 def made(get: Callable[[str], Any], clock: Callable[[], float]) -> str:
-    """A new assertion, or the one in a file. get: a setting. clock: seconds since 1970. Raises
-    AuthenticationFailed."""
+    """Return a new assertion, or the one from the configured file. get: returns a setting. clock:
+    returns Unix time in seconds. Raises AuthenticationFailed.
+    """
     if get(FILE):
         return text_of(get(FILE), "assertion")
     header, claims = _layers(get, int(clock()))
@@ -38,7 +39,9 @@ def made(get: Callable[[str], Any], clock: Callable[[], float]) -> str:
 
 
 def _layers(get: Callable[[str], Any], now_s: int) -> tuple[dict, dict]:
-    """(header, claims): settings, over them the template, over both what hangs on the time."""
+    """Return (header, claims). The template overrides settings; time-dependent claims override
+    both.
+    """
     algorithm = get("sasl.oauthbearer.assertion.algorithm").upper()
     header, claims = _template(get("sasl.oauthbearer.assertion.template.file"))
     claims = {name: get(setting) for name, setting in CLAIMS.items()
@@ -76,12 +79,12 @@ def _signed(header: dict, claims: dict, get: Callable[[str], Any]) -> str:
     passphrase = get("sasl.oauthbearer.assertion.private.key.passphrase")
     text, kind = text_of(path, "private key"), jwk.RSAKey if algorithm[0] == "R" else jwk.ECKey
     if not text.startswith("-----"):
-        # As Java's clients have it: what stands between the lines of a PEM text.
+        # Java clients configure only the base64 body of the PEM text.
         text = f"-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"
     try:
         key = kind.import_key(text, password=passphrase or None)
     except (ValueError, TypeError, errors.JoseError):
-        # Keeps (1): the library's words may have parts of the text.
+        # The library's error text may contain parts of the key.
         hint = "or its passphrase is wrong" if passphrase else "or needs a passphrase"
         raise AuthenticationFailed(
             f"the private key in {path} is none for {algorithm}, {hint}") from None

@@ -1,11 +1,12 @@
-"""The audit log: who, from where, did what to which resource, and what decided about it.
+"""The audit log: each line contains the principal, its address, the operation, the resource and the
+rule that decided.
 
 Owns: the file, its queue and the thread that writes it.
-Invariants: (1) nothing waits for an outlet: what it has no room for is counted, and its next line
-  says how many it were; (2) no secret is in a line; (3) lines that cannot be written to the file
-  are in the log instead, and do not hold up the end; (4) who reads and writes the audit log's own
-  topic makes no lines by that: they would have no end.
-Source: none; a line is one JSON object.
+Invariants: a full outlet never blocks a request: the line is dropped and counted, and the next line
+  contains the count; no line contains a secret; a line that cannot be written to the file goes to
+  the broker's log instead and does not delay shutdown; allowed reads and writes of the audit log's
+  own topic are not audited, because each line would cause another.
+Source: none; each line is a JSON object.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pylog import supervisor
 from pylog.protocol import tables
 from pylog.security import authorizer
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -28,38 +29,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.audit")
 
-LINES_MAX = 10_000     # That wait to be written,
-BYTES_MAX = 16 << 20   # and of them: names may be long, and strangers choose them.
+LINES_MAX = 10_000  # Maximum number of queued lines.
+BYTES_MAX = 16 << 20  # Of queued lines. Clients choose the length of names.
 OPERATION_NAMES = (
     "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe",
     "ClusterAction", "DescribeConfigs", "AlterConfigs", "IdempotentWrite", "CreateTokens",
     "DescribeTokens", "TwoPhaseCommit")
 RESOURCE_NAMES = ("Unknown", "Any", "Topic", "Group", "Cluster", "TransactionalId",
                   "DelegationToken", "User")
-# Allowed ones of these are data access, looks, or what nodes do all the time: written when they are
-# asked for.
+# Allowed operations of these kinds are data access, queries, or routine requests of nodes. They are
+# only written if `everything` is set.
 COMMON = frozenset((authorizer.READ, authorizer.WRITE, authorizer.DESCRIBE,
                     authorizer.DESCRIBE_CONFIGS, authorizer.IDEMPOTENT_WRITE,
                     authorizer.CLUSTER_ACTION))
 
 
 class Outlet:
-    """Where lines go; dropped: how many it had no room for."""
+    """A destination of lines. dropped: number of lines dropped because the outlet was full."""
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._dropped = 0     # Since the last line.
-        self._came = self._went = 0     # Bytes; who offers counts the one, who writes the other.
+        self._dropped = 0  # Since the last line.
+        self._came = self._went = 0  # Bytes. Each has a single writer thread.
 
     def offer(self, line: str) -> bool:
-        """False: there is no room for it."""
+        """Return False if the outlet is full."""
         raise AssertionError(type(self))
 
     def _has_room(self, size: int) -> bool:
         return self._came - self._went + size <= BYTES_MAX
 
     def take(self, line: dict[str, object]) -> None:
-        """Keeps (1)."""
+        """Write the line, or count it as dropped if the outlet is full."""
         if self._dropped:
             line = {**line, "dropped_before": self._dropped}
         if self.offer(json.dumps(line, ensure_ascii=False)):
@@ -70,8 +71,9 @@ class Outlet:
 
 
 class AuditLog:
-    """Lines to each of the outlets. everything: allowed reads and writes too. topic: the name of
-    the one that is an outlet, or ""."""
+    """Writes decisions to each outlet. everything: include allowed reads and writes. topic: name of
+    the topic that the audit log is written to, or "".
+    """
 
     def __init__(self, outlets: Sequence[Outlet], everything: bool, now_ms: Callable[[], int],
                  topic: str = ""):
@@ -82,12 +84,12 @@ class AuditLog:
 
     @property
     def dropped(self) -> int:
-        """Lines that an outlet had no room for."""
+        """Total of lines dropped because an outlet was full."""
         return sum(outlet.dropped for outlet in self._outlets)
 
     def decided(self, principal: Principal, host: str, api_key: int, operation: int,
                 resource_type: int, name: str, decision: Decision) -> None:
-        """api_key: of the request that the decision is about."""
+        """Write a line about a decision. api_key: of the request that needed the decision."""
         if decision.allowed and operation in COMMON and (
                 not self._everything or self._is_own(resource_type, name)):
             return
@@ -100,17 +102,17 @@ class AuditLog:
             outlet.take(line)
 
     def _is_own(self, resource_type: int, name: str) -> bool:
-        """Keeps (4)."""
+        """Return True for the audit log's own topic, whose reads and writes are not audited."""
         return resource_type == authorizer.TOPIC and name == self._topic != ""
 
 
 class AuditFile(Outlet):
-    """Lines to the end of the file at `path`. Raises OSError."""
+    """Appends lines to the file at `path`. Raises OSError."""
 
     def __init__(self, path: str):
         super().__init__()
         self._lines: Queue[str | None] = Queue(LINES_MAX)
-        self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
+        self._file = open(path, "ab", buffering=0)  # Unbuffered: readers see whole lines.
         self._is_amid_a_line = False
         self._thread = supervisor.thread("audit", self._write, threading.Event())
         self._thread.start()
@@ -130,7 +132,7 @@ class AuditFile(Outlet):
             try:
                 self._append(f"{line}\n".encode(errors="backslashreplace"))
             except OSError as error:
-                # Keeps (3): a full disk, say. The next lines are tried all the same.
+                # For example a full disk. The next lines are tried again.
                 log.error("the audit log is not written", extra={
                     "file": self._file.name, "line": line, "reason": error.strerror})
             except Exception:
@@ -139,8 +141,9 @@ class AuditFile(Outlet):
         self._file.close()
 
     def _append(self, data: bytes) -> None:
-        """A disk that is nearly full takes a part of a line: the next one does not go on in it.
-        Raises OSError."""
+        """Append a line. After a partial write, for example to a nearly full disk, start a new line
+        first. Raises OSError.
+        """
         if self._is_amid_a_line:
             data = b"\n" + data
         while data:
@@ -148,13 +151,13 @@ class AuditFile(Outlet):
             self._is_amid_a_line = bool(data)
 
     def close(self) -> None:
-        """Returns when every line is written."""
+        """Wait until every queued line is written, then close the file."""
         self._lines.put(None)
         self._thread.join()
 
 
 def shown(rule: Rule) -> str:
-    """A rule in one line."""
+    """Return the rule as one line of text."""
     pattern = {authorizer.LITERAL: "literal", authorizer.PREFIXED: "prefixed"}.get(
         rule.pattern_type, str(rule.pattern_type))
     return (f"{'Allow' if rule.permission == authorizer.ALLOW else 'Deny'} {rule.principal} "

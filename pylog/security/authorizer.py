@@ -1,9 +1,10 @@
-"""Who may do what: access rules by Kafka's, and the interface for rules of another kind.
+"""The standard authorizer with Kafka's access rules, and the interface for other authorizers.
 
-Owns: the index over the rules in force.
-Invariants: (1) a rule that denies wins over any that allows; (2) a look-up costs a step for each
-  length of prefix that rules on the principal, or on everyone, have, however many rules there are;
-  (3) what no rule names is for super users, or with allow.everyone.if.no.acl.found for everybody.
+Owns: the index of active rules.
+Invariants: a deny rule overrides every allow rule; the cost of a decision depends on the number of
+  different prefix lengths among the rules of the principal and of `User:*`, not on the number of
+  rules; a resource without rules is available to super users only, or to every principal if
+  allow.everyone.if.no.acl.found is set.
 Source: KIP-11, KIP-290 (prefixes), KIP-679 (by resource type); Kafka's StandardAuthorizer.
 """
 
@@ -14,11 +15,11 @@ from collections import Counter, namedtuple
 
 from pylog.security.identities import USER, Principal
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Kafka's numbers.
+# Codes of Kafka's protocol.
 UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, \
     DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, CREATE_TOKENS, DESCRIBE_TOKENS, \
     TWO_PHASE_COMMIT = range(16)
@@ -28,9 +29,9 @@ DENY, ALLOW = 2, 3
 CLUSTER_NAME = "kafka-cluster"
 EVERYTHING = EVERYONE = ANYWHERE = "*"
 _EVERYBODY = f"{USER}:{EVERYONE}"
-ACCESS_RULE = "AccessControlEntryRecord"     # In the keys of metadata.image's `security`.
+ACCESS_RULE = "AccessControlEntryRecord"  # First part of the keys in metadata.image's `security`.
 
-# Operations that can be asked for on resources of a kind, in the order of their bits (KIP-430).
+# Valid operations per resource type, in the order of their bits (KIP-430).
 OPERATIONS = {
     TOPIC: (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
     GROUP: (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
@@ -39,7 +40,7 @@ OPERATIONS = {
     TRANSACTIONAL_ID: (WRITE, DESCRIBE, TWO_PHASE_COMMIT),
     USER_RESOURCE: (CREATE_TOKENS, DESCRIBE_TOKENS),
 }
-# An allowed operation allows these too.
+# Each key is also allowed by a rule for one of these operations.
 _IMPLIED = {
     DESCRIBE: frozenset((DESCRIBE, READ, WRITE, DELETE, ALTER, ALL)),
     DESCRIBE_CONFIGS: frozenset((DESCRIBE_CONFIGS, ALTER_CONFIGS, ALL)),
@@ -54,13 +55,12 @@ Decision.__doc__ = "rule: the one that decided, or None; reason: what decided wi
 
 
 class Authorizer(abc.ABC):
-    """What another authorizer implements; `authorizer.class.name` names it as module:class, which
-    is called with the broker's Settings.
+    """Interface of an authorizer. `authorizer.class.name` selects an implementation as
+    module:class; the class is called with the broker's Settings.
 
-    knows_hosts: addresses make a difference. from_image: a decision stays the same while the
-    metadata does; else it is asked again each second about what is written and read all the time.
-    Both as for the worst until a subclass says otherwise. What it raises is a refusal
-    (security.contained).
+    knows_hosts: set if decisions depend on client addresses. from_image: set if a decision can only
+    change with the metadata; otherwise decisions for Produce and Fetch are refreshed every second.
+    The defaults are the safe choice for both. An exception denies the request (security.contained).
     """
 
     knows_hosts = True
@@ -69,29 +69,30 @@ class Authorizer(abc.ABC):
     @abc.abstractmethod
     def authorize(self, principal: Principal, host: str, operation: int, resource_type: int,
                   resource_name: str) -> Decision:
-        """On the event loop: never waits."""
+        """Decide on one resource. Runs on the event loop, so it must not block."""
 
     @abc.abstractmethod
     def authorize_any(self, principal: Principal, host: str, operation: int,
                       resource_type: int) -> Decision:
-        """Whether there may be any resource of the type that the operation is allowed on."""
+        """Decide if the operation is allowed on at least one possible resource of the type."""
 
     @abc.abstractmethod
     def take(self, security: dict, changed: frozenset | None) -> bool | None:
-        """The access rules and credentials of the metadata, as metadata.image keeps them. changed:
-        the keys of those that came, went or changed since; None: it may be any. Returns False when
-        every decision is the same as before."""
+        """Load the access rules and credentials from metadata.image's `security`. changed: the keys
+        that were added, removed or updated; None: unknown. Return False if all decisions stay the
+        same.
+        """
 
 
 class _Patterns:
-    """The rules on one principal and one type of resource."""
+    """The rules for one principal and one resource type."""
 
     __slots__ = ("lengths", "named")
 
     def __init__(self) -> None:
         # (pattern type, name or prefix) -> {host: rules}
         self.named: dict[tuple[int, str], dict[str, list[Rule]]] = {}
-        # length of a prefix -> how many prefixes have it
+        # prefix length -> number of prefixes
         self.lengths: dict[int, int] = {}
 
     def add(self, rule: Rule) -> None:
@@ -118,7 +119,7 @@ class _Patterns:
                     del self.lengths[size]
 
     def on(self, name: str, host: str) -> Iterator[Rule]:
-        """The rules on what has the name, for a client at the address. Keeps (2)."""
+        """Yield the rules that match the resource name and host: one lookup per prefix length."""
         found = [self.named.get((LITERAL, name))]
         if name != EVERYTHING:
             found.append(self.named.get((LITERAL, EVERYTHING)))
@@ -138,7 +139,7 @@ class _Patterns:
 
 
 class StandardAuthorizer(Authorizer):
-    """Kafka's rules over the AccessControlEntryRecords of the metadata."""
+    """Kafka's access rules, from the AccessControlEntryRecords in the metadata."""
 
     from_image = True
 
@@ -149,8 +150,8 @@ class StandardAuthorizer(Authorizer):
         self._open = (settings.value("allow.everyone.if.no.acl.found") or "").strip().lower() \
             == "true"
         self._rules: dict[object, Rule] = {}
-        self._held: dict[tuple[int, str], _Patterns] = {}    # (resource type, principal)
-        # Resource type -> what rules name, whomever they are on, each once. Empty unless open.
+        self._held: dict[tuple[int, str], _Patterns] = {}  # (resource type, principal)
+        # Resource type -> the patterns of all rules, without duplicates. Empty unless _open.
         self._named: dict[int, _Patterns] = {}
         self._namings: Counter[Rule] = Counter()
         self._with_host = 0
@@ -211,20 +212,20 @@ class StandardAuthorizer(Authorizer):
         for held in self._of(resource_type, name):
             for rule in held.on(resource_name, host):
                 if rule.permission == DENY and rule.operation in (operation, ALL):
-                    # Keeps (1).
+                    # A deny rule overrides every allow rule.
                     return Decision(False, rule, "")
                 if rule.permission == ALLOW and allowed is None \
                         and _allows(rule.operation, operation):
                     allowed = rule
         if allowed is not None:
             return Decision(True, allowed, "")
-        # Keeps (3).
+        # No rule matches the resource.
         if self._open and not self._is_named(resource_type, resource_name):
             return Decision(True, None, "allow.everyone.if.no.acl.found")
         return Decision(False, None, "no rule allows it")
 
     def _of(self, resource_type: int, principal: str) -> list[_Patterns]:
-        """What is held for a principal, and for everyone."""
+        """Return the rules for the principal and for `User:*`."""
         found = (self._held.get((resource_type, who)) for who in (principal, _EVERYBODY))
         return [held for held in found if held is not None]
 
@@ -233,7 +234,7 @@ class StandardAuthorizer(Authorizer):
         return named is not None and next(named.on(name, ANYWHERE), None) is not None
 
     def _is_all_named(self, resource_type: int) -> bool:
-        """Whether there is no name that no rule names (3)."""
+        """Return True if a rule for "*" exists, so that no resource is without rules."""
         named = self._named.get(resource_type)
         return named is not None and (LITERAL, EVERYTHING) in named.named
 
@@ -267,11 +268,12 @@ class StandardAuthorizer(Authorizer):
 
 
 def _address(host: str) -> str:
-    """A rule's host as connections have theirs: Kafka's rules have IPv6 addresses in full, as Java
-    writes them."""
+    """Convert a rule's host to the form that connections use. Kafka's rules contain uncompressed
+    IPv6 addresses, as Java prints them.
+    """
     if ":" not in host:
         return host
-    # Imported here: few rules have such an address.
+    # Imported here because few rules contain an IPv6 address.
     import ipaddress
 
     try:
@@ -286,12 +288,12 @@ def _allows(given: int, wanted: int) -> bool:
 
 
 def _naming(rule: Rule) -> Rule:
-    """What it names, alike for all rules that name it."""
+    """Return only the pattern of a rule, equal for all rules with the same pattern."""
     return Rule(rule.resource_type, rule.pattern_type, rule.resource_name, "", ANYWHERE, ALL,
                 ALLOW)
 
 
 def rule_of(record) -> Rule:
-    """The rule of an AccessControlEntryRecord."""
+    """Return the Rule for an AccessControlEntryRecord."""
     return Rule(record.resource_type, record.pattern_type, record.resource_name,
                 record.principal, record.host, record.operation, record.permission_type)

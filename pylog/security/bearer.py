@@ -1,9 +1,9 @@
-"""OAUTHBEARER on the server's side: a token in one message.
+"""The server side of SASL OAUTHBEARER: the client sends a token in one message.
 
 Owns: nothing.
-Invariants: (1) nothing of a refused token stands in an answer; (2) a login whose token was refused
-  ends with the client's next message, whatever that is.
-Source: RFC 7628, KIP-255; answers as Kafka 4.3's OAuthBearerSaslServer.
+Invariants: a response never contains a part of a rejected token; after a rejection, the client's
+  next message ends the login.
+Source: RFC 7628, KIP-255; responses as in Kafka 4.3's OAuthBearerSaslServer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 
 from pylog.security.errors import AuthenticationFailed, TokenRefused
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,20 +27,21 @@ _BEARER = re.compile(r"bearer +(?P<token>[-\w.~+/]+=*)", re.ASCII | re.IGNORECAS
 
 
 class Exchange:
-    """One login. check: (token) -> its Token; raises TokenRefused. `name` and `expires_ms` are the
-    token's once the login is complete."""
+    """One login. check: returns the Token for a text, or raises TokenRefused. Sets `name` and
+    `expires_ms` from the token when the login is complete.
+    """
 
     def __init__(self, check: Callable[[str], Token]):
         self._check = check
         self.name = ""
         self.expires_ms = 0
         self.is_complete = False
-        self._refused: str | None = None     # Why.
+        self._refused: str | None = None  # Reason of the rejection.
 
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's message. Raises AuthenticationFailed."""
+        """Return the response to the client's message. Raises AuthenticationFailed."""
         if self._refused is not None:
-            # Keeps (2).
+            # Any message ends the login now (RFC 7628, 3.2.3).
             raise AuthenticationFailed(REFUSED, self._refused)
         acts_for, text = _parts(token)
         try:
@@ -58,7 +59,7 @@ class Exchange:
 
 
 def _parts(message: bytes) -> tuple[str, str]:
-    """(who the client acts for or "", the token). Raises AuthenticationFailed."""
+    """Return (authorization id or "", token). Raises AuthenticationFailed."""
     if len(message) > TOKEN_BYTES_MAX:
         raise AuthenticationFailed()
     found = _FIRST.fullmatch(message.decode("latin-1"))

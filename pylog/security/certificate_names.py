@@ -1,8 +1,8 @@
-"""From the name in a client's certificate to its principal's: ssl.principal.mapping.rules.
+"""Maps the subject of a client certificate to a principal name: ssl.principal.mapping.rules.
 
 Owns: nothing.
-Invariants: (1) the first rule that fits decides; (2) a name that no rule fits is refused.
-Source: KIP-371, KIP-427; Kafka's SslPrincipalMapper, its splitting of rules included.
+Invariants: the first matching rule decides; a name that matches no rule is rejected.
+Source: KIP-371, KIP-427; Kafka's SslPrincipalMapper, including how it splits the rules.
 """
 
 import re
@@ -12,21 +12,21 @@ from pylog.config import ConfigError
 DEFAULT = "DEFAULT"
 NAME = "ssl.principal.mapping.rules"
 
-# A rule, and what stands between it and the next one.
+# A rule and the separator after it.
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)",
                    re.DOTALL)
 _GROUP = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
 
 
 class Unmapped(ValueError):
-    """No rule fits the name."""
+    """No rule matches the name."""
 
 
 class Rules:
     """The rules of one listener. Raises ConfigError."""
 
     def __init__(self, text: str):
-        self._rules: list[tuple | None] = []     # None: DEFAULT
+        self._rules: list[tuple | None] = []  # None: DEFAULT
         at = 0
         while at < len(text):
             found = _RULE.match(text, at)
@@ -38,7 +38,7 @@ class Rules:
             self._rules.append(None)
 
     def name(self, distinguished: str) -> str:
-        """The principal's name. Raises Unmapped (2)."""
+        """Return the principal name. Raises Unmapped if no rule matches."""
         for rule in self._rules:
             if rule is None:
                 return distinguished
@@ -60,7 +60,7 @@ def _rule(pattern: str, replacement: str, case: str) -> tuple:
 
 
 def _filled(replacement: str, found: re.Match) -> str:
-    """The replacement as Java fills it: $1 is a group where there is one, else itself."""
+    """Expand the replacement as Java does: $1 without such a group stays unchanged."""
 
     def put(mark: re.Match) -> str:
         if mark[1]:

@@ -1,10 +1,10 @@
-"""An authorizer of somebody's own: what goes wrong in it opens nothing and ends nothing.
+"""Wraps a third-party authorizer, so that its failures never allow a request or stop the broker.
 
-Owns: the authorizer that it holds.
-Invariants: (1) whatever it raises, and whatever it answers that is no Decision, is a refusal;
-  (2) when it could not take the rules, nothing is allowed until it has; (3) a kind of trouble has a
-  line in the log at most every QUIET_NS, which says how many were left out.
-Source: none; Kafka answers UNKNOWN_SERVER_ERROR when an authorizer throws.
+Owns: the wrapped authorizer.
+Invariants: an exception or an invalid decision denies the request; after the authorizer failed to
+  load the rules, every request is denied until it loads them; each kind of failure is logged at
+  most once per QUIET_NS, with the number of suppressed lines.
+Source: none; Kafka returns UNKNOWN_SERVER_ERROR if an authorizer throws.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 
 from pylog.security.authorizer import Authorizer, Decision, Rule
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.authorizer")
 
-# Every client of the broker waits as long.
+# A slow decision blocks the event loop, and therefore all clients.
 SLOW_NS = 50_000_000
 QUIET_NS = 60_000_000_000
 
 
 class Contained(Authorizer):
-    """held: an authorizer; name: of its class. now_ns: a clock that only goes forward."""
+    """held: the authorizer. name: its class. now_ns: a monotonic clock."""
 
     def __init__(self, held: Authorizer, name: str, now_ns: Callable[[], int]):
         self._held, self._name, self._now_ns = held, name, now_ns
-        self.is_behind = False                           # It could not take the rules.
-        self._told: dict[str, tuple[int, int]] = {}      # Message -> (when, how many since).
+        self.is_behind = False  # The authorizer failed to load the rules.
+        self._told: dict[str, tuple[int, int]] = {}  # Message -> (time, number suppressed since).
 
     @property
     def knows_hosts(self) -> bool:  # type: ignore[override]
@@ -41,7 +41,7 @@ class Contained(Authorizer):
 
     @property
     def from_image(self) -> bool:  # type: ignore[override]
-        # One that has failed may say another thing the next time.
+        # After a failure, the next decision may differ.
         return self._held.from_image and not self._told
 
     def authorize(self, principal: Principal, host: str, operation: int, resource_type: int,
@@ -55,13 +55,13 @@ class Contained(Authorizer):
 
     def _decided(self, decide: Callable[..., Any], *asked: object) -> Decision:
         if self.is_behind:
-            # Keeps (2).
+            # The rules that it decides by are outdated.
             return Decision(False, None, "the authorizer could not take the access rules")
         began_ns = self._now_ns()
         try:
             decision = decide(*asked)
         except Exception as error:
-            # Keeps (1).
+            # Third-party code can raise anything.
             self._tell("the authorizer failed", error=error)
             return Decision(False, None, f"the authorizer failed: {type(error).__name__}")
         taken_ns = self._now_ns() - began_ns
@@ -86,7 +86,7 @@ class Contained(Authorizer):
         return None if was_behind else differs
 
     def _tell(self, message: str, error: Exception | None = None, **more: object) -> None:
-        """Keeps (3)."""
+        """Log a failure, rate-limited per message."""
         now_ns = self._now_ns()
         when_ns, left_out = self._told.get(message, (now_ns - QUIET_NS, 0))
         if now_ns - when_ns < QUIET_NS:

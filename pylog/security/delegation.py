@@ -1,9 +1,9 @@
-"""Logging in by a delegation token: SCRAM with the token's id and its proof as the password.
+"""Login with a delegation token: SCRAM with the token id as user name and its HMAC as password.
 
-Owns: what SCRAM keeps of the tokens that were last used.
-Invariants: (1) who logs in is the token's owner, until the token ends; (2) a token that is not in
-  the image, or has ended, lets nobody in; (3) the proof is no record: it follows from the token's
-  id by the nodes' secret.
+Owns: a cache of SCRAM credentials of recently used tokens.
+Invariants: a login with a token has the principal of the token's owner, until the token expires; a
+  token that is expired or missing from the metadata image is rejected; the HMAC is never stored: it
+  is derived from the token id with the nodes' shared secret.
 Source: KIP-48; Kafka's ScramSaslServer (`tokenauth=true`).
 """
 
@@ -16,7 +16,7 @@ from collections import namedtuple
 
 from pylog.security import identities, scram
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -29,12 +29,14 @@ Found.__doc__ = "What a login by a token needs."
 
 @functools.lru_cache(65536)
 def proof(secret: str, token_id: str) -> bytes:
-    """What whoever has the token shows. Keeps (3)."""
+    """Return the HMAC that a client presents as password."""
     return hmac.digest(secret.encode(), token_id.encode(), "sha512")
 
 
 class Delegation:
-    """records: Image.security, now. secret: the nodes', salt: of this process."""
+    """records: returns the current Image.security. secret: shared by the nodes. salt: of this
+    process.
+    """
 
     def __init__(self, records: Callable[[], dict], secret: str, salt: bytes,
                  now_ms: Callable[[], int]):
@@ -45,7 +47,7 @@ class Delegation:
         self._credential = functools.lru_cache(KEPT)(self._made)
 
     def find(self, token_id: str, mechanism: int) -> Found | None:
-        """Keeps (2)."""
+        """Return the token, or None if it does not exist or has expired."""
         record = self._records().get(("DelegationTokenRecord", (token_id,)))
         if record is None or record.expiration_timestamp < self._now_ms():
             return None
@@ -54,7 +56,9 @@ class Delegation:
                      record.expiration_timestamp)
 
     def _made(self, token_id: str, mechanism: int) -> scram.Credential:
-        """Some milliseconds, once for a token that is there."""
+        """Compute the SCRAM credential. Takes some milliseconds, so it is cached per existing
+        token.
+        """
         password = base64.b64encode(proof(self._secret, token_id)).decode()
         return scram.credential(mechanism, self._salt, scram.salted(
             mechanism, password, self._salt, scram.ITERATIONS_MIN), scram.ITERATIONS_MIN)

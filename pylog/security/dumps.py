@@ -1,7 +1,7 @@
-"""Keeps the memory of this process, which holds keys and passwords, out of core dumps.
+"""Excludes the memory of this process from core dumps, because it contains keys and passwords.
 
 Owns: nothing.
-Invariants: (1) other processes of the same user do not read this one's memory either.
+Invariants: other processes of the same user cannot read this process's memory either.
 Source: prctl(2), PR_SET_DUMPABLE.
 """
 
@@ -15,7 +15,7 @@ log = logging.getLogger("pylog.security")
 
 
 def keep_out() -> None:
-    """From now on. A system that refuses is logged."""
+    """Disable core dumps for the rest of the process. Logs a warning if the system refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         log.warning("a core dump would hold keys and passwords",

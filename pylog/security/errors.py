@@ -1,14 +1,16 @@
-"""What ends a login.
+"""Errors that end a login.
 
 Owns: nothing.
-Invariants: (1) a text never says which part of the credentials was wrong, nor repeats any of it.
+Invariants: an error text never reveals which part of the credentials was wrong and never repeats a
+  part of them.
 Source: Kafka's SaslAuthenticationException.
 """
 
 
 class AuthenticationFailed(Exception):
-    """The client is not who it says; `text` is told to it, None for the usual one. `reason`: what
-    only the log says, None where that says the text too."""
+    """The login failed. text: sent to the client; None: the default text. reason: for the log only;
+    None: the same as text.
+    """
 
     def __init__(self, text: str | None = None, reason: str | None = None):
         super().__init__(text)
@@ -16,4 +18,4 @@ class AuthenticationFailed(Exception):
 
 
 class TokenRefused(Exception):
-    """A token that does not count, with a text for the log."""
+    """The token is not valid. The text is for the log."""

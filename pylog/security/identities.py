@@ -1,10 +1,9 @@
-"""Who the connections belong to: principals, and the numbers under which reactors know them.
+"""Principals of connections, and the identity numbers by which reactors refer to them.
 
 Owns: the numbers in use.
-Invariants: (1) a number stands for one principal, and with `by_host` for one address too, as long
-  as a connection that has it or had it is open: its requests may be under way; (2) 0 is the
-  anonymous principal of listeners that ask nobody; (3) a number that was given back is not given
-  out again before all others were.
+Invariants: a number identifies one principal, and with `by_host` also one address, while a
+  connection that uses or used it is open, because requests may be in flight; 0 is the anonymous
+  principal of listeners without authentication; a released number is reused only after all others.
 Source: Kafka's KafkaPrincipal.
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,7 +22,9 @@ _Principal = namedtuple("_Principal", ("kind", "name", "from_token"))
 
 
 class Principal(_Principal):
-    """kind: `User`, or another one that access rules name. from_token: a delegation token's."""
+    """kind: `User`, or another principal type of access rules. from_token: authenticated with a
+    delegation token.
+    """
 
     __slots__ = ()
 
@@ -36,13 +37,13 @@ def user(name: str, from_token: bool = False) -> Principal:
 
 
 def parse(text: str) -> Principal | None:
-    """The principal that `kind:name` names, None for any other text."""
+    """Parse `kind:name`. Return None for any other text."""
     kind, colon, name = text.partition(":")
     return Principal(kind, name, False) if kind and colon and name else None
 
 
 ANONYMOUS = user("ANONYMOUS")
-# Whose connection has ended: what is left of its requests may do nothing.
+# The connection has closed. Its remaining requests are denied.
 GONE = Principal("", "", False)
 
 
@@ -51,18 +52,18 @@ class _Identity:
 
     def __init__(self, number: int, principal: Principal, key: tuple):
         self.number, self.principal, self.key = number, principal, key
-        self.connections = 0     # And requests that it is lent to.
+        self.connections = 0  # Plus the number of forwarded requests that use it.
 
 
 class Identities:
-    """The principals of the open connections. Every one that enters is to leave."""
+    """The principals of open connections. Every enter() needs a leave()."""
 
     def __init__(self) -> None:
         self.by_host = False
         self._last = 0
         self._by_key: dict[tuple, _Identity] = {}
         self._by_number: dict[int, _Identity] = {}
-        # What a connection is now, its address, and what it was before set_by_host().
+        # Connection -> current identity, address, and the identity before set_by_host().
         self._connections: dict[int, tuple[_Identity, str, _Identity | None]] = {}
 
     def principal(self, number: int) -> Principal:
@@ -72,17 +73,17 @@ class Identities:
         return GONE if found is None else found.principal
 
     def host(self, connection: int) -> str | None:
-        """The address of a connection that entered."""
+        """Return the client address of a connection, or None if it is not registered."""
         found = self._connections.get(connection)
         return None if found is None else found[1]
 
     def is_current(self, connection: int, number: int) -> bool:
-        """Whether a connection's requests carry the number that it has now."""
+        """Return True if `number` is the connection's current number."""
         found = self._connections.get(connection)
         return found is not None and found[0].number == number
 
     def enter(self, connection: int, principal: Principal, host: str) -> int:
-        """The number of a connection's principal from now on; it may have had another."""
+        """Register the connection's principal, which may replace another, and return its number."""
         identity = self._held(principal, host)
         found = self._connections.get(connection)
         if found is not None and found[0] is identity:
@@ -110,12 +111,13 @@ class Identities:
                 self._release(before)
 
     def lend(self, principal: Principal, host: str) -> int:
-        """A number for a request of a principal who is connected to another node. It is to be
-        given back."""
+        """Return a number for a forwarded request, whose client is connected to another node.
+        Release it with give_back().
+        """
         return self._held(principal, host).number
 
     def give_back(self, number: int) -> None:
-        """What was lent."""
+        """Release a number from lend()."""
         self._release(self._by_number[number])
 
     def _release(self, identity: _Identity) -> None:
@@ -125,19 +127,21 @@ class Identities:
             del self._by_key[identity.key], self._by_number[identity.number]
 
     def _free_number(self) -> int:
-        # Keeps (3).
+        # Reuse a released number only after all others.
         while True:
             self._last = self._last % NUMBER_MAX + 1
             if self._last not in self._by_number:
                 return self._last
 
     def set_by_host(self, by_host: bool) -> Iterator[tuple[int, int]]:
-        """Whether addresses make a difference. Yields (connection, its new number)."""
+        """Set if addresses are part of an identity. Yield (connection, new number) for each change.
+        """
         if by_host == self.by_host:
             return
         self.by_host = by_host
         for connection, (identity, host, before) in list(self._connections.items()):
-            # Keeps (1). Of two numbers, the one before is the one that it gets again.
+            # Requests in flight still carry the old number, so hold both. If by_host changes back,
+            # the connection gets its previous number again.
             now = self._held(identity.principal, host)
             assert before is None or before is now, connection
             if before is not None:

@@ -1,10 +1,11 @@
-"""Tokens of our own: from an issuer's endpoint, from a file that somebody keeps fresh, or unsigned.
+"""Obtains OAuth tokens for our own connections: from an issuer's endpoint, from a file that another
+program refreshes, or unsigned.
 
 Owns: the newest token of one account.
-Invariants: (1) a token is used again until REUSED of its life is over, and to its end where no new
-  one is given; (2) neither a token nor a
-  secret stands in an exception; (3) an issuer that gives none is asked again after a pause only,
-  and one thread at a time asks it; (4) an answer is of bounded size.
+Invariants: a token is reused until REUSED of its lifetime has passed, and until it expires if no
+  new one is available; no exception contains a token or a secret; after a failure the issuer is
+  contacted again only after a backoff, and only by one thread at a time; a response has a maximum
+  size.
 Source: RFC 6749 (client credentials), RFC 7523 (assertions); KIP-768, KIP-1139 (settings); Kafka's
   OAuthBearerUnsecuredLoginCallbackHandler (options of unsigned tokens).
 """
@@ -23,14 +24,14 @@ from math import inf
 
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 REUSED = 0.8
 TIMEOUT_S = 10.0
 BYTES_MAX = 1 << 20
-UNSECURED = "unsecuredLogin"         # Begins the options of unsigned tokens.
+UNSECURED = "unsecuredLogin"  # Prefix of the options of unsigned tokens.
 UNSECURED_S = 3600
 
 Issued = namedtuple("Issued", ("token", "expires_s"))
@@ -47,8 +48,9 @@ makes an assertion, in place of the secret. is_grant: that says whose token it i
 
 
 class Source:
-    """The tokens of one account. get: a new one; may block, and raises AuthenticationFailed. clock:
-    seconds since 1970. pause_s, pause_s_max: after the first refusal, and the longest (3)."""
+    """The tokens of one account. get: returns a new token; may block; raises AuthenticationFailed.
+    clock: returns Unix time in seconds. pause_s, pause_s_max: first and longest backoff.
+    """
 
     def __init__(self, get: Callable[[], Issued], clock: Callable[[], float],
                  pause_s: float = 0.1, pause_s_max: float = 10.0):
@@ -58,23 +60,23 @@ class Source:
         self._asking = threading.Lock()
         self._issued = Issued("", 0.0)
         self._until_s = 0.0
-        self._failed: tuple[float, str] | None = None      # (until when, why)
+        self._failed: tuple[float, str] | None = None  # (end of the backoff, reason)
 
     @property
     def current(self) -> str | None:
-        """The token that is used again, None when there is to be a new one."""
+        """Return the token if it can be reused, otherwise None."""
         return self._issued.token if self._clock() < self._until_s else None
 
     def token(self) -> str:
-        """A token that counts. Blocks. Raises AuthenticationFailed."""
+        """Return a valid token. Blocks. Raises AuthenticationFailed."""
         if not self._asking.acquire(timeout=TIMEOUT_S):
             raise AuthenticationFailed("the issuer of tokens does not answer")
         try:
-            # Somebody else may have got one meanwhile.
+            # Another thread may have fetched a token while this one waited for the lock.
             return self.current or self._new()
         except AuthenticationFailed:
             if self._clock() < self._issued.expires_s:
-                return self._issued.token    # Keeps (1).
+                return self._issued.token  # Reuse the old token until it expires.
             raise
         finally:
             self._asking.release()
@@ -86,18 +88,18 @@ class Source:
         try:
             issued = self._get()
         except AuthenticationFailed as failed:
-            # Keeps (3).
+            # Start or extend the backoff.
             self._failed = now_s + self._pause_s, str(failed)
             self._pause_s = min(2 * self._pause_s, self._pauses[1])
             raise
         self._failed, self._pause_s = None, self._pauses[0]
         self._issued = issued
-        self._until_s = now_s + REUSED * (issued.expires_s - now_s)   # Keeps (1).
+        self._until_s = now_s + REUSED * (issued.expires_s - now_s)
         return issued.token
 
 
 def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
-    """A new token. clock: as Source's. Blocks. Raises AuthenticationFailed."""
+    """Request a new token. clock: as in Source. Blocks. Raises AuthenticationFailed."""
     asked_s = clock()
     form, headers = _asked(endpoint)
     request = urllib.request.Request(
@@ -105,9 +107,10 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
         {"Accept": "application/json", **headers})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=endpoint.tls) as answer:
-            found = json.loads(answer.read(BYTES_MAX))       # Keeps (4).
+            found = json.loads(answer.read(BYTES_MAX))  # A response has a maximum size.
         token, lasts_s = found["access_token"], found.get("expires_in")
-        # A token's own end is in whole seconds: it may come a second before the issuer says.
+        # A token's own expiry is in whole seconds, so it can be up to a second earlier than the
+        # issuer's.
         ends = [asked_s + float(lasts_s)] if lasts_s else []
         ends_s = min([*ends, end_of(token) or inf])
     except urllib.error.HTTPError as failure:
@@ -121,7 +124,7 @@ def ask(endpoint: Endpoint, clock: Callable[[], float]) -> Issued:
 
 
 def _asked(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:
-    """(form, headers) of a request. Raises AuthenticationFailed."""
+    """Return (form, headers) of a request. Raises AuthenticationFailed."""
     scope = {"scope": endpoint.scope} if endpoint.scope else {}
     if endpoint.is_grant:
         return {"grant_type": GRANTED, "assertion": endpoint.proof(), **scope}, {}
@@ -136,7 +139,7 @@ def _asked(endpoint: Endpoint) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _reason(failure: urllib.error.HTTPError) -> str:
-    """What the issuer says, by RFC 6749: `error` and `error_description`."""
+    """Return the issuer's reason: `error` and `error_description` (RFC 6749)."""
     try:
         found = json.loads(failure.read(BYTES_MAX))
         return " ".join(str(found[name]) for name in ("error", "error_description")
@@ -146,13 +149,16 @@ def _reason(failure: urllib.error.HTTPError) -> str:
 
 
 def read(path: str) -> Issued:
-    """The token in a file. It is read for each login, so that what renews it needs to tell nobody.
-    Raises AuthenticationFailed."""
+    """Return the token in a file. Read for each login, so that the file can be replaced at any
+    time. Raises AuthenticationFailed.
+    """
     return Issued(text_of(path, "token", "ascii"), 0.0)
 
 
 def text_of(path: str, what: str, encoding: str = "utf-8") -> str:
-    """What is in a file, which must be something; nothing of it stands in an error."""
+    """Return the content of a file. Raises AuthenticationFailed if the file is empty or not
+    readable. The error contains nothing of the content.
+    """
     try:
         with open(path, encoding=encoding) as file:
             found = file.read(BYTES_MAX).strip()
@@ -164,7 +170,7 @@ def text_of(path: str, what: str, encoding: str = "utf-8") -> str:
 
 
 def end_of(token: str) -> float:
-    """What a token says of its end, in seconds since 1970; 0 when it says nothing."""
+    """Return the expiry in a token as Unix time in seconds, 0 if it has none."""
     try:
         part = token.split(".")[1]
         return float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])
@@ -173,8 +179,9 @@ def end_of(token: str) -> float:
 
 
 def unsigned(options: dict[str, str], clock: Callable[[], float]) -> Issued:
-    """A token that proves nothing, as a login module's options (`unsecuredLoginStringClaim_sub`
-    …) have it; for tests. clock: as Source's. Raises AuthenticationFailed."""
+    """Return an unsigned token from the login module's options (`unsecuredLoginStringClaim_sub` …);
+    for tests. clock: as in Source. Raises AuthenticationFailed.
+    """
     now_s = clock()
     try:
         lasts_s = int(options.get(f"{UNSECURED}LifetimeSeconds", UNSECURED_S))
@@ -196,5 +203,5 @@ def _claims(options: dict[str, str]) -> dict:
 
 
 def _list(text: str) -> list[str]:
-    """As Kafka's: what stands first separates."""
+    """Split a list as Kafka does: its first character is the separator."""
     return text[1:].split(text[0]) if text else []

@@ -1,8 +1,8 @@
-"""Login settings as Kafka writes them: `module flag key="value" …;`.
+"""Parses login settings in Kafka's syntax: `module flag key="value" …;`.
 
 Owns: nothing.
-Invariants: (1) no value stands in the text of an error.
-Source: the syntax of Java's JAAS configurations, as far as Kafka's sasl.jaas.config takes it.
+Invariants: no error text contains a value.
+Source: the syntax of Java's JAAS configurations, as far as Kafka's sasl.jaas.config accepts it.
 """
 
 import re
@@ -14,7 +14,7 @@ _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;="]+)|([;=]))', re.DOTALL)
 
 
 def options(text: str) -> dict[str, str]:
-    """The options of the one login module that `text` names; raises ConfigError."""
+    """Return the options of the single login module in `text`. Raises ConfigError."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[1].lower() not in FLAGS or tokens[-1] != ";":
         raise ConfigError('sasl.jaas.config: expected `module required key="value" …;`')
@@ -22,7 +22,7 @@ def options(text: str) -> dict[str, str]:
     rest, last = tokens[2:-1], tokens[1]
     while rest:
         if len(rest) < 3 or rest[1] != "=":
-            # Keeps (1): it may be the rest of a password with a blank in it.
+            # The error omits rest[0]: it may be the part of an unquoted password after a space.
             raise ConfigError(f'sasl.jaas.config: expected key="value" or ; behind {last}, and one '
                               "login module in all")
         last = rest[0]

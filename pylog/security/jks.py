@@ -1,8 +1,8 @@
-"""Java's own key stores, read: the format that keytool wrote before PKCS12.
+"""Reads Java key stores (JKS), the default format of keytool before PKCS12.
 
 Owns: nothing.
-Invariants: (1) nothing is taken from a store whose digest differs, when there is a password to
-  check it with; (2) every length is checked against what is there.
+Invariants: if a password is given, a store whose digest does not match is rejected before its
+  entries are read; every length is checked against the remaining bytes.
 Source: sun.security.provider.JavaKeyStore and KeyProtector of OpenJDK.
 """
 
@@ -15,7 +15,7 @@ VERSIONS = (1, 2)
 KEY, TRUSTED = 1, 2
 SALT_BYTES = DIGEST_BYTES = 20
 ENTRIES_MAX = 10_000
-# 1.3.6.1.4.1.42.2.17.1.1, with parameters NULL: KeyProtector's own cipher.
+# AlgorithmIdentifier of KeyProtector's own cipher: 1.3.6.1.4.1.42.2.17.1.1, parameters NULL.
 PROTECTOR = bytes.fromhex("300e060a2b060104012a021101010500")
 
 
@@ -50,8 +50,9 @@ def is_jks(data: bytes) -> bool:
 
 
 def read(data: bytes, password: str | None, key_password: str | None):
-    """(private key as PKCS8, its certificates, trusted certificates), in DER; the key is None when
-    there is none. Raises JksError."""
+    """Return (private key as PKCS8 or None, its certificate chain, trusted certificates), in DER.
+    Raises JksError.
+    """
     body = data[:-DIGEST_BYTES]
     reader = _Reader(body)
     if reader.number(">I") != MAGIC:
@@ -60,7 +61,7 @@ def read(data: bytes, password: str | None, key_password: str | None):
     if version not in VERSIONS:
         raise JksError(f"version {version} of Java key stores is unknown")
     if password is not None:
-        _check(body, data[-DIGEST_BYTES:], password)     # Keeps (1).
+        _check(body, data[-DIGEST_BYTES:], password)  # Before any entry is read.
     count = reader.number(">I")
     if count > ENTRIES_MAX:
         raise JksError(f"the key store has {count} entries")
@@ -68,7 +69,7 @@ def read(data: bytes, password: str | None, key_password: str | None):
     for _ in range(count):
         kind = reader.number(">I")
         reader.text()
-        reader.take(8)     # when it was made
+        reader.take(8)  # creation date
         if kind == TRUSTED:
             trusted.append(reader.certificate(version))
         elif kind == KEY:
@@ -92,7 +93,9 @@ def _bytes(password: str) -> bytes:
 
 
 def _unlock(locked: bytes, password: str) -> bytes:
-    """KeyProtector.recover: a stream of SHA-1 over what came out last, from the salt on."""
+    """Decrypt a key like KeyProtector.recover: the key stream consists of chained SHA-1 digests,
+    starting with the salt.
+    """
     at = locked.find(PROTECTOR)
     if not 0 <= at < 16:
         raise JksError("the key is encrypted in a way that Java key stores do not have")

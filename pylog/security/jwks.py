@@ -1,10 +1,9 @@
-"""The keys that an issuer of tokens publishes, as they are now.
+"""The current signing keys that a token issuer publishes (JWKS).
 
-Owns: the keys, a thread while they are loaded again.
-Invariants: (1) nobody who logs in waits for an issuer: what was loaded last counts until there is
-  something newer; (2) an issuer is asked once in `refresh_ms`, and out of turn, for a key that is
-  not known, at most once in `retry_ms` and in UNKNOWN_S, whatever strangers send; (3) an answer is
-  of bounded size.
+Owns: the keys, and a thread while they are reloaded.
+Invariants: a login never waits for the issuer: it uses the last loaded keys; the issuer is
+  contacted every `refresh_ms`, and for an unknown key id at most once per `retry_ms` and once per
+  UNKNOWN_S, whatever clients send; a response has a maximum size.
 Source: RFC 7517; Kafka's RefreshingHttpsJwks (KIP-768).
 """
 
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 from pylog import supervisor
 from pylog.config.errors import ConfigError
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
@@ -31,7 +30,7 @@ BYTES_MAX = 1 << 20
 TIMEOUT_S = 10.0
 UNKNOWN_S = 1.0
 SCHEMES = ("file", "https", "http")
-# What signs tokens; a secret that both sides know does not.
+# Asymmetric keys only: a shared secret does not prove that the issuer signed the token.
 KINDS = ("RSA", "EC")
 MISSING = "OAUTHBEARER needs joserfc: pip install 'pylog-broker[oauth]'"
 
@@ -39,7 +38,8 @@ log = logging.getLogger("pylog.security")
 
 
 class Keys:
-    """url: file, https or http. tls: for https, None for the machine's. seconds: a clock."""
+    """url: file, https or http. tls: for https; None: the system's trust store. seconds: a clock.
+    """
 
     def __init__(self, url: str, refresh_ms: int, retry_ms: int, tls: ssl.SSLContext | None,
                  seconds: Callable[[], float]):
@@ -50,13 +50,13 @@ class Keys:
         self._refresh_s, self._retry_s = refresh_ms / 1000, max(retry_ms / 1000, UNKNOWN_S)
         self._tls = tls
         self._seconds = seconds
-        self._loading = threading.Lock()     # Held while they are loaded.
+        self._loading = threading.Lock()  # Held during a reload.
         self._keys: dict[str | None, Any] = {}
         self._tried_s = 0.0
         self._stamp: tuple[int, int] | None = None
 
     def load(self) -> None:
-        """Loads the keys. Blocks. Raises ConfigError."""
+        """Load the keys. Blocks. Raises ConfigError."""
         try:
             from joserfc import errors, jwk
         except ImportError:
@@ -75,19 +75,19 @@ class Keys:
             try:
                 found.append(jwk.import_key(row))
             except (errors.JoseError, ValueError, KeyError, TypeError) as error:
-                # RFC 7517: one that is not understood leaves the others.
+                # RFC 7517: skip keys that are not supported.
                 reasons.append(f"{type(error).__name__}: {error}")
         if not found:
             why = ", ".join(reasons) or "it lists none that sign tokens"
             raise ConfigError(f"no keys from {self._url}: {why}")
         keys = {key.kid: key for key in found}
         if len(found) == 1:
-            # A token need not say which, where there is one.
+            # With a single key, a token may omit the key id.
             keys[None] = found[0]
         self._keys, self._stamp = keys, stamp
 
     def _read(self) -> bytes:
-        """Keeps (3). Raises OSError, ValueError."""
+        """Return the published document, of at most BYTES_MAX. Raises OSError, ValueError."""
         with urllib.request.urlopen(self._url, timeout=TIMEOUT_S, context=self._tls) as answer:
             data = answer.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
@@ -95,7 +95,8 @@ class Keys:
         return data
 
     def _stamp_now(self) -> tuple[int, int] | None:
-        """What changes with a file, None for others and for one that is gone."""
+        """Return a value that changes when the file changes, None for other URLs and missing files.
+        """
         parts = urlsplit(self._url)
         if parts.scheme != "file":
             return None
@@ -106,10 +107,12 @@ class Keys:
         return found.st_mtime_ns, found.st_ino
 
     def find(self, kid: object) -> Any | None:
-        """The key of that id, or the only one for None; None when it is not known (1)."""
+        """Return the key with this id, or the only key for None. Return None if it is unknown.
+        Never blocks: starts a reload if one is due.
+        """
         since_s = self._seconds() - self._tried_s
         key = self._keys.get(kid) if kid is None or isinstance(kid, str) else None
-        # Keeps (2).
+        # Limit reloads: clients can send any key id.
         if since_s >= (self._refresh_s if key is not None else self._retry_s) \
                 or self._stamp_now() != self._stamp and since_s >= self._retry_s:
             self._load_again()
@@ -121,7 +124,7 @@ class Keys:
             try:
                 supervisor.thread_once("jwks", self._loaded).start()
             except RuntimeError as error:
-                # The system has no thread just now: it is tried again.
+                # The system cannot start a thread now. The next call tries again.
                 self._loading.release()
                 log.warning("the keys of tokens were not loaded again",
                             extra={"reason": str(error)})

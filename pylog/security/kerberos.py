@@ -1,10 +1,10 @@
-"""GSSAPI (Kerberos) on both sides: the ticket, then the security layer, which is none.
+"""SASL GSSAPI (Kerberos), client and server side: authentication without a security layer.
 
 Owns: nothing.
-Invariants: (1) of the layers that RFC 4752 knows, none is offered and none other taken: TLS is what
-  encrypts; (2) whoever shows a ticket is who it is for, whatever it says it acts for.
-Source: RFC 4752, KIP-12; Kafka's KerberosRule, for names. The library is python-gssapi, over the
-  system's libkrb5.
+Invariants: only the RFC 4752 security layer "none" is offered and accepted, because TLS does the
+  encryption; the principal is taken from the ticket, and the authorization id is ignored.
+Source: RFC 4752, KIP-12; Kafka's KerberosRule, for names. The library is python-gssapi, which uses
+  the system's libkrb5.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re
 from pylog.config.errors import ConfigError
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
 
 MECHANISM = "GSSAPI"
 MISSING = "GSSAPI needs python-gssapi: pip install 'pylog-broker[kerberos]'"
-NO_LAYER = b"\x01\x00\x00\x00"       # A layer's bit, and a longest message of 0 bytes.
+NO_LAYER = b"\x01\x00\x00\x00"  # Bit of the layer "none", and a maximum message size of 0.
 LAYER_BYTES = 4
 STEPS_MAX = 8
 TOKEN_BYTES_MAX = 64 << 10
@@ -31,18 +31,19 @@ _NOT_SIMPLE = re.compile("[/@]")
 
 
 def library():
-    """The library. Raises ConfigError."""
+    """Import the library. Raises ConfigError."""
     try:
         import gssapi
     except (ImportError, OSError) as error:
-        # OSError: it is there, and libkrb5 is not.
+        # OSError: the package is installed, but libkrb5 is missing.
         raise ConfigError(f"{MISSING} ({error})") from error
     return gssapi
 
 
 class Acceptor:
-    """Who this broker is to Kerberos. options: of a login module; keyTab and principal count.
-    short_name: (principal) -> name. Raises ConfigError."""
+    """The broker's Kerberos credentials. options: of a login module; keyTab and principal are used.
+    short_name: maps a principal to a name. Raises ConfigError.
+    """
 
     def __init__(self, options: dict[str, str], short_name: Callable[[str], str]):
         gssapi = library()
@@ -66,8 +67,9 @@ class Acceptor:
 
 
 class Exchange:
-    """One login. `name` is the ticket's, made short, once the login is complete. A step blocks: the
-    replay cache is a file."""
+    """One login. Sets `name` to the short name of the ticket's principal when the login is
+    complete. A step blocks: the replay cache is a file.
+    """
 
     blocks = True
 
@@ -79,7 +81,7 @@ class Exchange:
         self.is_complete = False
 
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's message. Raises AuthenticationFailed."""
+        """Return the response to the client's message. Raises AuthenticationFailed."""
         gssapi = library()
         self._steps += 1
         if self._steps > STEPS_MAX or len(token) > TOKEN_BYTES_MAX:
@@ -93,7 +95,7 @@ class Exchange:
             elif token:
                 raise AuthenticationFailed(reason="a message where none was expected")
             if self._context.complete and not answer:
-                # Keeps (1).
+                # Offer only the layer "none".
                 self._layers_sent = True
                 answer = bytes(self._context.wrap(NO_LAYER, False).message)
             return answer
@@ -101,7 +103,7 @@ class Exchange:
             raise AuthenticationFailed(reason=_reason(error)) from None
 
     def _chosen(self, message: bytes) -> bytes:
-        # Keeps (1); what follows is whom the client acts for, which does not count (2).
+        # The authorization id follows the layer and is ignored.
         if len(message) < LAYER_BYTES or message[:1] != NO_LAYER[:1]:
             raise AuthenticationFailed(reason="the client asks for a security layer")
         principal = str(self._context.initiator_name)
@@ -115,9 +117,10 @@ class Exchange:
 
 def tokens(service: str, host: str, principal: str | None,
            keytab: str | None) -> Generator[bytes, bytes, None]:
-    """The client's side, as proofs.tokens. service, host: whose ticket is shown. keytab: of the
-    principal; None: the ticket cache is asked. Each step blocks: it may ask the KDC. Raises
-    AuthenticationFailed, ConfigError."""
+    """The client side, as proofs.tokens. service, host: of the requested ticket. keytab: of the
+    principal; None: use the ticket cache. Each step may block on the KDC. Raises
+    AuthenticationFailed, ConfigError.
+    """
     gssapi = library()
     try:
         target = gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service)
@@ -133,7 +136,7 @@ def tokens(service: str, host: str, principal: str | None,
                 answer = yield token
             elif not context.complete:
                 raise AuthenticationFailed("Kerberos: the broker's answer leads nowhere")
-        # RFC 4752: nothing is left to say, and the broker offers its layers.
+        # RFC 4752: an empty message requests the server's list of layers.
         layers = context.unwrap((yield b"")).message
         if len(layers) != LAYER_BYTES or not layers[0] & NO_LAYER[0]:
             raise AuthenticationFailed("the broker insists on a security layer of Kerberos")
@@ -143,7 +146,7 @@ def tokens(service: str, host: str, principal: str | None,
 
 
 def _own(gssapi, principal: str | None, keytab: str | None):
-    """The client's credentials; None: those of the ticket cache."""
+    """Return the client's credentials; None: use the ticket cache."""
     if not keytab:
         return None
     return gssapi.Credentials(
@@ -152,22 +155,23 @@ def _own(gssapi, principal: str | None, keytab: str | None):
 
 
 def _reason(error: Exception) -> str:
-    # Two texts, of the mechanism and of Kerberos: the second says what is wrong.
+    # The text has two parts, from GSSAPI and from Kerberos. The second contains the cause.
     return " ".join(str(error).split())
 
 
 # ---- names --------------------------------------------------------------------------------------
 
 class ShortNames:
-    """sasl.kerberos.principal.to.local.rules: `alice/host@REALM` to `alice`. default_realm: called
-    for a rule DEFAULT. Raises ConfigError."""
+    """Maps principals by sasl.kerberos.principal.to.local.rules: `alice/host@REALM` to `alice`.
+    default_realm: called for the rule DEFAULT. Raises ConfigError.
+    """
 
     def __init__(self, rules: tuple[str, ...], default_realm: Callable[[], str]):
         self._default_realm = default_realm
         self._rules = [_rule(text.strip()) for text in rules]
 
     def __call__(self, principal: str) -> str:
-        """The name, "" for whom no rule is."""
+        """Return the short name, "" if no rule matches."""
         whole, at, realm = principal.partition("@")
         parts = whole.split("/")
         if not at:
@@ -185,7 +189,7 @@ class ShortNames:
 
 
 def default_realm() -> str:
-    """The realm of names without one. Raises ConfigError."""
+    """Return the default realm. Raises ConfigError."""
     gssapi = library()
     name = gssapi.Name("nobody", gssapi.NameType.user)
     try:
@@ -195,8 +199,9 @@ def default_realm() -> str:
 
 
 def _rule(text: str):
-    """(number of parts, format, what it must be like, replaced, by what, once, case); None: the
-    rule DEFAULT."""
+    """Parse a rule into (component count, format, filter, pattern, replacement, count or 0 for all,
+    case). Return None for DEFAULT.
+    """
     if text == "DEFAULT":
         return None
     found = _RULE.fullmatch(text)
@@ -205,10 +210,10 @@ def _rule(text: str):
             raise ValueError(text)
         like, old = (None if text is None else re.compile(text)
                      for text in (found["match"], found["old"]))
-        # Java's $1 is \\1 here.
+        # Java's $1 is \\1 in Python.
         new = re.sub(r"\$(\d+)", r"\\g<\1>", found["new"] or "")
         if old is not None:
-            old.sub(new, "")      # A group that it lacks is no login's fault.
+            old.sub(new, "")  # Report a missing group now, not at a login.
         return (int(found["count"] or -1), found["format"], like, old, new,
                 0 if found["all"] else 1, found["case"])
     except (ValueError, re.error):

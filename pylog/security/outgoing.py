@@ -1,9 +1,9 @@
-"""TLS towards a broker: the context of outgoing connections, and what went wrong in words.
+"""TLS of outgoing connections: the context, and explanations of failures.
 
 Owns: nothing.
-Invariants: (1) who is at the other end is checked, unless a setting says otherwise; (2) a text
-  names the cause and the setting that mends it, and no secret.
-Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
+Invariants: the server's certificate and name are verified unless a setting disables it; an
+  explanation contains the cause and the setting to change, and no secret.
+Source: KIP-651, KIP-294 (host name verification); Python's ssl module.
 """
 
 from __future__ import annotations
@@ -27,23 +27,26 @@ _ISSUERS = ("local issuer certificate", "self-signed certificate", "self signed 
 
 
 def towards_issuer(options: dict[str, str]) -> ssl.SSLContext | None:
-    """For connections to an issuer of tokens, None for the machine's trust. options: of a login
-    module, where Kafka has the stores. Raises ConfigError."""
+    """Return the context for connections to a token issuer, None for the system's trust store.
+    options: of a login module, where Kafka configures the stores. Raises ConfigError.
+    """
     given = {name: value for name, value in options.items() if name.startswith("ssl.")}
     return context(lambda name: given.get(name, STORES.get(name))) if given else None
 
 
 def context(get: Callable[[str], Any]) -> ssl.SSLContext:
-    """For connections to brokers. get: a setting by Kafka's name. Raises ConfigError."""
+    """Return the context for connections to brokers. get: returns a setting by Kafka's name. Raises
+    ConfigError.
+    """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.check_hostname = get("ssl.endpoint.identification.algorithm") != ""   # Keeps (1).
+    made.check_hostname = get("ssl.endpoint.identification.algorithm") != ""
     trusted = stores.trusted(get)
     if trusted is None:
         made.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         made.load_verify_locations(cadata=trusted.decode("latin-1"))
-        # As in Java, whatever is trusted ends a chain.
+        # As in Java, any trusted certificate can end a chain.
         made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     own = stores.own(get)
     if own is not None:
@@ -52,7 +55,7 @@ def context(get: Callable[[str], Any]) -> ssl.SSLContext:
 
 
 def _load(made: ssl.SSLContext, own: stores.Own) -> None:
-    # The module takes files only: one in memory, that nobody else can open.
+    # The ssl module accepts only files. An in-memory file is not readable by other users.
     descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -66,14 +69,15 @@ def _load(made: ssl.SSLContext, own: stores.Own) -> None:
 
 
 def is_tls(failure: BaseException) -> bool:
-    """Whether a connection failed by TLS rather than on its way."""
+    """Return True if TLS failed, rather than the network."""
     return isinstance(failure, (ssl.SSLError, ConnectionResetError))
 
 
 async def distrusted(failure: BaseException, host: str, port: int,
                      own_chain: Callable[[], bytes]) -> str:
-    """As refused(); of the other side's expired certificate with its day too, for which it is
-    looked at again."""
+    """As refused(); for an expired server certificate with the expiry date, which needs another
+    connection.
+    """
     text = refused(failure, own_chain)
     if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
         return _with(stores.expiry(await _certificate(host, port)), text)
@@ -81,13 +85,14 @@ async def distrusted(failure: BaseException, host: str, port: int,
 
 
 def refused(failure: BaseException, own_chain: Callable[[], bytes]) -> str:
-    """As explained(); of an expired certificate of one's own with its day. own_chain: what is
-    shown, as PEM."""
+    """As explained(); for the client's own expired certificate with the expiry date. own_chain:
+    returns the client's chain as PEM.
+    """
     return _with_own(explained(failure), own_chain)
 
 
 def refused_text(reason: str, own_chain: Callable[[], bytes]) -> str:
-    """As refused(), of OpenSSL's words for it."""
+    """As refused(), from OpenSSL's error text."""
     return _with_own(_explained_text(reason), own_chain)
 
 
@@ -100,7 +105,7 @@ def _with(day: str, text: str) -> str:
 
 
 async def _certificate(host: str, port: int) -> bytes:
-    """A broker's certificate, unchecked, in DER; empty when it cannot be had."""
+    """Return a broker's certificate in DER without verification, empty if that fails."""
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     try:
@@ -114,7 +119,7 @@ async def _certificate(host: str, port: int) -> bytes:
 
 
 def explained(failure: BaseException) -> str:
-    """What a failed connection says to who has to mend it. Keeps (2)."""
+    """Explain a failed connection: the cause and the setting to change."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         return _distrusted(failure.verify_message)
     if isinstance(failure, (ssl.SSLEOFError, ConnectionError)):
@@ -123,7 +128,7 @@ def explained(failure: BaseException) -> str:
 
 
 def _explained_text(reason: str) -> str:
-    """As explained(), of OpenSSL's words for it."""
+    """As explained(), from OpenSSL's error text."""
     text = reason.replace("_", " ").lower()
     if any(words in text for words in ("wrong version number", "record layer failure",
                                        "plain text on a tls port")):

@@ -1,7 +1,8 @@
-"""PLAIN on the server's side: names and passwords in one message.
+"""The server side of SASL PLAIN: user name and password in one message.
 
 Owns: nothing.
-Invariants: (1) an unknown user, a wrong and an empty password have one answer and one cost.
+Invariants: an unknown user, a wrong password and an empty password get the same response after the
+  same time.
 Source: RFC 4616, KIP-43.
 """
 
@@ -18,13 +19,13 @@ USER_PREFIX = "user_"
 
 
 def passwords(options: dict[str, str]) -> dict[str, str]:
-    """Name -> password, of a login module's options."""
+    """Return user name -> password from a login module's options."""
     return {name.removeprefix(USER_PREFIX): password for name, password in options.items()
             if name.startswith(USER_PREFIX)}
 
 
 class Exchange:
-    """One login against `known`: name -> password. `name` is the client's once it is complete."""
+    """One login. known: user name -> password. Sets `name` when the login is complete."""
 
     def __init__(self, known: dict[str, str]):
         self._known = known
@@ -32,7 +33,7 @@ class Exchange:
         self.is_complete = False
 
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's message. Raises AuthenticationFailed."""
+        """Return the response to the client's message. Raises AuthenticationFailed."""
         parts = token.split(b"\0")
         if len(parts) != PARTS:
             raise AuthenticationFailed(
@@ -43,11 +44,12 @@ class Exchange:
             raise AuthenticationFailed(REFUSED) from None
         known = self._known.get(name)
         is_right = hmac.compare_digest(_digest(password), _digest(known or ""))
-        # Keeps (1).
+        # The digests are compared first, even for unknown users, so that all failures take the same
+        # time.
         if not is_right or not known or not name:
             raise AuthenticationFailed(REFUSED)
         if acts_for not in ("", name):
-            # CVE-2017-12610.
+            # CVE-2017-12610: a user must not log in as another.
             raise AuthenticationFailed("Authentication failed: Client requested an authorization "
                                        "id that is different from username")
         self.name = name

@@ -1,8 +1,8 @@
-"""The client's side of a SASL login: what it says to each challenge.
+"""The client side of SASL logins: the response to each challenge.
 
 Owns: nothing.
-Invariants: (1) a password appears in no exception; (2) with SCRAM, the other side has to prove that
-  it knows the password, too.
+Invariants: no exception contains a password; with SCRAM, the server must also prove that it has the
+  password.
 Source: RFC 4616 (PLAIN), RFC 5802, RFC 7677 (SCRAM), RFC 7628 (OAUTHBEARER), KIP-84, KIP-255.
 """
 
@@ -16,24 +16,26 @@ import secrets
 from pylog.security import scram
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *scram.MECHANISMS)
-HANDSHAKE_VERSION = 1         # Of SaslHandshake; from then on tokens travel in SaslAuthenticate.
+HANDSHAKE_VERSION = 1  # Of SaslHandshake: tokens are sent in SaslAuthenticate.
 NONCE_BYTES = 24
-# Above it the other side would only burn this one's time.
+# Limits the CPU time that a hostile server can consume.
 ITERATIONS_MAX = 1_000_000
 
 
 def tokens(mechanism: str, name: str, password: str,
            by_token: bool = False) -> Generator[bytes, bytes, None]:
-    """Yields what is to be sent, and is sent what comes back; its end is the login's.
+    """Yield the messages to send, and receive the server's responses. The generator ends with the
+    login.
 
-    mechanism: one of MECHANISMS. by_token: SCRAM with a delegation token's id and secret (KIP-48).
-    Raises AuthenticationFailed (2).
+    mechanism: one of MECHANISMS. by_token: SCRAM with a delegation token's id and HMAC (KIP-48).
+    Raises AuthenticationFailed, with SCRAM also if the server does not prove that it has the
+    password.
     """
     if mechanism == PLAIN:
         return _plain(name, password)
@@ -42,10 +44,10 @@ def tokens(mechanism: str, name: str, password: str,
 
 
 def bearer(token: str) -> Generator[bytes, bytes, None]:
-    """The same for OAUTHBEARER, by a token. Raises AuthenticationFailed."""
+    """As tokens(), for OAUTHBEARER with a token. Raises AuthenticationFailed."""
     answer = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if answer:
-        # RFC 7628: the reason comes first, and the failure after this side has seen it.
+        # RFC 7628: the server sends the reason, and fails the login after the client confirmed it.
         yield b"\x01"
         raise AuthenticationFailed(
             f"the broker does not accept the token: {answer.decode('utf-8', 'replace')}")
@@ -79,7 +81,7 @@ def _scram(hash_name: str, name: str, password: str,
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     verdict = yield f"{final},p={base64.b64encode(proof).decode()}".encode()
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
-    # Keeps (2).
+    # The server must prove that it has the password.
     if not hmac.compare_digest(_verifier(verdict), expected):
         raise AuthenticationFailed("the broker does not know the password either")
 

@@ -1,10 +1,10 @@
-"""How an account's tokens are had, by Kafka's settings: from a file, or from an issuer for a
-client's secret, its assertion, or an assertion about somebody else.
+"""Selects how an account's tokens are obtained, by Kafka's settings: from a file, or from an issuer
+with a client secret, a client assertion, or an assertion as grant.
 
 Owns: nothing.
-Invariants: (1) settings that no token could be had with are refused before one is asked for.
+Invariants: incomplete or contradictory settings are rejected before a token is requested.
 Source: Kafka's DefaultJwtRetriever, ClientCredentialsJwtRetriever, JwtBearerJwtRetriever and
-  FileJwtRetriever (KIP-768, KIP-1139): which settings choose what.
+  FileJwtRetriever (KIP-768, KIP-1139): which settings select which retriever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pylog.config.errors import ConfigError
 from pylog.security import assertions, issued
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
@@ -37,8 +37,9 @@ AuthenticationFailed."""
 
 def of(get: Callable[[str], Any], options: dict[str, str], clock: Callable[[], float],
        tls: ssl.SSLContext | None) -> Retrieval:
-    """get: a setting by Kafka's name. options: of a login module, where settings are missing.
-    clock: seconds since 1970. tls: for https, None for the machine's trust. Raises ConfigError (1).
+    """Return the Retrieval. get: returns a setting by Kafka's name. options: of a login module;
+    used where settings are missing. clock: returns Unix time in seconds. tls: for https; None: the
+    system's trust store. Raises ConfigError.
     """
     url, kind = get(ENDPOINT), (get(RETRIEVER) or RETRIEVERS[0]).rpartition(".")[2]
     if kind not in RETRIEVERS:

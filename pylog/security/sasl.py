@@ -1,10 +1,10 @@
-"""SASL of the listeners: which mechanisms they offer, and one login after the other.
+"""SASL on listeners: their mechanisms, and one login at a time per connection.
 
-Owns: the secret by which unknown users get their salts, for as long as this process lives; the keys
-  of those who issue each listener's tokens.
-Invariants: (1) a login is complete once, and says then who it was; (2) credentials and settings are
-  looked up when a login begins, as they are in force; (3) no login waits for an issuer of tokens.
-Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
+Owns: the secret that generates salts for unknown users, for the lifetime of this process; the keys
+  of each listener's token issuer.
+Invariants: a login completes once and then has a principal; credentials and settings are read when
+  a login begins; no login waits for a token issuer.
+Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; settings have Kafka's names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.security import bearer, delegation, identities, jaas, kerberos, plain, scram
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
@@ -37,21 +37,22 @@ SECRET_BYTES = 32
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError when nobody could log in to a listener by these settings, as far as that
-    can be told without an issuer of tokens. Reads files."""
+    """Raise ConfigError if no client could log in to a listener with these settings, as far as that
+    is visible without contacting a token issuer. Reads files.
+    """
     Mechanisms(settings, dict, lambda: 0, lambda: 0).check(asks=False)
 
 
 class Login:
-    """One login by a mechanism, and what is known when it is complete."""
+    """One login, and its result when it is complete."""
 
     def __init__(self, mechanism: str, exchange: Any):
         self.mechanism = mechanism
-        self.token: Found | None = None      # A delegation token's, when the client logs in by one.
+        self.token: Found | None = None  # Set if the client logs in with a delegation token.
         self._exchange = exchange
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's message. Raises AuthenticationFailed with a text."""
+        """Return the response to a client's message. Raises AuthenticationFailed with a text."""
         try:
             return self._exchange.step(token)
         except AuthenticationFailed as failed:
@@ -65,12 +66,12 @@ class Login:
 
     @property
     def blocks(self) -> bool:
-        """Whether a step waits for a disk or another machine."""
+        """Return True if a step may block on a disk or the network."""
         return getattr(self._exchange, "blocks", False)
 
     @property
     def name(self) -> str:
-        """The name that the client gave, "" before it did."""
+        """Return the client's user name, "" if it has not sent it yet."""
         return self._exchange.name
 
     @property
@@ -79,15 +80,16 @@ class Login:
         return identities.user(self.name) if self.token is None else self.token.owner
 
     def left_ms(self, now_ms: int) -> int:
-        """How long the credentials are good for, at least 1; 0: for ever."""
+        """Return the remaining lifetime of the credentials, at least 1; 0: unlimited."""
         expires_ms = getattr(self._exchange, "expires_ms", 0) if self.token is None \
             else self.token.expires_ms
         return max(1, expires_ms - now_ms) if expires_ms else 0
 
 
 class Mechanisms:
-    """The mechanisms of the listeners. scram_records: the credentials in force, by the keys of
-    metadata.image's `security`. now_ms: the wall clock; now_ns: one that only rises."""
+    """The mechanisms of all listeners. scram_records: returns the current credentials by the keys
+    of metadata.image's `security`. now_ms: wall clock. now_ns: monotonic clock.
+    """
 
     def __init__(self, settings: Settings, scram_records: Callable[[], dict],
                  now_ms: Callable[[], int], now_ns: Callable[[], int]):
@@ -96,20 +98,22 @@ class Mechanisms:
         self._now_ms, self._now_ns = now_ms, now_ns
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._passwords: dict[str, dict[str, str]] = {}
-        self._keys: dict[str, tuple[tuple, Keys]] = {}     # By listener: what made of, the keys.
-        self._acceptors: dict[tuple, kerberos.Acceptor] = {}     # By what they were made of.
+        self._keys: dict[str, tuple[tuple, Keys]] = {}  # Listener -> (settings, keys).
+        self._acceptors: dict[tuple, kerberos.Acceptor] = {}  # Settings -> acceptor.
         self._delegation: delegation.Delegation | None = None
 
     def check(self, asks: bool = True) -> None:
-        """Raises ConfigError for a listener that nobody could log in to. asks: as check_login."""
+        """Raise ConfigError for a listener that no client could log in to. asks: as in check_login.
+        """
         for listener in self._settings.all_listeners:
             if listener.protocol in SASL_PROTOCOLS:
                 for mechanism in self.offered(listener.name):
                     self.check_login(listener.name, mechanism, asks)
 
     def check_login(self, listener: str, mechanism: str, asks: bool = True) -> None:
-        """Raises ConfigError when nobody could log in by a mechanism. asks: an issuer of tokens,
-        too, for its keys; blocks."""
+        """Raise ConfigError if no client could log in with the mechanism. asks: also load the keys
+        from the token issuer; blocks.
+        """
         self.begin(listener, mechanism)
         if mechanism == BEARER and asks:
             keys = self._keys_of(listener)
@@ -117,7 +121,7 @@ class Mechanisms:
                 keys.load()
 
     def offered(self, listener: str) -> tuple[str, ...]:
-        """Mechanisms of a listener. Raises ConfigError."""
+        """Return the mechanisms of a listener. Raises ConfigError."""
         names = self._settings.of_listener(listener, "sasl.enabled.mechanisms")
         unknown = [name for name in names if name not in SERVED]
         if unknown or not names:
@@ -127,12 +131,12 @@ class Mechanisms:
         return names
 
     def session_ms_max(self, listener: str, mechanism: str) -> int:
-        """connections.max.reauth.ms, 0 without a limit."""
+        """Return connections.max.reauth.ms; 0: unlimited."""
         return self._settings.of_listener(
             listener, "connections.max.reauth.ms", mechanism)
 
     def begin(self, listener: str, mechanism: str) -> Login:
-        """A new login by a mechanism that the listener offers. Raises ConfigError."""
+        """Start a login with a mechanism of the listener. Raises ConfigError."""
         if mechanism == PLAIN:
             return Login(mechanism, plain.Exchange(self._known_passwords(listener)))
         if mechanism == BEARER:
@@ -180,7 +184,7 @@ class Mechanisms:
     # ---- Kerberos -------------------------------------------------------------------------------
 
     def _acceptor_of(self, listener: str) -> kerberos.Acceptor:
-        """Blocks when it is made. Raises ConfigError."""
+        """Return the listener's Acceptor. Blocks while it is created. Raises ConfigError."""
         text = self._settings.of_listener(listener, "sasl.jaas.config", kerberos.MECHANISM)
         rules = self._settings.of_listener(
             listener, "sasl.kerberos.principal.to.local.rules", kerberos.MECHANISM)
@@ -197,7 +201,7 @@ class Mechanisms:
     # ---- tokens ---------------------------------------------------------------------------------
 
     def _tokens_of(self, listener: str) -> Tokens:
-        """What the listener takes as a token. Raises ConfigError."""
+        """Return the token validation rules of the listener. Raises ConfigError."""
         from pylog.security.tokens import Rules, Tokens
 
         value = functools.partial(self._of_bearer, listener)
@@ -214,7 +218,9 @@ class Mechanisms:
         return self._settings.of_listener(listener, name, BEARER)
 
     def _keys_url(self, listener: str) -> str | None:
-        """Where the keys are, None where unsigned tokens count. Raises ConfigError."""
+        """Return the URL of the issuer's keys, None if unsigned tokens are accepted. Raises
+        ConfigError.
+        """
         url: str | None = self._of_bearer(listener, KEYS_URL)
         is_open = self._of_bearer(listener, UNSECURED)
         if url is None and is_open:
@@ -229,7 +235,9 @@ class Mechanisms:
         return url
 
     def _keys_of(self, listener: str) -> Keys | None:
-        """The keys by the settings of now, None where unsigned tokens count. Raises ConfigError."""
+        """Return the keys for the current settings, None if unsigned tokens are accepted. Raises
+        ConfigError.
+        """
         url = self._keys_url(listener)
         if url is None:
             return None
@@ -241,14 +249,17 @@ class Mechanisms:
         if found is None or found[0] != made_of:
             from pylog.security.jwks import Keys
 
-            # Keeps (3): after the start they are loaded once a token asks for one.
+            # Not loaded here, because a login must not wait. After startup, the first token
+            # triggers the load.
             found = self._keys[listener] = made_of, Keys(
                 url, refresh_ms, retry_ms, self._tls_of(text), lambda: self._now_ns() / 1e9)
         return found[1]
 
     @staticmethod
     def _tls_of(text: str | None) -> ssl.SSLContext | None:
-        """Towards the issuer: Kafka has the stores in the login module's options."""
+        """Return the TLS context for the issuer. Kafka configures its stores in the login module's
+        options.
+        """
         if text is None:
             return None
         from pylog.security import outgoing

@@ -1,9 +1,9 @@
-"""SCRAM-SHA-256 and -512 on the server's side, and what is kept of a password.
+"""The server side of SCRAM-SHA-256 and SCRAM-SHA-512, and the stored form of a password.
 
 Owns: nothing.
-Invariants: (1) an unknown user gets the answers that a wrong password gets, the same salt each
-  time, and costs the same; (2) the client's last message is bound to both nonces and to its first
-  header (CVE-2024-56128); (3) secrets are compared in constant time.
+Invariants: an unknown user gets the same responses as a wrong password, with the same salt each
+  time, after the same time; the client's final message must contain both nonces and its first
+  header (CVE-2024-56128); secrets are compared in constant time.
 Source: RFC 5802, RFC 7677, KIP-84.
 """
 
@@ -19,7 +19,7 @@ from collections import namedtuple
 
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,12 +28,12 @@ SALT_BYTES = 26
 NONCE_BYTES = 24
 REPEATED = ("Authentication failed: the client's nonce stands twice in its last message, against "
             "RFC 5802, as with librdkafka before 2.6.1")
-# Kafka's numbers of the mechanisms (KIP-554), and the hash of each.
+# Kafka's codes of the mechanisms (KIP-554), and the hash function of each.
 SHA_256, SHA_512 = 1, 2
 MECHANISMS = {"SCRAM-SHA-256": SHA_256, "SCRAM-SHA-512": SHA_512}
 HASHES = {SHA_256: "sha256", SHA_512: "sha512"}
 
-# RFC 5802: names without NUL, comma and equals sign, which stand as =2C and =3D.
+# RFC 5802: names contain no NUL; comma and equals sign are escaped as =2C and =3D.
 _FIRST = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^\0,]+))?,)"
     r"(?P<bare>n=(?P<name>[^\0,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
@@ -49,7 +49,7 @@ Credential.__doc__ = "What is kept of a password."
 
 def credential(mechanism: int, salt: bytes, salted_password: bytes,
                iterations: int) -> Credential:
-    """From what PBKDF2 made of a password."""
+    """Return the credential for a password that was salted with PBKDF2."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     return Credential(salt, hashlib.new(name, client_key).digest(),
@@ -57,7 +57,7 @@ def credential(mechanism: int, salt: bytes, salted_password: bytes,
 
 
 def salted(mechanism: int, password: str, salt: bytes, iterations: int) -> bytes:
-    """PBKDF2: some milliseconds of work."""
+    """Apply PBKDF2. Takes some milliseconds."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -66,14 +66,15 @@ def random_salt() -> bytes:
 
 
 def given_salt(text: str) -> bytes:
-    """The salt of a base64 text; raises ValueError."""
+    """Return the salt from base64 text. Raises ValueError."""
     return base64.b64decode(text.strip('"'), validate=True)
 
 
 class Exchange:
-    """One login. find(name) -> Credential or None; random_bytes, secret: of this broker's run.
+    """One login. find(name, extensions): returns a Credential or None. random_bytes(count):
+    generates nonces. secret: of this broker process.
 
-    `name` and `extensions` are the client's, from its first message on.
+    `name` and `extensions` are set after the client's first message.
     """
 
     def __init__(self, mechanism: int, find: Callable[[str, dict], Credential | None],
@@ -92,7 +93,7 @@ class Exchange:
         self.is_complete = False
 
     def step(self, token: bytes) -> bytes:
-        """The answer to a client's message. Raises AuthenticationFailed."""
+        """Return the response to a client's message. Raises AuthenticationFailed."""
         try:
             text = token.decode("utf-8")
         except UnicodeDecodeError:
@@ -108,12 +109,12 @@ class Exchange:
             raise AuthenticationFailed()
         self.name = _unescaped(found["name"])
         if found["authzid"] is not None and _unescaped(found["authzid"]) != self.name:
-            # CVE-2017-12610: nobody acts for another.
+            # CVE-2017-12610: a user must not log in as another.
             raise AuthenticationFailed()
         self.extensions = dict(
             part.split("=", 1) for part in found["extensions"].split(",") if part)
         kept = self._find(self.name, self.extensions)
-        made_up = self._made_up()  # For each login: time would tell who is known.
+        made_up = self._made_up()  # Always: response times must not reveal users.
         self._known = kept is not None
         self._credential = kept if kept is not None else made_up
         self._nonce = found["nonce"] + base64.b64encode(
@@ -124,7 +125,7 @@ class Exchange:
         return self._server_first.encode()
 
     def _made_up(self) -> Credential:
-        # Keeps (1).
+        # The same salt each time: a new salt would reveal that the user does not exist.
         salt = hmac.digest(self._secret, self.name.encode(), "sha256")[:SALT_BYTES]
         size = hashlib.new(self._hash).digest_size
         return Credential(salt, bytes(size), bytes(size), ITERATIONS_MIN)
@@ -134,7 +135,7 @@ class Exchange:
         found = _FINAL.fullmatch(text)
         if found is not None and found["nonce"] == self._first["nonce"] + self._nonce:
             raise AuthenticationFailed(REPEATED)
-        # Keeps (2).
+        # Bind the message to both nonces and the first header.
         if found is None or found["nonce"] != self._nonce \
                 or _decoded(found["binding"]) != self._first["header"].encode():
             raise AuthenticationFailed()

@@ -1,10 +1,10 @@
-"""Keys and certificates from where Kafka's settings say they are: PEM, PKCS12 or Java's key store,
-in files or in the settings themselves.
+"""Loads keys and certificates as Kafka's settings configure them: PEM, PKCS12 or JKS, in files or
+inline in the settings.
 
 Owns: nothing.
-Invariants: (1) whatever came in, PEM comes out; (2) no text of an exception holds a secret; (3) a
-  file's content decides what it is, where Java would take either.
-Source: KIP-651 (PEM), Kafka's DefaultSslEngineFactory; its checks and words as observed.
+Invariants: the output is always PEM; no exception contains a secret; for a PKCS12 or JKS file, the
+  content decides the format, because Java accepts either.
+Source: KIP-651 (PEM), Kafka's DefaultSslEngineFactory; checks and error texts as observed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pylog.security import jks
 FILE_BYTES_MAX = 16 << 20
 PEM = "PEM"
 TYPES = ("JKS", "PKCS12", PEM)
-# What own() and trusted() ask for.
+# All settings that own() and trusted() read.
 SETTINGS = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password",
             "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.key.password",
             "ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password",
@@ -29,7 +29,7 @@ SETTINGS = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password
 _BLOCK = re.compile(r"-+BEGIN ([A-Z0-9 ]+)-+(.*?)-+END \1-+", re.DOTALL)
 
 _CERTIFICATE = re.compile(b"-+BEGIN CERTIFICATE-+(.*?)-+END CERTIFICATE-+", re.DOTALL)
-# Validity in a certificate's DER: two times, of two or four digits for the year.
+# Validity in a certificate's DER: two times, with a year of two or four digits.
 _VALIDITY = re.compile(rb"\x30[\x1e\x20\x22](?:\x17\x0d|\x18\x0f)\d{12,14}Z"
                        rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def own(get: Get) -> Own | None:
-    """What `ssl.keystore.*` names, None when they name nothing. Raises ConfigError."""
+    """Return the certificate of `ssl.keystore.*`, None if not configured. Raises ConfigError."""
     location, inline = get("ssl.keystore.location"), get("ssl.keystore.key")
     chain, kind = get("ssl.keystore.certificate.chain"), _kind(get, "ssl.keystore.type")
     password = get("ssl.key.password")
@@ -76,7 +76,7 @@ def own(get: Get) -> Own | None:
 
 
 def own_chain(get: Get) -> bytes:
-    """The certificates that own() shows, as PEM; empty when there are none, or none any more."""
+    """Return the chain of own() as PEM, empty if there is none or it cannot be read any more."""
     try:
         found = own(get)
     except ConfigError:
@@ -85,8 +85,9 @@ def own_chain(get: Get) -> bytes:
 
 
 def trusted(get: Get) -> bytes | None:
-    """PEM of the certificates that `ssl.truststore.*` name, None when they name nothing. Raises
-    ConfigError."""
+    """Return the certificates of `ssl.truststore.*` as PEM, None if not configured. Raises
+    ConfigError.
+    """
     location, inline = get("ssl.truststore.location"), get("ssl.truststore.certificates")
     kind, password = _kind(get, "ssl.truststore.type"), get("ssl.truststore.password")
     if kind == PEM and inline:
@@ -111,23 +112,23 @@ def trusted(get: Get) -> bytes | None:
 
 
 def files(get: Get) -> list[str]:
-    """The files that own() and trusted() read."""
+    """Return the files that own() and trusted() read."""
     return [path for name in ("ssl.keystore.location", "ssl.truststore.location")
             if (path := get(name))]
 
 
 def state(get: Get) -> tuple:
-    """What changes when one of the settings does, or one of the files."""
+    """Return a value that changes when a setting or file changes."""
     return tuple(get(name) for name in SETTINGS), stamp(files(get))
 
 
 def stamp(paths: list[str]) -> tuple:
-    """What changes when one of the files does."""
+    """Return a value that changes when a file changes."""
     return tuple(_stamp_of(path) for path in paths)
 
 
 def pem_file(path: str) -> bytes:
-    """A file of PEM texts. Raises ConfigError."""
+    """Read a PEM file. Raises ConfigError."""
     return _pem(_read(path), path)
 
 
@@ -158,8 +159,9 @@ def _read(path: str) -> bytes:
 
 
 def _pem(text: str | bytes, where: str) -> bytes:
-    """The blocks of a PEM text, in lines as OpenSSL wants them: Kafka's settings may have them in
-    one line."""
+    """Return the PEM blocks with the line breaks that OpenSSL requires. Kafka's settings may
+    contain a block in one line.
+    """
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     blocks = []
@@ -183,7 +185,7 @@ def _own_of_store(location: str, data: bytes, password, key_password) -> Own:
 
 
 def _store(location: str, data: bytes, password: str | None, key_password: str | None):
-    """(key, chain, trusted), PEM or None. Keeps (3)."""
+    """Return (key, chain, trusted certificates) as PEM or None. The content decides the format."""
     if jks.is_jks(data):
         try:
             key, chain, others = jks.read(data, password, key_password)
@@ -193,7 +195,7 @@ def _store(location: str, data: bytes, password: str | None, key_password: str |
                 _of_der("CERTIFICATE", chain), _of_der("CERTIFICATE", others))
     if _BLOCK.search(data[:FILE_BYTES_MAX].decode("latin-1")):
         raise ConfigError(f"{location}: it is PEM text, and its type is not set to {PEM}")
-    # Imported here: it loads OpenSSL.
+    # Imported here because it loads OpenSSL.
     from pylog._native.tls import TlsError, open_pkcs12
 
     try:
@@ -209,7 +211,8 @@ def _of_der(kind: str, parts: list[bytes]) -> bytes | None:
 
 
 def chain_expiry(chain: bytes) -> str:
-    """The day on which the first certificate of a PEM text ends, "" when it cannot be told."""
+    """Return the expiry date of the first certificate in a PEM text, "" if it cannot be determined.
+    """
     found = _CERTIFICATE.search(chain)
     try:
         return "" if found is None else expiry(base64.b64decode(found[1]))
@@ -218,12 +221,12 @@ def chain_expiry(chain: bytes) -> str:
 
 
 def expiry(certificate: bytes) -> str:
-    """The day on which a certificate in DER ends, "" when it cannot be told."""
+    """Return the expiry date of a certificate in DER, "" if it cannot be determined."""
     found = _VALIDITY.search(certificate)
     if found is None:
         return ""
     digits = found[1].decode()
     if len(digits) == 12:
-        # RFC 5280: from 1950 to 2049.
+        # RFC 5280: two digits mean 1950 to 2049.
         digits = ("19" if digits >= "50" else "20") + digits
     return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}"

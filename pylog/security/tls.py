@@ -1,9 +1,9 @@
-"""The TLS of one listener, from its settings: made, and made anew when they or their files change.
+"""The TLS configuration of one listener, reloaded when its settings or files change.
 
 Owns: the listener's native TlsServer.
-Invariants: (1) what cannot be used is refused, and the listener goes on with what it has; (2) a new
-  certificate comes with the next connection, and cuts none.
-Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (clients' certificates under SASL).
+Invariants: an invalid configuration is rejected and the listener keeps its current one; a new
+  certificate applies to new connections and closes none.
+Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (client certificates with SASL).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ NAMES = ("ssl.crl.location", "ssl.client.auth", "ssl.cipher.suites", "ssl.enable
 
 
 class ListenerTls:
-    """listener: a config.listeners.Listener whose protocol has SSL in it."""
+    """listener: a config.listeners.Listener with protocol SSL or SASL_SSL."""
 
     def __init__(self, settings, listener):
         self._settings = settings
         self._listener = listener
         self._server = TlsServer()
-        self._loading = threading.Lock()     # Whoever reads last is the last to use it.
+        self._loading = threading.Lock()  # The last read must also be applied last.
         self._stamp: tuple | None = None
 
     @property
     def maker(self) -> object:
-        """For Reactors.listen()."""
+        """Return the argument for Reactors.listen()."""
         return self._server.maker()
 
     def load(self) -> None:
-        """Reads all of it. Blocks. Raises ConfigError (1), with the listener's name."""
+        """Load everything. Blocks. Raises ConfigError with the listener's name."""
         where = f"{self._listener!r}"
         try:
             with self._loading:
@@ -52,7 +52,9 @@ class ListenerTls:
             "expires": stores.chain_expiry(own.chain)})
 
     def refresh(self) -> bool:
-        """Reads again what has changed, if anything has; what is wrong is logged once. Blocks."""
+        """Reload if settings or files have changed, and return True if new ones apply. Logs each
+        error once. Blocks.
+        """
         try:
             with self._loading:
                 stamp = self._now()
@@ -76,12 +78,12 @@ class ListenerTls:
 
 
 def getter(settings, listener):
-    """The listener's own settings, by name."""
+    """Return a function that returns the listener's settings by name."""
 
     def get(name: str):
         if name == "ssl.client.auth" and listener.protocol == "SASL_SSL" \
                 and settings.value(f"listener.name.{listener.name.lower()}.{name}") is None:
-            # KIP-684: the general one is meant for listeners without SASL.
+            # KIP-684: the general setting applies to listeners without SASL only.
             return "none"
         return settings.of_listener(listener.name, name)
 
@@ -89,7 +91,7 @@ def getter(settings, listener):
 
 
 def use(server: TlsServer, settings, listener) -> stores.Own:
-    """Gives new connections what the settings say. Blocks. Raises ConfigError."""
+    """Apply the settings to new connections. Blocks. Raises ConfigError."""
     get = getter(settings, listener)
     if listener.protocol == "SSL":
         certificate_names.Rules(get(certificate_names.NAME))
@@ -114,14 +116,15 @@ def use(server: TlsServer, settings, listener) -> stores.Own:
 
 
 def check(settings) -> None:
-    """Raises ConfigError when a listener could not use these settings. Reads their files."""
+    """Raise ConfigError if a listener could not use these settings. Reads their files."""
     for listener in settings.all_listeners:
         if listener.protocol in TLS_PROTOCOLS:
             use(TlsServer(), settings, listener)
 
 
 def _versions(names: tuple) -> tuple[str, str]:
-    """(lowest, highest) of ssl.enabled.protocols, which may leave none out between them."""
+    """Return (lowest, highest) of ssl.enabled.protocols. Raises ConfigError if the list has gaps.
+    """
     known = list(VERSIONS)
     for name in names:
         if name not in known:

@@ -1,10 +1,10 @@
-"""Bearer tokens: whose they are, and until when.
+"""Validates bearer tokens, and returns their principal and expiry.
 
-Owns: nothing but what is known of one listener's tokens.
-Invariants: (1) a token counts only with the signature of a key that is published now, by an
-  asymmetric algorithm: `alg: none` and secrets that both sides know are refused; (2) an unsigned
-  token counts where a setting says so, and nowhere else; (3) no token stands in an exception.
-Source: RFC 7519, RFC 8725 (how tokens are attacked); KIP-768 and Kafka's BrokerJwtValidator for the
+Owns: nothing but the validation rules of one listener.
+Invariants: a token is valid only if a currently published key signed it with an asymmetric
+  algorithm: `alg: none` and shared secrets are rejected; an unsigned token is valid only if a
+  setting allows it; no exception contains a token.
+Source: RFC 7519, RFC 8725 (attacks on tokens); KIP-768 and Kafka's BrokerJwtValidator for the
   claims; joserfc for signatures.
 """
 
@@ -16,16 +16,16 @@ from collections import namedtuple
 
 from pylog.security.errors import TokenRefused
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from pylog.security.jwks import Keys
 
-# Keeps (1).
+# Asymmetric algorithms only.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
-TIME_MAX = 253402300800     # the year 10000
+TIME_MAX = 253402300800  # the year 10000
 
 Token = namedtuple("Token", ("name", "expires_ms"))
 Token.__doc__ = "Whose it is, and when it ends, in ms since 1970."
@@ -36,7 +36,7 @@ any. scope: all of these."""
 
 
 class Tokens:
-    """Checks tokens. keys: None where unsigned ones count. now_ms: the wall clock."""
+    """Validates tokens. keys: None if unsigned tokens are accepted. now_ms: the wall clock."""
 
     def __init__(self, rules: Rules, keys: Keys | None, now_ms: Callable[[], int]):
         self._rules = rules
@@ -44,12 +44,12 @@ class Tokens:
         self._now_ms = now_ms
 
     def check(self, text: str) -> Token:
-        """The token that `text` is. Raises TokenRefused."""
+        """Validate and parse a token. Raises TokenRefused."""
         claims = _unsigned(text) if self._keys is None else self._signed(text)
         return judged(claims, self._rules, self._now_ms() / 1000)
 
     def _signed(self, text: str) -> dict[str, Any]:
-        """Keeps (1)."""
+        """Return the claims of a token if a published key signed it. Raises TokenRefused."""
         from joserfc import jws
 
         assert self._keys is not None
@@ -60,13 +60,13 @@ class Tokens:
         try:
             content = jws.deserialize_compact(text, key, algorithms=ALGORITHMS)
         except Exception as error:
-            # Whatever the library makes of a stranger's bytes is a refusal.
+            # The library can raise anything for malformed input.
             raise TokenRefused(f"its signature is not good: {type(error).__name__}") from None
         return _claims(content.payload)
 
 
 def _unsigned(text: str) -> dict[str, Any]:
-    """Keeps (2)."""
+    """Return the claims of an unsigned token. Raises TokenRefused if it is signed."""
     parts = text.split(".")
     if len(parts) != 3 or parts[2]:
         raise TokenRefused("it is signed, and only unsigned ones count here")
@@ -101,7 +101,7 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def judged(claims: dict[str, Any], rules: Rules, now_s: float) -> Token:
-    """What claims say now. Raises TokenRefused."""
+    """Validate the claims at the time now_s. Raises TokenRefused."""
     expires_s = _time(claims, "exp")
     issued_s = _time(claims, "iat")
     if expires_s is None or issued_s is None:
@@ -123,7 +123,7 @@ def judged(claims: dict[str, Any], rules: Rules, now_s: float) -> Token:
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
-    """Seconds since 1970. Raises TokenRefused."""
+    """Return a claim as Unix time in seconds, None if it is missing. Raises TokenRefused."""
     value = claims.get(name)
     if value is None:
         return None
@@ -140,5 +140,5 @@ def _texts(value: Any) -> set[str]:
 
 
 def _words(value: Any) -> set[str]:
-    """Scopes: a list of them, or words in one text."""
+    """Return scopes from a list, or from text separated by spaces."""
     return {word for text in _texts(value) for word in text.split()}
