@@ -1,10 +1,10 @@
-/* Aborted transactions: `.txnindex`, Kafka's: for each int16 version 0, producer id, first offset,
- * last offset (its marker's) and the last stable offset behind it, by rising last offsets.
+/* Aborted transactions in Kafka's `.txnindex` format: for each one int16 version 0, producer id,
+ * first offset, last offset (its marker's) and the last stable offset after it, ordered by last
+ * offset.
  *
- * An entry is in memory when its marker is appended, and in the file before a flush says that the
- * marker is on disk. So a file is right below the recovery point; above it a recovery makes the
- * entries anew from the batches. Readers look at memory while there is something that the file does
- * not have. */
+ * An entry is in memory when its marker is appended, and in the file before a flush covers the
+ * marker. So a file is correct below the recovery point; above it, recovery rebuilds the entries
+ * from the batches. Readers use memory while the file is incomplete. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 enum {
     LOG_ABORTED_BYTES = 34,
     LOG_ABORTED_FIRST = 8,
-    /* More than a segment can need: it has at most INT32_MAX bytes, and a marker is longer than its
-     * entry. What is written is bounded by the same number, so a longer file is not a log's. */
+    /* More than a segment needs: it has at most INT32_MAX bytes, and a marker is longer than its
+     * entry. Writes have the same limit, so a longer file is invalid. */
     LOG_ABORTED_COUNT_MAX = INT32_MAX / LOG_ABORTED_BYTES,
     LOG_ABORTED_FILE_BYTES_MAX = LOG_ABORTED_COUNT_MAX * LOG_ABORTED_BYTES,
     LOG_ABORTED_CHUNK_BYTES = 256 * LOG_ABORTED_BYTES,
@@ -29,8 +29,8 @@ enum {
     LOG_MARKER_ABORT = 0
 };
 
-/* `count` entries; the first `written` of what was ever in `entries` is what the file has, also
- * beyond `count`. ragged: the file may have more. */
+/* `count` entries. The file contains the first `written` that were ever in `entries`, possibly
+ * more than `count`. ragged: the file may contain more. */
 struct segment_aborted {
     uint32_t count, room, written;
     bool ragged;
@@ -46,14 +46,14 @@ void log_aborted_free(struct segment *s) {
     s->aborted = NULL;
 }
 
-/* ---- of one segment; index_lock held ---- */
+/* ---- one segment; index_lock held ---- */
 
 static uint8_t *aborted_at(const struct segment_aborted *a, uint32_t i) {
     return a->entries + (size_t)i * LOG_ABORTED_BYTES;
 }
 
-/* How many entries can be right, from the first one on. before: the last offset of the entry in
- * front of them, -1: none. */
+/* Returns how many entries, from the first, are plausible. before: the last offset of the
+ * previous entry, -1: none. */
 static uint32_t aborted_whole(const uint8_t *bytes, size_t len, int64_t before) {
     uint32_t count = 0;
     for (const uint8_t *at = bytes; (size_t)(at - bytes) + LOG_ABORTED_BYTES <= len;
@@ -65,7 +65,7 @@ static uint32_t aborted_whole(const uint8_t *bytes, size_t len, int64_t before) 
     return count;
 }
 
-/* Brings the file's into memory. 0 or a log_error. */
+/* Loads the file into memory. Returns 0 or a log_error. */
 static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes = NULL;
@@ -101,13 +101,12 @@ static int aborted_reserve(struct segment_aborted *a) {
     return 0;
 }
 
-/* There is room for it. */
 static void aborted_push(struct segment *s, const uint8_t entry[LOG_ABORTED_BYTES])
     REQUIRES(s->index_lock) {
     struct segment_aborted *a = s->aborted;
     assert(a->count < a->room); /* aborted_reserve came first. */
     uint8_t *at = aborted_at(a, a->count);
-    /* A recovery mostly makes what the file has. */
+    /* Recovery mostly rebuilds entries that the file already contains. */
     if (a->count >= a->written || memcmp(at, entry, LOG_ABORTED_BYTES) != 0) {
         if (a->written > a->count) {
             a->written = a->count;
@@ -134,7 +133,8 @@ int log_aborted_cut(struct segment *s, int64_t offset) {
 
 /* ---- the file ---- */
 
-/* Entries [from, from + count) at their place, and none behind them. */
+/* Writes entries [from, from + count) at their position. `cut`: removes all entries after `from`
+ * first. */
 static int aborted_write_file(struct segment *s, const uint8_t *bytes, uint32_t from,
                               uint32_t count, bool cut) {
     char path[SEGMENT_PATH_BYTES];
@@ -175,7 +175,7 @@ int log_aborted_write(struct log *log, struct segment *s) {
         if (result == 0 && count > 0)
             memcpy(copy, aborted_at(a, from), (size_t)count * LOG_ABORTED_BYTES);
     }
-    /* Of a segment that is done, readers take the file. */
+    /* For a finished segment, readers use the file. */
     if (!due && a != NULL && atomic_load(&s->sealed) && a->written == a->count && !a->ragged)
         log_aborted_free(s);
     lock_release(&s->index_lock);
@@ -203,7 +203,7 @@ static int account_marker(struct log *log, struct segment *s, const struct batch
     int32_t coordinator_epoch = -1;
     int type = batch == NULL ? -1 : batch_marker(batch, h, &coordinator_epoch), result = 0;
     bool noted = s != NULL && first >= 0 && type == LOG_MARKER_ABORT;
-    /* Memory first: what is appended must be remembered whole. */
+    /* Allocate memory first: an appended marker must be recorded completely. */
     if (first >= 0) result = log_complete(log, first, last);
     if (result == 0 && noted) {
         lock_acquire(&s->index_lock);
@@ -252,7 +252,7 @@ int log_account_in(struct log *log, struct segment *s, const struct batch_header
     return result;
 }
 
-/* ---- look-ups ---- */
+/* ---- queries ---- */
 
 struct aborted_query {
     int64_t offset, upper, keep_below;
@@ -266,16 +266,16 @@ static int aborted_compare(const void *a, const void *b) {
     return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
 }
 
-/* Sorts, and leaves out what is too much: see log_aborted_between(). */
+/* Sorts the list and applies the limit: see log_aborted_between(). */
 static void aborted_bound(struct aborted_query *q) {
     if (q->count > 1) qsort(q->found, q->count, sizeof *q->found, aborted_compare);
     uint32_t needed = 0;
     while (needed < q->count && q->found[needed].first_offset < q->keep_below) needed++;
-    /* Where many must stay, as many again may: ranges of one batch each would repeat them. */
+    /* If many must stay, allow as many others: ranges of one batch each would repeat them. */
     uint32_t kept = needed * 2 > q->count_max ? needed * 2 : q->count_max;
     if (kept >= q->count) return;
     q->upper = q->found[kept].first_offset;
-    /* Only a damaged log begins two transactions at one offset: both are left out. */
+    /* Only in a damaged log do two transactions begin at one offset: leave out both. */
     while (kept > 0 && q->found[kept - 1].first_offset == q->upper) kept--;
     q->count = kept;
 }
@@ -284,7 +284,7 @@ static int aborted_add(struct aborted_query *q, struct log_aborted one) {
     bool full = q->count == q->room;
     if (full && q->count / 2 >= q->count_max) aborted_bound(q);
     if (one.first_offset >= q->upper) return 0;
-    /* At least half is free after each sort, which makes its cost small for each entry. */
+    /* After each sort at least half is free, so that sorting costs little per entry. */
     if (full && q->count >= q->room / 2) {
         uint32_t room = q->room == 0 ? LOG_ABORTED_FIRST : q->room * 2;
         struct log_aborted *found = realloc(q->found, room * sizeof *found);
@@ -303,13 +303,13 @@ static int aborted_collect(struct aborted_query *q, const uint8_t *entries, uint
         int64_t first = get_i64(at + 10);
         if (aborted_last(at) >= q->offset && first < q->upper)
             result = aborted_add(q, (struct log_aborted){get_i64(at + 2), first});
-        /* What was aborted later began at or above the bound. */
+        /* Transactions that were aborted later began at or above the bound. */
         q->past = get_i64(at + 26) >= q->upper;
     }
     return result;
 }
 
-/* 0; LOG_E_CORRUPT: the file is shorter; or another log_error. */
+/* Returns 0, LOG_E_CORRUPT if the file is shorter, or another log_error. */
 static int aborted_read(struct segment *s, int fd, int64_t first, uint8_t *to, uint32_t count) {
     struct log_dir *dir = s->home->dir;
     size_t len = (size_t)count * LOG_ABORTED_BYTES, have = 0;
@@ -324,7 +324,7 @@ static int aborted_read(struct segment *s, int fd, int64_t first, uint8_t *to, u
     return 0;
 }
 
-/* The first entry of a file that ends at or above `offset`. */
+/* Finds the first entry of a file that ends at or above `offset`. */
 static int aborted_search(struct segment *s, int fd, int64_t count, int64_t offset,
                           int64_t *first) {
     uint8_t entry[LOG_ABORTED_BYTES];
@@ -341,7 +341,7 @@ static int aborted_search(struct segment *s, int fd, int64_t count, int64_t offs
     return 0;
 }
 
-/* Of a sealed segment, whose file has all and nothing else: what cannot be right is damage. */
+/* The file of a sealed segment is complete: implausible entries are damage. */
 static int aborted_collect_file(struct segment *s, int fd, struct aborted_query *q) {
     uint8_t chunk[LOG_ABORTED_CHUNK_BYTES];
     struct stat st;
@@ -363,7 +363,7 @@ static int aborted_collect_file(struct segment *s, int fd, struct aborted_query 
     return result;
 }
 
-/* 0; -ENOENT: the segment was removed or replaced meanwhile; or a log_error. */
+/* Returns 0, -ENOENT if the segment was removed or replaced, or a log_error. */
 static int aborted_in(struct segment *s, struct aborted_query *q) {
     char path[SEGMENT_PATH_BYTES];
     struct log_dir *dir = s->home->dir;
@@ -373,7 +373,8 @@ static int aborted_in(struct segment *s, struct aborted_query *q) {
     int result = here ? aborted_collect(q, s->aborted->entries, s->aborted->count) : 0;
     lock_release(&s->index_lock);
     if (here || absent) return result;
-    /* A removed segment's names may be another's by now; the lock keeps them until the open. */
+    /* The names of a removed segment may already belong to another; the lock prevents that
+     * during the open. */
     lock_acquire(&dir->files_lock);
     segment_path_locked(s, "txnindex", path);
     int fd = s->removed ? -1 : log_dir_open_locked(dir, path, O_RDONLY);
@@ -417,7 +418,7 @@ int log_aborted_between(struct log *log, int64_t offset, int64_t upper, int64_t 
         if (result == 0) break;
         free(q.found);
         if (result == -ENOENT && atomic_load(&log->deleted)) return LOG_E_DELETED;
-        /* The cleaner changes the list under this lock. */
+        /* Compaction changes the list under this lock. */
         if (result == -ENOENT) {
             log_append_lock(log);
             log_append_unlock(log);

@@ -1,7 +1,6 @@
-/* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
- * ahead, an index entry now and then; the end is published under the view lock, so that readers see
- * offset and position together. Batches that come together, and lie in memory behind each other,
- * share all of that. */
+/* Appending: one mutex, stamps in place, one pwrite per batch into preallocated space, an index
+ * entry at intervals. The end is published under the view lock, so that readers see offset and
+ * position together. Batches of one group that are adjacent in memory share all of this. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -19,7 +18,7 @@ void log_lock_quiet(struct log *log) {
         for (uint32_t i = 0; i < log->view.segment_count; i++)
             busy = busy || atomic_load(&log->view.segments[i]->preallocating);
         if (!busy) return;
-        /* Not under the lock: the job may be queued behind one that appends to this log. */
+        /* Not while holding the lock: the job may be queued behind one that appends to this log. */
         log_append_unlock(log);
         usleep(200);
     }
@@ -39,18 +38,18 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     assert(log->append.writable);
     assert(!atomic_load(&old->sealed));
     if (!log_dir_check_present(log->home->dir)) return LOG_E_IO;
-    /* The new file first: when there is no room for it, the old segment stays as it was. */
+    /* Create the new file first: without space for it, the old segment stays unchanged. */
     struct segment *next;
     int result = log_create_last(log, base_offset, now_ms, &next);
     if (result != 0) return result;
     if (segment_pin(old, false) == 0) {
-        /* Index and snapshot can be derived again: their failure costs a later scan, not the
-         * append. */
+        /* Index and snapshot can be rebuilt: if they fail, a later scan takes longer, but the
+         * append succeeds. */
         segment_index_write(old, true);
         segment_unpin(old);
     }
-    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its
-     * indexes. */
+    /* Seal it before the next one follows: the flush that passes its end also trims it and syncs
+     * its indexes. */
     atomic_store(&old->sealed, true);
     log_write_snapshot(log, base_offset);
     if ((result = log_add_segment(log, next)) != 0) {
@@ -67,7 +66,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     return 0;
 }
 
-/* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
+/* Each index entry needs at least the interval in bytes: most segments cannot fill their index. */
 static bool log_append_may_fill_index(const struct log *log, const struct segment *s,
                                       int64_t bytes) REQUIRES_SHARED(log->view.access) {
     int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
@@ -90,17 +89,17 @@ static bool log_append_must_roll(const struct log *log, struct segment *s, size_
                (uint32_t)log->view.config.segment_index_bytes / 12;
 }
 
-/* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
+/* Writes all bytes or none: if the disk is full, cuts off a partial write. */
 static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len)
     LOG_APPENDING(log) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
-    assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
+    assert(len <= BATCH_BYTES_MAX); /* Readers reject longer batches. */
     assert(!atomic_load_explicit(&s->sealed, memory_order_relaxed));
     assert_slow(log->append.writable);
     assert_slow(atomic_load(&s->pins) > 0);
-    assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
-    atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
+    assert_slow(!segment_is_shared(s)); /* A branch shares the file: never write it in place. */
+    atomic_store(&s->dirty, true); /* Before writing: a flush clears it and then syncs. */
     while (len > 0) {
         size_t some = len < LOG_WRITE_BYTES_MAX ? len : LOG_WRITE_BYTES_MAX;
         ssize_t n = disk->pwrite(s->fd, bytes, some, at);
@@ -147,11 +146,10 @@ void log_wake_after_append(struct log *log) {
     log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->ends.end_offset));
     log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->ends.high_watermark));
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
-    /* Somebody waits for the disk: the group under way may have been collected before these bytes.
-     */
+    /* Waiters need a flush: the current group may have been collected before these bytes. */
     bool wanted = (atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone)) ||
                   log_hides_records(log);
-    /* Or nobody does, but segments keep their descriptors until they are flushed. */
+    /* Without waiters, segments still keep their descriptors until they are flushed. */
     struct log_dir *dir = log->home->dir;
     if (atomic_load_explicit(&dir->crowded, memory_order_relaxed)) flusher_relieve(dir);
     if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
@@ -168,19 +166,19 @@ static void log_append_duplicate(struct log *log, const struct producers_batch *
                                  struct log_appended *out) {
     out->last_offset = seen->last_offset;
     out->base_offset = seen->last_offset - seen->offset_delta;
-    out->append_time_ms = seen->timestamp_ms; /* Kafka's answer, whoever chose the time */
+    out->append_time_ms = seen->timestamp_ms; /* as in Kafka, for both timestamp types */
     out->log_start_offset = atomic_load(&log->ends.start_offset);
     out->duplicate = true;
 }
 
-/* A batch with its offsets goes behind the last one: file, producers' state, index, and the end. */
+/* Appends a batch that has its offsets: file, producers' state, index, and the end. */
 static int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
                            const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log) {
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
     result = log_append_write(log, s, batch, len);
-    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
-     * appended. */
+    /* Allocate memory for the producer before the end moves: a batch that is not recorded must
+     * not be appended. */
     if (result == 0) result = log_account(log, s, h, batch, now_ms);
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
@@ -213,7 +211,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     return log_append_last(log, s, batch, len, h, now_ms);
 }
 
-/* What a transactional batch of a client must show besides. */
+/* Additional conditions for a client's transactional batch. */
 struct log_verified {
     int64_t last_marker;
     uint64_t holder;
@@ -232,7 +230,8 @@ static int log_append_verify(const struct log *log, const struct batch_header *h
     return unknown && verified->from_zero && h->base_sequence != 0 ? LOG_E_SEQUENCE : 0;
 }
 
-/* 0; 1: it is there already, as *seen; or why it may not be appended. leader_epoch: -1 for any. */
+/* Returns 0 (append it), 1 (already appended, as *seen), or why it must not be appended.
+ * leader_epoch: -1 for any. */
 static int log_append_admit(struct log *log, const struct batch_header *h, int32_t leader_epoch,
                             const struct log_verified *verified, int64_t now_ms,
                             struct producers_batch *seen) LOG_APPENDING(log) {
@@ -260,14 +259,14 @@ static void log_append_count(struct log *log, const struct batch_header *h, size
     }
 }
 
-/* So much is not on disk that the setting asks for a flush. */
+/* Returns true if the unflushed messages reach flush.messages. */
 static bool log_append_asks(const struct log *log) REQUIRES_SHARED(log->view.access) {
     return atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
                atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
            log->view.config.flush_messages;
 }
 
-/* Of a batch that was appended: `h` has its offsets. */
+/* Fills the result of an appended batch: `h` has its offsets. */
 static void log_append_tell(struct log *log, const uint8_t *batch, const struct batch_header *h,
                             struct log_appended *out) {
     assert(h->base_offset >= 0);
@@ -321,10 +320,11 @@ int log_append_verified(struct log *log, uint8_t *batch, size_t len,
     return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
 }
 
-/* ---- as leader, several at once ---- */
+/* ---- as leader, several batches ---- */
 
-/* Part `i` may be written with those from `from` on, which take `used` bytes: it lies behind them,
- * and neither roll nor index would be another if they were appended before it was looked at. */
+/* Returns true if part `i` can be written together with the parts from `from` on, which take
+ * `used` bytes: it follows them in memory, and appending them first would change neither the
+ * decision to roll nor the index. */
 static bool log_group_joins(const struct log *log, struct segment *s,
                             const struct log_group_part *parts, uint32_t from, uint32_t i,
                             size_t used, int64_t now_ms) LOG_APPENDING(log) {
@@ -338,8 +338,8 @@ static bool log_group_joins(const struct log *log, struct segment *s,
     return !log_append_must_roll(log, s, used + p->len, timestamp, last, now_ms);
 }
 
-/* Whether it is admitted if those from `from` on are appended, as far as that can be told before
- * they are: of a producer's batches, the newest must be the one that it goes on from. */
+/* Returns true if part `i` is certain to be accepted once the parts from `from` on are appended:
+ * it must continue the newest of them from the same producer. */
 static bool log_group_admits(struct log *log, const struct log_group_part *parts, uint32_t from,
                              uint32_t i, int64_t now_ms) LOG_APPENDING(log) {
     const struct batch_header *h = &parts[i].summary->header;
@@ -364,8 +364,8 @@ static void log_group_stamp(struct log *log, struct log_group_part *p, int64_t b
     p->header.base_offset = base;
 }
 
-/* Remembers the parts [from, to), which are written, and moves the end behind them. Memory may be
- * short for one: it has its error and ends them. Returns where they end. */
+/* Records the parts [from, to) after they were written, and publishes the end. If memory runs
+ * out for a part, it gets the error and ends the group. Returns the first part without a result. */
 static uint32_t log_group_account(struct log *log, struct segment *s, struct log_group_part *parts,
                                   uint32_t from, uint32_t to, int64_t now_ms) LOG_APPENDING(log) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), end = -1;
@@ -387,8 +387,8 @@ static uint32_t log_group_account(struct log *log, struct segment *s, struct log
     return i < to ? i + 1 : to;
 }
 
-/* Writes the parts [from, *to), which take `used` bytes: all, or the first alone where something is
- * short. */
+/* Writes the parts [from, *to), which take `used` bytes. In a shortage, writes only the first
+ * and sets *to accordingly. */
 static int log_group_write(struct log *log, struct segment *s, struct log_group_part *parts,
                            uint32_t from, uint32_t *to, size_t used) LOG_APPENDING(log) {
     int result = log_append_write(log, s, parts[from].batch, used);
@@ -397,8 +397,8 @@ static int log_group_write(struct log *log, struct segment *s, struct log_group_
     return log_append_write(log, s, parts[from].batch, parts[from].len);
 }
 
-/* Decides on part `from`, and appends it with as many as may follow it in one write. Returns the
- * first that has no result. */
+/* Decides about part `from` and appends it with as many following parts as fit in one write.
+ * Returns the first part without a result. */
 static uint32_t log_group_run(struct log *log, struct log_group_part *parts, uint32_t from,
                               uint32_t count, int64_t now_ms) LOG_APPENDING(log) {
     struct producers_batch seen;
@@ -477,12 +477,13 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     size_t len = batch_bytes(h);
     int result;
     if (log_append_must_roll(log, s, len, h->max_timestamp, batch_last_offset(h), now_ms)) {
-        /* Offsets go on from the end unless the batch would be out of reach from there. */
+        /* The new segment begins at the end, unless the batch would be too far from it for
+         * relative offsets. */
         int64_t end = atomic_load(&log->ends.end_offset);
         bool far = batch_last_offset(h) - end > INT32_MAX;
         if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
         s = log->view.segments[log->view.segment_count - 1];
-        /* No segment begins above the end, also when there is no room for the batch now. */
+        /* No segment may begin above the end, even if the batch cannot be written now. */
         if (far) log_publish(log, s, 0, h->base_offset);
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
@@ -520,7 +521,7 @@ void log_begin_at(struct log *log, int64_t offset) {
     assert(log->view.segment_count == 0);
     assert(offset >= 0);
     log_view_change(log);
-    log->view.truncations++; /* A flush under way may have noted an end above this one. */
+    log->view.truncations++; /* A concurrent flush may have noted an end above this one. */
     atomic_store(&log->ends.start_offset, offset);
     atomic_store(&log->ends.end_offset, offset);
     atomic_store(&log->ends.high_watermark, offset);
@@ -530,7 +531,7 @@ void log_begin_at(struct log *log, int64_t offset) {
     log_view_changed(log);
 }
 
-/* Its start and high watermark are what they were, as far as the log goes. */
+/* Restores the start and the high watermark, at most up to the log's end. */
 static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
     log_view_change(log);
     int64_t end = atomic_load(&log->ends.end_offset);
@@ -541,7 +542,8 @@ static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDIN
     log_view_changed(log);
 }
 
-/* The header of a follower's next batch. 1: it is whole; 0: it is cut short; LOG_E_CORRUPT. */
+/* Reads the header of a follower's next batch. Returns 1 (whole), 0 (truncated) or
+ * LOG_E_CORRUPT. */
 static int log_follow_peek(const uint8_t *bytes, size_t len, struct batch_header *h) {
     int result = batch_parse(bytes, len, h);
     if (result == BATCH_E_SHORT) return 0;
@@ -567,8 +569,8 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
             high = atomic_load(&log->ends.high_watermark);
     if (result == 0 && (more = log_follow_peek(batches, len, &h)) < 0) result = more;
-    /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
-     */
+    /* The start may be inside a batch. A copy contains the whole batch, so it begins before the
+     * start. */
     bool before = result == 0 && more == 1 && log->view.segment_count == 0 && h.base_offset >= 0 &&
                   h.base_offset < end && batch_last_offset(&h) >= end;
     if (before) log_begin_at(log, h.base_offset);

@@ -1,6 +1,6 @@
-/* A pass over one log, in three parts: transactions (headers only, when there are any), the map,
- * and the new segments. Sources are groups of neighbours that together fit one segment; a group's
- * new file is `<base>.log.cleaned` until log_swap.c makes it the segment. */
+/* A pass over one log, in three parts: transactions (headers only, if there are any), the map,
+ * and the new segments. Sources are groups of adjacent segments that together fit one segment; a
+ * group's new file is `<base>.log.cleaned` until log_swap.c makes it the segment. */
 #include "log/log_clean.h"
 
 #include <assert.h>
@@ -15,9 +15,10 @@
 
 enum { CLEAN_OUTPUT_BYTES = 1 << 20 };
 
-/* ---- what may be cleaned ---- */
+/* ---- segments that can be cleaned ---- */
 
-/* Segments [0, count) end at or below what is stable, and their records are old enough. */
+/* Returns how many segments, from the first, end at or below the last stable offset and have
+ * records that are old enough. */
 static uint32_t cleanable_count(const struct log *log, const struct log_clean_rules *rules)
     REQUIRES_SHARED(log->view.access) {
     int64_t stable = atomic_load(&log->ends.last_stable);
@@ -25,7 +26,7 @@ static uint32_t cleanable_count(const struct log *log, const struct log_clean_ru
     while (count + 1 < log->view.segment_count) {
         struct segment *s = log->view.segments[count];
         if (log->view.segments[count + 1]->base_offset > stable || !atomic_load(&s->sealed)) break;
-        /* Asks for the file's time at most once for each sealed segment without timestamps. */
+        /* Reads the file's time at most once per sealed segment without timestamps. */
         if (rules->min_compaction_lag_ms > 0 && s->base_offset >= rules->first_dirty &&
             segment_written_ms(s) > rules->now_ms - rules->min_compaction_lag_ms)
             break;
@@ -68,7 +69,7 @@ static int by_producer(const void *a, const void *b) {
     return x->producer_id < y->producer_id ? -1 : x->producer_id > y->producer_id;
 }
 
-/* Each producer's last batch: it stays, empty if need be. */
+/* Copies the position of each producer's last batch, which must stay, even if empty. */
 static int copy_producers(struct log_clean *c) {
     struct log *log = c->log;
     log_append_lock(log);
@@ -79,7 +80,7 @@ static int copy_producers(struct log_clean *c) {
         if (c->last == NULL) result = LOG_E_MEMORY;
         for (uint32_t i = 0; result == 0 && i < log->append.producers.capacity; i++) {
             const struct producers_entry *e = &log->append.producers.slots[i];
-            if (e->producer_id < 0) continue; /* Of a free slot nothing else is set. */
+            if (e->producer_id < 0) continue; /* A free slot has no other valid field. */
             int64_t last = e->batch_count > 0 ? e->batches[e->newest].last_offset : -1;
             c->last[c->last_count++] = (struct clean_last){e->producer_id, last, e->epoch};
         }
@@ -107,7 +108,7 @@ static int take_sources(struct log_clean *c) {
     uint32_t count = cleanable_count(log, &c->rules);
     c->stable = atomic_load(&log->ends.last_stable);
     c->truncations = log->view.truncations;
-    /* The one behind the last is only for its base offset, and markers are looked for in it. */
+    /* Segments after the cleanable ones provide a base offset and may contain markers. */
     c->sources = malloc((log->view.segment_count + 1) * sizeof(struct segment *));
     if (c->sources == NULL) result = LOG_E_MEMORY;
     for (uint32_t i = 0; result == 0 && i < log->view.segment_count; i++) {
@@ -173,15 +174,16 @@ void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out)
 
 /* ---- transactions ---- */
 
-/* Whether a transaction that began below what is stable has not ended at this place: its marker may
- * lie above. */
+/* Returns true if a transaction that began below the last stable offset has not ended yet: its
+ * marker may be above. */
 static bool is_undecided(const struct log_clean *c) {
     for (uint32_t i = 0; i < c->open.count; i++)
         if (c->open.list[i].first_offset < c->stable) return true;
     return false;
 }
 
-/* Which were aborted: known only at their markers, so headers are walked before data are judged. */
+/* Finds the aborted transactions. Only markers contain the result, so all headers are walked
+ * before any data is judged. */
 static int follow_segment(struct log_clean *c, struct segment *s) {
     struct segment_scan scan;
     struct batch_header h;
@@ -192,7 +194,8 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
     segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1 &&
            (h.base_offset < c->stable || is_undecided(c))) {
-        /* How an open transaction ended may be told in the hole: nobody knows what may go. */
+        /* The marker of an open transaction may be inside the hole: its result is unknown, so
+         * nothing may be removed. */
         if (scan.hole_end == scan.position && c->open.count > 0) {
             result = LOG_E_CORRUPT;
             break;
@@ -231,7 +234,8 @@ static int batch_failure(int error) {
     return error == BATCH_E_MEMORY ? LOG_E_MEMORY : LOG_E_CORRUPT;
 }
 
-/* Its records cannot be looked at: it stays as it is, and supersedes nothing. */
+/* Reports a batch whose records cannot be decompressed and returns true. The batch stays
+ * unchanged and supersedes nothing. */
 static bool cannot_be_opened(struct log_clean *c, const struct batch_header *h, int error) {
     if (error != BATCH_E_INFLATE && error != BATCH_E_INFLATE_MAX && error != BATCH_E_CODEC)
         return false;
@@ -241,7 +245,7 @@ static bool cannot_be_opened(struct log_clean *c, const struct batch_header *h, 
 
 /* ---- the map ---- */
 
-/* 1: go on, 0: the map is full. */
+/* Returns 1 (continue), 0 (the map is full) or an error. */
 static int map_batch(struct log_clean *c, const uint8_t *p, const struct batch_header *h) {
     if (h->attributes & BATCH_TRANSACTIONAL && !c->followed) {
         int result = follow_transactions(c);
@@ -268,8 +272,8 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
             if (result == CLEAN_NEXT_BATCH) result = map_batch(c, p, &h);
             if (result < 0) return result;
             if (result == 0) {
-                /* The rest is for the next pass; a batch with more keys than the map holds would
-                 * stop every pass. */
+                /* Leave the rest for the next pass. A batch with more keys than the map can hold
+                 * would stop every pass. */
                 clean_source_close(c, s);
                 if (h.base_offset <= c->rules.first_dirty) return LOG_E_MEMORY;
                 c->figures.end_offset = h.base_offset;
@@ -336,7 +340,7 @@ static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
     return 0;
 }
 
-/* Keeps damage, and the batches next to it. */
+/* Copies damaged bytes unchanged, after the batch before them. Keeps damage. */
 static int write_damage(struct log_clean *c, struct segment *s) {
     struct clean_output *o = &c->output;
     struct batch_header h;
@@ -360,7 +364,7 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     assert(c->damaged > 0);
     c->figures.bytes_damaged += c->damaged;
     c->beside_damage = true;
-    /* It was told of where it was. */
+    /* The damage was already reported at its old position. */
     lock_acquire(&o->segment->index_lock);
     o->segment->reported_holes = o->segment->reported_batches = INT64_MAX;
     lock_release(&o->segment->index_lock);
@@ -368,8 +372,9 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     return 0;
 }
 
-/* The last batch of a new segment. It stays, empty if need be: the next segment goes on where this
- * one ends, as everywhere in a log that was never compacted, and a start can tell what was lost. */
+/* Returns true for the last batch of a new segment. It stays, even if empty: the next segment
+ * then begins where this one ends, as in a log that was never compacted, and recovery can detect
+ * lost records. */
 static bool is_last_of_group(const struct log_clean *c, const struct batch_header *h) {
     return c->at + 1 == c->group_end &&
            c->position + (int64_t)batch_bytes(h) >= atomic_load(&c->sources[c->at]->bytes);
@@ -391,7 +396,7 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
                                       .stays = c->beside_damage || is_last_of_producer(c, h) ||
                                                is_last_of_group(c, h)};
     int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
-    /* Too large: what is left of it takes more room than all of it did. */
+    /* Too large: the remaining records take more space than the whole original batch. */
     if (result == BATCH_E_TOO_LARGE || (result < 0 && cannot_be_opened(c, h, result)))
         kept = (struct clean_kept){p, batch_bytes(h), 0, 0};
     else if (result < 0)
@@ -409,7 +414,8 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
     return write_batch(c, &kept);
 }
 
-/* Neighbours from `at` on that fit one segment, what is left of them or not. */
+/* Returns the end of the group: adjacent segments from `at` on that fit one segment with their
+ * size before cleaning. */
 static uint32_t group_end(const struct log_clean *c) {
     uint32_t end = c->at;
     int64_t bytes = 0, base = c->sources[c->at]->base_offset;
@@ -418,8 +424,8 @@ static uint32_t group_end(const struct log_clean *c) {
         if (end > c->at &&
             (bytes > c->rules.segment_bytes || c->sources[end + 1]->base_offset - base > INT32_MAX))
             break;
-        /* Keeps damage, and its neighbours: the file's last batch shows where a swap interrupted
-         * by a crash ends. */
+        /* Keeps damage, in a separate segment: if a crash interrupts a swap, the last batch of
+         * the file shows where the swap ends. */
         bool damaged = atomic_load(&c->sources[end]->damaged);
         if (damaged && end > c->at) break;
         end++;

@@ -1,5 +1,5 @@
-/* Log directories: failure is sticky, descriptors are shared under a limit, removals wait for their
- * time. */
+/* Log directories: failures are permanent, segments share a limited number of descriptors,
+ * removals are delayed. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 #include "log/log_state.h"
 
-enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before a removal that met a shortage is tried again */
+enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before retrying a removal after a shortage */
 
 int16_t log_error_code(int error) {
     static const int16_t codes[] = {
@@ -27,7 +27,7 @@ int16_t log_error_code(int error) {
         [LOG_E_NOT_LEADER - LOG_E_NOT_REPLICA] = 6,
         [LOG_E_DELETED - LOG_E_NOT_REPLICA] = 3,
         [LOG_E_FULL - LOG_E_NOT_REPLICA] = 56,
-        [LOG_E_MEMORY - LOG_E_NOT_REPLICA] = 56, /* clients try again, as they do at -1 not */
+        [LOG_E_MEMORY - LOG_E_NOT_REPLICA] = 56, /* clients retry it, unlike -1 */
         [LOG_E_CORRUPT - LOG_E_NOT_REPLICA] = 2,
         [LOG_E_TXN_STATE - LOG_E_NOT_REPLICA] = 48,
         [LOG_E_WOULD_BLOCK - LOG_E_NOT_REPLICA] = 56,
@@ -52,12 +52,12 @@ int64_t log_dir_now_ns(void) {
 
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
-    assert(error >= 0); /* An errno, and no -errno. */
+    assert(error >= 0); /* an errno, not -errno */
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
     crash_state_void(dir->crash_state);
     atomic_store(&dir->offline, true);
-    /* The flusher wakes every waiter: whoever found the fault may hold a log's locks. */
+    /* The flusher wakes every waiter, because the caller may hold a log's locks. */
     flusher_wake(dir);
 }
 
@@ -148,8 +148,8 @@ bool log_dir_check_present(struct log_dir *dir) {
     return false;
 }
 
-/* Checks the open segments with unflushed bytes: without acks=all nobody flushes them soon, and an
- * append to an unlinked file reports no error. */
+/* Checks the open segments with unflushed bytes: without acks=all they may not be flushed soon,
+ * and an append to an unlinked file reports no error. */
 static void log_dir_check_segments(struct log_dir *dir) {
     lock_acquire(&dir->files_lock);
     struct segment *first = dir->clock, *s = first;
@@ -181,11 +181,11 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
                    atomic_load(&dir->under_way_bytes);
     atomic_store(&dir->room_bytes, room);
-    /* Others may write to the same disk: it is measured again long before there is no room. */
+    /* Other programs may use the same disk: measure again long before the space is used up. */
     atomic_store(&dir->room_look_bytes, room - room / 4);
     bool is_short = room < atomic_load(&dir->refused_bytes);
     if (!is_short) atomic_store(&dir->refused_bytes, 0);
-    /* Removals that wait for their time go now. */
+    /* Run delayed removals now. */
     if (is_short && !atomic_exchange(&dir->short_of_space, true)) flusher_wake(dir);
     if (!is_short) atomic_store(&dir->short_of_space, false);
     return true;
@@ -199,7 +199,7 @@ bool log_take_room(struct log *log, int64_t bytes) {
     struct log_dir *dir = log->home->dir;
     assert(bytes >= 0);
     int64_t free_bytes, total_bytes;
-    /* What would take no more than was refused is not looked at again. */
+    /* Do not measure again for requests at least as large as a rejected one. */
     if (log_dir_short_of_space(dir) && bytes >= atomic_load(&dir->refused_bytes)) return false;
     if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
         atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
@@ -237,7 +237,7 @@ int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
     int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
     assert(dir->clock != NULL);
-    /* Others took what the process may have: what is at rest here makes room. */
+    /* Other parts of the process use the descriptors: close unused segments. */
     segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT, SEGMENTS_LOOKED_AT_WHEN_SHORT);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
 }
@@ -266,7 +266,7 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
     if (fd < 0) return -errno;
     int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
     close(fd);
-    /* Whatever the reason: the names may be gone. */
+    /* For any error: the names may be lost. */
     if (result != 0) log_dir_fail(dir, -result, "fsync");
     return result == 0 ? 0 : LOG_E_IO;
 }
@@ -329,7 +329,7 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
 
 /* ---- removals ---- */
 
-/* 0 or -errno. */
+/* Returns 0 or -errno. */
 static int log_dir_unlink_tree(struct log_dir *dir, const char *path) {
     int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     DIR *entries = fd < 0 ? NULL : fdopendir(fd);
@@ -372,7 +372,7 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
     lock_acquire(&dir->flush_lock);
     bool closing = dir->flusher.closing;
     lock_release(&dir->flush_lock);
-    /* Its room may be what is short. */
+    /* Retry: removing it may end the shortage. */
     if (log_is_short(result) && !closing)
         log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
     int64_t free_bytes, total_bytes;
@@ -385,7 +385,7 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
 static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again) {
     size_t bytes = strlen(path) + 1;
     struct log_dir_removal *r = calloc(1, sizeof *r + bytes);
-    if (r == NULL) return; /* The next start finds the suffix and removes it. */
+    if (r == NULL) return; /* the next start removes it, by its suffix */
     memcpy(r->path, path, bytes);
     r->dir = dir;
     r->again = again;
@@ -406,7 +406,7 @@ void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_m
     log_dir_remove(dir, path, delay_ms, false);
 }
 
-/* What a stop left behind: directories that were being deleted. */
+/* Removes directories whose deletion was interrupted by a shutdown. */
 static void log_dir_sweep(struct log_dir *dir) {
     int fd = dup(dir->fd);
     DIR *entries = fd < 0 ? NULL : fdopendir(fd);
@@ -504,7 +504,7 @@ void log_dir_free(struct log_dir *dir) {
         dir->removals = r->next;
         dir->jobs++;
         lock_release(&dir->flush_lock);
-        log_dir_removal_run(&r->job, NULL); /* Deleted already as far as anybody can see. */
+        log_dir_removal_run(&r->job, NULL); /* already deleted for all users */
         lock_acquire(&dir->flush_lock);
     }
     lock_release(&dir->flush_lock);

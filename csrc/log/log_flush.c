@@ -1,6 +1,6 @@
-/* One log's flush: every segment past the flushed offset, its names and epochs; then the end is
- * published and waiters wake. Who flushes when is flusher.c's. A failed flush is never tried again:
- * the pages that it was about may be gone. The directory is offline from then on. */
+/* Flush of one log: syncs every segment past the flushed offset, its names and epochs, then
+ * publishes the end and wakes waiters. flusher.c schedules flushes. A failed flush is never
+ * retried, because its dirty pages may be gone: the directory goes offline. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +10,8 @@
 
 enum { LOG_FLUSH_SEGMENTS = 64 };
 
-/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will
- * cover. */
+/* The segments with bytes past the flushed offset, oldest first, and the end that syncing them
+ * covers. */
 struct log_flush_set {
     struct segment *segments[LOG_FLUSH_SEGMENTS];
     uint32_t count;
@@ -33,7 +33,7 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     for (uint32_t i = first; i < log->view.segment_count; i++) {
         bool last = i + 1 == log->view.segment_count;
         int64_t end = last ? set->target : log->view.segments[i + 1]->base_offset;
-        /* One that was flushed to its end before it was sealed still wants its trim. */
+        /* A segment that was flushed to its end before it was sealed still needs its trim. */
         if ((last || atomic_load(&log->view.segments[i]->flush_done)) && end <= flushed &&
             !atomic_load(&log->view.segments[i]->aborted_due))
             continue;
@@ -57,13 +57,13 @@ int log_flush_index(struct segment *s, const char *extension) {
     if (fd < 0) return errno == ENOENT ? 0 : -errno;
     int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
     close(fd);
-    /* Whatever the reason: what the sync was about may be gone. */
+    /* For any error: the unsynced pages may be gone. */
     if (result != 0) log_dir_fail(s->home->dir, -result, "fdatasync");
     return result == 0 ? 0 : LOG_E_IO;
 }
 
-/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. What
- * there is no room for now waits in memory for the next flush. */
+/* For a sealed segment: first writes entries that are missing because the roll had no space or
+ * the files were cut. Entries without space stay in memory until the next flush. */
 static int log_flush_indexes(struct log *log, struct segment *s) {
     int result = segment_pin(s, false);
     if (result != 0) return s->removed ? 0 : result;
@@ -74,8 +74,8 @@ static int log_flush_indexes(struct log *log, struct segment *s) {
     return result != 0 ? result : log_flush_index(s, "timeindex");
 }
 
-/* Those of segments that flushes have passed before. From the last one on: retention takes the
- * first ones meanwhile. */
+/* Flushes waiting indexes of segments below the flushed offset. Goes backwards, because
+ * retention may remove the first segments at the same time. */
 static int log_flush_due_indexes(struct log *log) REQUIRES(log->flush.lock) {
     if (!atomic_load(&log->flush.indexes_due)) return 0;
     atomic_store(&log->flush.indexes_due, false);
@@ -99,7 +99,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
     bool sealed = atomic_load(&s->sealed);
     int result = segment_pin(s, false);
     if (result != 0) return s->removed ? 0 : result;
-    /* Cleared first: an append that comes now sets it again. */
+    /* Clear it first: a concurrent append sets it again. */
     atomic_store(&s->dirty, false);
     if (sealed) segment_trim_sealed(s);
     int64_t began_ns = log_dir_now_ns();
@@ -115,14 +115,14 @@ static int log_flush_segment(struct log *log, struct segment *s) {
                         (uint64_t)(log_dir_now_ns() - began_ns));
     atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
     segment_unpin(s);
-    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
+    /* Indexes of sealed segments are trusted below the recovery point: sync them before it
      * passes. */
     if (result == 0 && sealed) result = log_flush_indexes(log, s);
     if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->flush_done, true);
     return result;
 }
 
-/* Names before contents count: a file whose directory entry is lost was never written. */
+/* Names must be on disk before contents count: a file without its directory entry is lost. */
 static int log_flush_names(struct log *log) REQUIRES(log->flush.lock) {
     if (!log_marked(&log->flush.files_marks)) return 0;
     uint32_t made = atomic_load(&log->flush.files_marks.made);
@@ -181,8 +181,8 @@ static int log_flush_held(struct log *log, int result, int64_t flushed, bool *he
     return 0;
 }
 
-/* Batches tell which transactions were aborted, and carry their epochs: the files may wait for
- * room. */
+/* The files of aborted transactions and epochs may wait for space, because the batches contain
+ * the same information. */
 static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held)
     REQUIRES(log->flush.lock) {
     return log_flush_held(log, log_aborted_write(log, s), flushed, held);
@@ -221,7 +221,8 @@ int log_flush(struct log *log) {
         int64_t flushed = atomic_load(&log->ends.flushed);
         for (uint32_t i = 0; i < set.count; i++) {
             struct segment *s = set.segments[i];
-            /* The producers' state at its beginning: batches that it came from may be deleted. */
+            /* The snapshot at the segment's start: batches that it was built from may be
+             * deleted. */
             if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
             if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
             if (result == 0) result = log_flush_segment(log, s);

@@ -1,5 +1,5 @@
-/* All logs of a directory at once: few are flushed one by one, many by one sync of the file system.
- * What it covers is noted before, published after; what changes meanwhile stays marked for the next
+/* Flushes all logs of a directory: a few one by one, many with one sync of the file system.
+ * Marks are read before the sync and published after it; later changes stay marked for the next
  * flush. */
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,8 +23,8 @@ static bool log_flushing_due(struct log *log) {
             atomic_load(&log->flush.indexes_due));
 }
 
-/* References to the directory's logs: all, or those with something to flush. Not to those that are
- * being opened or let go of. */
+/* References to the directory's logs: all, or those with something to flush. Skips logs that are
+ * being opened or released. */
 static struct log_flushing *log_flushing_list(struct log_dir *dir, bool all, uint32_t *count) {
     uint32_t n = 0;
     *count = 0;
@@ -50,7 +50,7 @@ static void log_flushing_free(struct log_flushing *list, uint32_t count) {
 static void log_flushing_note(struct log_flushing *entry) {
     struct log *log = entry->log;
     entry->epochs = atomic_load(&log->flush.epochs_marks.synced);
-    lock_acquire(&log->flush.lock); /* One writer of the file at a time. */
+    lock_acquire(&log->flush.lock); /* Only one writer of the file. */
     int written =
         log_marked(&log->flush.epochs_marks) ? log_write_epochs(log, false, &entry->epochs) : 0;
     lock_release(&log->flush.lock);
@@ -97,7 +97,7 @@ int log_dir_flush(struct log_dir *dir) {
     for (uint32_t i = 0; i < count && result == 0; i++) {
         if (!list[i].noted) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;
-        /* What one log has no room for says nothing of the others. */
+        /* A shortage of one log does not affect the others. */
         if (!log_is_short(result)) continue;
         refused = result;
         result = 0;

@@ -1,5 +1,4 @@
-/* Opening and closing: a clean log costs memory only, its files are looked at by the first append.
- */
+/* Opening and closing: a clean log costs only memory; the first append reads its files. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +44,7 @@ int log_add_segment(struct log *log, struct segment *s) {
     return result;
 }
 
-/* A file that keeps its name would be found by the next start: its records are back then. */
+/* If a file keeps its name, the next start finds it and its records return. */
 static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay_ms) {
     char to[SEGMENT_PATH_BYTES + 16];
     snprintf(to, sizeof to, "%s.deleted", from);
@@ -54,7 +53,7 @@ static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay
         log_dir_remove_later(dir, to, delay_ms);
         return true;
     }
-    /* The longer name may want room. */
+    /* There may be no space for the longer name. */
     if (disk_is_short(-result)) result = log_dir_unlink(dir, from);
     if (result == 0 || result == -ENOENT) return true;
     log_dir_fail(dir, -result, "rename");
@@ -79,7 +78,7 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     assert(from + count <= log->view.segment_count);
     struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
     if (gone == NULL) return;
-    /* All of them, also when the first ones end the shortage. */
+    /* For all segments, even if deleting the first ones ends the shortage. */
     if (log_dir_short_of_space(log->home->dir)) delay_ms = 0;
     log_view_change(log);
     memcpy(gone, log->view.segments + from, count * sizeof *gone);
@@ -94,7 +93,8 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     assert(before >= bytes);
     (void)before;
     log_view_changed(log);
-    /* In order, and none behind one that stays: a start would take the gap for a loss. */
+    /* In order, and stop at the first file that stays: the next start would treat a gap as data
+     * loss. */
     bool removed = true;
     for (uint32_t i = 0; i < count; i++) {
         removed = removed && log_remove_files(log, gone[i], delay_ms);
@@ -113,11 +113,11 @@ int log_load_epochs(struct log *log) {
     struct epochs epochs = {NULL, 0, 0};
     log_path(log, "leader-epoch-checkpoint", path);
     int result = log_dir_read_file(log->home->dir, path, EPOCHS_TEXT_BYTES_MAX, &text, &len);
-    /* It is there, and cannot be read. */
+    /* The file exists but cannot be read. */
     if (result != 0 && result != -ENOENT && result != LOG_E_CORRUPT)
         return log_storage_error(log, result, "open");
     if (result == 0) {
-        /* A file that does not parse is as good as none: batches carry their epochs. */
+        /* Ignore a file that does not parse: batches contain their epochs. */
         result = epochs_decode(&epochs, (const char *)text, len);
         free(text);
         if (result != 0) epochs_free(&epochs);
@@ -171,7 +171,7 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     assert(offset > log->append.snapshot_offset);
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
-    /* By rename: a flush or retention that finds the file relies on it. */
+    /* Replace by rename: a flush or retention that finds the file relies on it. */
     int result = log_dir_write_file(log->home->dir, path, bytes, len, false);
     free(bytes);
     if (result == 0) log->append.snapshot_offset = offset;
@@ -181,12 +181,12 @@ int log_write_snapshot(struct log *log, int64_t offset) {
 /* ---- the writable end ---- */
 
 int log_storage_error(struct log *log, int result, const char *call) {
-    if (log_is_error(result)) return result; /* It is one already. */
+    if (log_is_error(result)) return result; /* already a log_error */
     if (result == -ENOENT) return LOG_E_CORRUPT;
     return log_dir_error(log->home->dir, -result, call);
 }
 
-/* The last segment as the disk has it: its size must be what the checkpoint says. */
+/* Checks the last segment's file: its size must match the checkpoint. */
 static int log_adopt_last(struct log *log, struct segment *s) LOG_APPENDING(log) {
     struct stat st;
     struct batch_header h;
@@ -228,7 +228,7 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     struct segment *s = segment_new(log->home, base_offset, 0, -1);
     if (s == NULL) return LOG_E_MEMORY;
     char path[SEGMENT_PATH_BYTES];
-    /* Aborted transactions of one that had this base before a crash. */
+    /* A segment with this base before a crash may have left aborted transactions. */
     segment_path(s, "txnindex", path);
     int result = log_dir_unlink(log->home->dir, path);
     if (result == 0 || result == -ENOENT) result = segment_pin(s, true);
@@ -247,7 +247,7 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     return 0;
 }
 
-/* A segment that a branch has too is never appended to: another one follows it. */
+/* Never append to a segment that a branch shares: create another one after it. */
 static int log_follow_shared(struct log *log, struct segment *s, int64_t now_ms)
     LOG_APPENDING(log) {
     struct segment *next;
@@ -324,18 +324,17 @@ static int log_write_metadata(struct log *log) {
         free(old);
         if (same) return 0;
         if (whole)
-            return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to
-                                     serve. */
+            return LOG_E_CORRUPT; /* Another incarnation of the topic: do not serve its records. */
     } else if (result != -ENOENT)
         return log_storage_error(log, result, "open");
-    /* Missing, or left empty by a power cut. */
+    /* Missing, or left empty by a power loss. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
     result = result == 0 ? 0 : log_storage_error(log, result, "write");
-    /* The records count more: a later start names it. */
+    /* Serving records is more important: a later start writes the file. */
     return result == LOG_E_FULL ? 0 : result;
 }
 
-/* It was read from a file: offsets rise, and the ends are in order. */
+/* The checkpoint comes from a file: check that offsets rise and the ends are in order. */
 static bool log_checkpoint_holds(const struct log_checkpoint *c) {
     int64_t before = -1;
     for (uint32_t i = 0; i < c->segment_count; i++) {
@@ -377,7 +376,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
     return 0;
 }
 
-/* Nobody else has it yet, hence no locks. */
+/* The log is not shared yet, so no locks are needed. */
 static void log_init(struct log *log, const uint8_t topic_id[16],
                      const struct log_config *config) NO_THREAD_SAFETY_ANALYSIS {
     log->references = 1;
@@ -398,9 +397,9 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
     lock_init(&log->flush.lock);
 }
 
-/* Nobody else has it any more. */
+/* The last reference is gone, so no locks are needed. */
 static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
-    assert(!log->queue.wanted); /* A queue holds a reference, as does who flushes. */
+    assert(!log->queue.wanted); /* Queues and running flushes hold references. */
     assert(!log->queue.slow_wanted);
     assert(!log->queue.flushing);
     assert(atomic_load(&log->append.quiet) == 0);
@@ -433,7 +432,7 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
     return log_open_as(dir, name, topic_id, config, checkpoint, now_ms, out);
 }
 
-/* From here on the directory's flushes know it: its ends must be those of its batches. */
+/* From here on, flushes of the directory include the log: its ends must match its batches. */
 static void log_enlist(struct log *log) {
     struct log_dir *dir = log->home->dir;
     assert(atomic_load(&log->ends.flushed) <= atomic_load(&log->ends.end_offset));
@@ -483,7 +482,7 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
         if (!fresh && errno != EEXIST) result = log_storage_error(log, -errno, "mkdir");
         if (result == 0) result = log_write_metadata(log);
         if (result == 0) result = log_recover(log, checkpoint, now_ms);
-        /* Up to the recovery point names are on disk like contents. */
+        /* Up to the recovery point, names are on disk like contents. */
         if (fresh || log->ends.flushed < log->ends.end_offset) log_mark(&log->flush.files_marks);
     }
     log_append_unlock(log);
@@ -498,7 +497,7 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
 
 void log_retain(struct log *log) {
     uint32_t before = atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed);
-    assert(before > 0); /* Who finds a log in a list uses log_try_retain. */
+    assert(before > 0); /* Use log_try_retain for logs found in a list. */
     (void)before;
 }
 
@@ -522,9 +521,9 @@ void log_release(struct log *log) {
     log_free(log);
 }
 
-/* Of the last segment, nobody appends to it. Kafka's tools look for both files. */
+/* For the last segment, without concurrent appends. Kafka's tools expect both files. */
 static int log_close_indexes(struct segment *s) {
-    /* Without an entry there is nothing to find: a full disk goes without the files. */
+    /* Without entries the files are not needed, so a full disk is no error. */
     bool needed = segment_index_entries(s, false) > 0;
     int result = segment_index_write(s, true);
     if (result == 0) result = segment_index_finish(s);
@@ -558,7 +557,7 @@ int log_close_clean(struct log *log, int64_t now_ms) {
     (void)now_ms;
     int result = log_close_files(log);
     if (result == 0) result = log_flush(log);
-    /* A clean start would trust the file that there is no room for. */
+    /* A clean start would rely on the file that could not be written for lack of space. */
     return result == 0 && atomic_load(&log->flush.held_point) != INT64_MAX ? LOG_E_FULL : result;
 }
 
@@ -567,7 +566,7 @@ void log_abandon(struct log *log) {
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
     log_crash_state_clear(log);
-    /* References may outlive this for long; descriptors of what is not in use do not. */
+    /* References may outlive this call for long, so close unused descriptors now. */
     for (uint32_t i = 0; i < log->view.segment_count; i++)
         segment_close_idle(log->view.segments[i]);
     log_unlock_quiet(log);

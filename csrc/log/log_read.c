@@ -1,9 +1,9 @@
-/* Reading: an offset becomes a range of whole batches in one file.
+/* Reading: finds a range of whole batches in one file for an offset.
  *
- * A reader that goes on where its last read ended is found in the log's hints: no index, no header
- * is looked at. When the bound is the end of the segment and all of it fits, its end needs no
- * search either; otherwise the last indexed batch below the limit and a few headers find it. The
- * view lock is held for the arithmetic only, files are touched outside of it. */
+ * For a reader that continues where its last read ended, the log's hints contain the position:
+ * no index or header is read. If the bound is the end of the segment and all of it fits, the end
+ * needs no search either; otherwise the last indexed batch below the limit and a few headers
+ * find it. The view lock is held only for arithmetic, never while files are read. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -42,9 +42,9 @@ static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t b
     return NULL;
 }
 
-/* The reader that was at `from` is at `to` now: its hint moves with it. Others that are still at
- * `from`, as those that are sent the tail together, find it for a while among those that were left.
- */
+/* Moves the hint of a reader from `from` to `to`. Other readers still at `from`, for example
+ * consumers that receive the tail together, find the old position among the left hints for a
+ * while. */
 static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
                           int64_t position) REQUIRES(log->view.lock) {
     if (log->view.hints == NULL) {
@@ -72,8 +72,8 @@ static int log_read_error(struct segment *s, int result) {
     return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
 }
 
-/* The first batch from the index's `from` on, for `offset`: whether that entry was none. Where the
- * segment is damaged a hole is passed over. */
+/* Returns true if the index entry at `from` was wrong for `offset`, given the first batch found
+ * there. A skipped hole does not count: the segment is damaged, not the index. */
 static bool log_index_lied(const struct segment_scan *scan, const struct batch_header *h,
                            int result, int64_t from, int64_t offset) {
     if (from == 0) return false;
@@ -104,19 +104,19 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
     if (result < 0) return log_read_error(s, result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
-    /* Offsets that a hole took are told of, not passed over. */
+    /* Report offsets inside a hole instead of skipping them. */
     if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
         return LOG_E_CORRUPT;
     return result;
 }
 
-/* Puts the scan from the batch `h` on at the index's `begin`, when a later one begins there. */
+/* Moves the scan from batch `h` to the index's `begin`, if a later batch begins there. */
 static int log_border_begin(struct segment_scan *scan, const struct batch_header *h,
                             int64_t begin) {
     struct segment *s = scan->segment;
     struct batch_header at;
     int64_t from = scan->position;
-    /* What begins within the first batch by the index is none, or that one's length is wrong. */
+    /* An entry inside the first batch is wrong, or that batch's length is. */
     if (begin < from + (int64_t)batch_bytes(h)) return 0;
     segment_scan_begin(scan, s, begin, scan->end, scan->nowait);
     int result = segment_scan_peek(scan, &at);
@@ -127,8 +127,8 @@ static int log_border_begin(struct segment_scan *scan, const struct batch_header
     return 0;
 }
 
-/* The last batch border in (from, from + bytes_max], and the offset that follows it; the first
- * border after `from` when the first batch alone is longer. */
+/* Finds the last batch border in (from, from + bytes_max], and the offset after it; or the first
+ * border after `from` if the first batch is longer. */
 static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
                       bool nowait, int64_t *border, int64_t *next) {
     struct segment_scan scan;
@@ -160,13 +160,13 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
 
 /* ---- one read ---- */
 
-/* What the view lock saw. Positions are -1 when they must be searched. */
+/* State read under the view lock. Positions are -1 if they must be searched. */
 struct log_read_plan {
     struct segment *segment;
     int64_t offset, upper; /* readable offsets in this segment: [offset, upper) */
     int64_t position, limit, bytes, base_offset;
     uint64_t truncations;
-    bool more; /* a later segment holds readable offsets */
+    bool more; /* a later segment contains readable offsets */
 };
 
 static void log_read_ends(struct log *log, struct log_range *out) {
@@ -182,7 +182,8 @@ static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
                                                       : &log->ends.high_watermark);
 }
 
-/* Whether what was read is still where it was: not truncated, and no other file in its place. */
+/* Returns true if the data read is still current: not truncated, and the segment was not
+ * replaced. */
 static bool log_read_holds(const struct log *log, const struct log_read_plan *plan)
     REQUIRES_SHARED(log->view.access) {
     int32_t i = log_find_segment(log, plan->base_offset);
@@ -190,8 +191,8 @@ static bool log_read_holds(const struct log *log, const struct log_read_plan *pl
            log->view.segments[i] == plan->segment;
 }
 
-/* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing
- * to read. */
+/* Plans the read for the segment `skip` places after the one that contains `offset`. Returns 1
+ * (planned) or 0 (nothing to read). */
 static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
                          struct log_read_plan *plan, struct log_range *out) {
     int result = 0;
@@ -236,7 +237,8 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     return result;
 }
 
-/* Whether a header is where the last read ended: bytes that are none would only be sent in vain. */
+/* Verifies that a header begins where the last read ended, because clients cannot use other
+ * bytes. */
 static int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
     struct segment_scan scan;
     struct batch_header h;
@@ -246,8 +248,8 @@ static int log_check_start(struct segment *s, int64_t position, int64_t end, boo
     return scan.position == position ? 0 : LOG_E_CORRUPT;
 }
 
-/* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the
- * next. */
+/* Fills the range from the pinned segment. Returns 1 if the segment has nothing at or above the
+ * offset: try the next one. */
 static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
                           bool nowait, struct log_range *out) {
     struct segment *s = plan->segment;
@@ -264,8 +266,8 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
-    /* A reader at the tail is sent what was just written; one that catches up gets a look, here or
-     * where its last batch is looked for. */
+    /* Verify a header for readers that catch up, here or in log_border. Readers at the tail get
+     * bytes that were just written. */
     if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
         (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
         return result;
@@ -313,11 +315,11 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
             segment_release(plan.segment);
             if (result != -ENOENT) return log_storage_error(log, result, "open");
             if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-            /* Retention took the file between the look and the open, and the next look finds the
-             * offset below the start; or the cleaner puts another in its place, under the append
+            /* Either retention removed the file before the open, and the next iteration finds
+             * the offset below the start; or compaction is replacing the file under the append
              * lock. */
             if (nowait) return LOG_E_WOULD_BLOCK;
-            if (locked) return LOG_E_CORRUPT; /* Nobody puts another there meanwhile. */
+            if (locked) return LOG_E_CORRUPT; /* Compaction needs this lock to replace it. */
             if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
             log_append_lock(log);
             log_append_unlock(log);
@@ -326,13 +328,13 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         }
         result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
         if (result == LOG_E_CORRUPT && plan.position > 0) {
-            /* A wrong length led the last read past its end: the index knows better. */
+            /* A wrong length led the last read past its end: search the index instead. */
             plan.position = -1;
             result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
         }
         if (result == 0 && out->length > 0) {
             log_view_lock(log);
-            /* Damaged offsets may fall, and a hint must not lead its reader back. */
+            /* Offsets may fall in damaged data: a hint must not lead its reader back. */
             if (log_read_holds(log, &plan) && out->next_offset > offset)
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
@@ -362,7 +364,8 @@ int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct l
     return log_read_with(log, offset, LOG_BOUND_END, bytes_max, true, false, true, out);
 }
 
-/* The broken bytes that took `offset`, in a pinned segment of readable offsets below `upper`. */
+/* Finds the damaged bytes that contain `offset`, in a pinned segment of readable offsets below
+ * `upper`. */
 static int log_read_broken(struct segment *s, int64_t offset, int64_t upper,
                            struct log_range *out) {
     struct segment_hole hole;
@@ -371,7 +374,7 @@ static int log_read_broken(struct segment *s, int64_t offset, int64_t upper,
     int64_t position = -1, bytes = atomic_load(&s->bytes);
     int result = log_locate(s, offset, bytes, false, &position, &out->first_offset);
     if (result < 0 && (result != LOG_E_CORRUPT || position < 0)) return result;
-    /* Behind a hole the scan stops where it ends. */
+    /* After a hole, the scan stops at the hole's end. */
     int64_t within = result == 1 ? position : position - 1;
     if (position < 0 || within < 0) return LOG_E_RANGE;
     if ((result = segment_hole_at(s, within, false, &hole)) < 0) return result;
@@ -429,7 +432,7 @@ int log_range_cut(struct log_range *range, int64_t offset) {
     int64_t position, first, end = range->position + range->length;
     int result = log_locate(range->segment, offset, end, false, &position, &first);
     if (result < 0) return result;
-    /* A range that is read has no holes, so what is cut off begins with a batch. */
+    /* Ranges from log_read contain no holes, so the removed part begins with a batch. */
     if (result == 0 || position <= range->position || position >= end) return LOG_E_CORRUPT;
     assert(first > range->first_offset && first < range->next_offset);
     range->length = (int32_t)(position - range->position);
@@ -484,9 +487,9 @@ int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     return bytes;
 }
 
-/* Long ranges are asked for as a whole, without starting to read them as the probes do. These look
- * at a byte every so often, or only at both ends: a page that is on its way is no page yet, and
- * what is evicted lies in runs that are longer. */
+/* Long ranges are checked with one cachestat call, which, unlike a probe with preadv2, starts no
+ * read-ahead. cachestat also counts pages that are still being read, so probe both ends
+ * afterwards. Without cachestat, probe one byte per 128 KiB: evicted runs are longer. */
 int log_range_cached(const struct log_range *range) {
     enum { STEP = 128 << 10 };
     int64_t last = range->length - 1, step = STEP;

@@ -1,10 +1,12 @@
-/* Recovery: everything but the batches is derived, so it is walked again from the newest point that
- * is known to be good.
+/* Recovery: everything except the batches is derived data, so recovery walks the batches again
+ * from the newest point that is known to be good.
  *
- * Above the recovery point every batch is checked; the first that fails ends the log (a torn tail,
- * zeros, a hole that a power cut left). Below it nothing is cut: damage there is not the work of a
- * crash. Between it and what a process that was killed tells to have flushed only a tail is.
- * Idempotent: what a killed recovery wrote is derived again. */
+ * Above the recovery point it checks every batch; the first invalid one ends the log (a torn
+ * tail, zeros, a hole from a power loss). Below it nothing is cut, because a crash cannot cause
+ * damage there. Between it and the offset that a killed process recorded as flushed, only a tail
+ * is cut.
+ *
+ * Idempotent: a second recovery derives again what a killed one wrote. */
 #include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -52,7 +54,6 @@ const char *log_file_extension(const char *name, int64_t *offset) {
     return name[20] == '.' ? name + 21 : NULL;
 }
 
-/* `finish`: at a start, before anybody uses the files. */
 int log_list(struct log *log, bool finish, struct log_listing *listing) {
     struct log_dir *dir = log->home->dir;
     char path[SEGMENT_PATH_BYTES];
@@ -97,14 +98,14 @@ void log_list_free(struct log_listing *listing) {
 
 /* ---- recovery ---- */
 
-/* A full disk must not keep a log from being opened: entries without room stay in memory. */
+/* A full disk must not prevent opening a log: entries without space stay in memory. */
 static int log_write_index(struct segment *s) {
     int result = segment_index_write(s, true);
     return log_is_short(result) ? 0 : result;
 }
 
-/* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
- * index's. */
+/* For a segment completely below the recovery point: takes its size from the file and its
+ * largest timestamp from the index. */
 static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(log) {
     int64_t timestamp, offset;
     int result = 0, damaged = segment_index_damaged(s);
@@ -113,7 +114,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(lo
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         result = log_walk_segment(log, s, &walk, 0);
         if (result == LOG_E_CORRUPT)
-            result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
+            result = 0; /* Damage below the recovery point stays; reads fail with a CRC error. */
         int written = log_write_index(s);
         log->recovery.segments_scanned++;
         return result != 0 ? result : written;
@@ -127,7 +128,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(lo
     return 0;
 }
 
-/* Cuts the segment after its last good batch, below offset `next`. */
+/* Cuts the segment after its last valid batch, below offset `next`. */
 static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t next)
     LOG_APPENDING(log) {
     int64_t bytes = atomic_load(&s->bytes);
@@ -145,19 +146,19 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
     return 0;
 }
 
-/* What a recovery goes by: the checkpoint, the snapshot that was loaded, and what the process
- * before told of the log's last segment. */
+/* Input of a recovery: the checkpoint, the loaded snapshot, and the previous process's record of
+ * the log's last segment. */
 struct log_known {
     const struct log_checkpoint *checkpoint;
     int64_t snapshot;
     int64_t
-        flushed; /* below it the disk had everything, whatever was changed since; -1: not known */
-    bool found, kept; /* kept: its last segment is as it was recorded */
+        flushed; /* everything below was on disk, despite later changes; -1: unknown */
+    bool found, kept; /* kept: its last segment is as recorded */
     struct crash_state_found last;
 };
 
-/* The file is as the process before left it, and was whole then: the last segment with exactly the
- * bytes that were appended, one before it flushed and trimmed. */
+/* Returns true if the file is unchanged since the previous process and was whole then: the last
+ * segment has exactly the appended bytes; earlier segments were flushed and trimmed. */
 static bool log_trusts(const struct log_known *known, const struct segment *s,
                        const struct stat *st, int64_t upper) {
     if (!known->found || crash_state_ctime_ns(st) > known->last.time_ns) return false;
@@ -167,8 +168,8 @@ static bool log_trusts(const struct log_known *known, const struct segment *s,
     return s->base_offset < known->last.base_offset && upper <= known->last.flushed;
 }
 
-/* Walks a segment, and makes anew which transactions were aborted: from where the producers' state
- * begins, or else from where the file may be wrong. */
+/* Walks a segment and rebuilds its aborted transactions, starting where the producers' state
+ * begins, or else where the file may be wrong. */
 static int log_recover_walk(struct log *log, struct segment *s, struct log_walk *walk,
                             const struct log_checkpoint *checkpoint, int64_t now_ms)
     LOG_APPENDING(log) {
@@ -183,7 +184,7 @@ static int log_recover_write(struct log *log, struct segment *s) LOG_APPENDING(l
     return result != 0 && !log_is_short(result) ? result : log_write_index(s);
 }
 
-/* Walks the headers. 1: they are not what they should be, and the whole log is to be checked. */
+/* Walks only the headers. Returns 1 if they are not as expected: the whole log must be checked. */
 static int log_recover_trusted(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, int64_t now_ms) LOG_APPENDING(log) {
     struct log_walk walk = {
@@ -196,7 +197,7 @@ static int log_recover_trusted(struct log *log, struct segment *s, const struct 
     return result != 0 ? result : log_recover_write(log, s);
 }
 
-/* Walks what may be torn. `*ended`: the log ends in this segment. */
+/* Walks a segment that may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
                                int64_t now_ms) LOG_APPENDING(log) {
@@ -209,8 +210,8 @@ static int log_recover_segment(struct log *log, struct segment *s, const struct 
     log->recovery.segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
-    /* A batch that is missing between two segments was lost in a power cut; compaction may leave
-     * such gaps too. */
+    /* A batch missing between two segments was lost in a power loss. Compaction may also leave
+     * such gaps. */
     bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= walk.keep_below &&
                !log->view.config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
@@ -222,8 +223,8 @@ static int log_recover_segment(struct log *log, struct segment *s, const struct 
     return log_recover_write(log, s);
 }
 
-/* The last segment ends in a hole below the recovery point: there were records, and their offsets
- * must not be given out again. */
+/* The last segment ends in a hole below the recovery point. It contained records, and their
+ * offsets must not be assigned again. */
 static int log_recover_holed(struct log *log, const struct log_checkpoint *checkpoint, int64_t *end,
                              int64_t now_ms) LOG_APPENDING(log) {
     struct segment *s = log->view.segments[log->view.segment_count - 1], *fresh;
@@ -238,7 +239,7 @@ static int log_recover_holed(struct log *log, const struct log_checkpoint *check
     return 0;
 }
 
-/* What a start took away must not come back after the next power cut. */
+/* Segments that recovery removed must not return after the next power loss. */
 static int log_drop_rest(struct log *log, uint32_t from) LOG_APPENDING(log) {
     char path[SEGMENT_PATH_BYTES];
     log_drop_segments(log, from, log->view.segment_count - from, 0);
@@ -246,7 +247,7 @@ static int log_drop_rest(struct log *log, uint32_t from) LOG_APPENDING(log) {
     return log_dir_sync(log->home->dir, path);
 }
 
-/* Drops the segments from `from` on: behind a cut nothing counts. */
+/* Drops the segments from `from` on: nothing after a cut is valid. */
 static int log_recover_ended(struct log *log, uint32_t from) LOG_APPENDING(log) {
     for (uint32_t k = from; k < log->view.segment_count; k++) {
         int64_t bytes = atomic_load(&log->view.segments[k]->bytes);
@@ -257,18 +258,18 @@ static int log_recover_ended(struct log *log, uint32_t from) LOG_APPENDING(log) 
     return log_drop_rest(log, from);
 }
 
-/* 1: what was trusted is not what it should be, and nothing was cut. */
+/* Returns 1 if trusted segments were not as expected; nothing was cut. */
 static int log_recover_segments(struct log *log, struct log_known *known, int64_t *end,
                                 int64_t now_ms) LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
     int64_t snapshot = known->snapshot;
     bool ended = false, holed = false;
-    int64_t walked = 0; /* the offset behind the segment before, when it was walked */
+    int64_t walked = 0; /* end offset of the previous segment, if it was walked */
     for (uint32_t i = 0; i < log->view.segment_count; i++) {
         struct segment *s = log->view.segments[i];
         bool last = i + 1 == log->view.segment_count;
         struct stat st;
-        /* A truncation that the power cut undid in part: what follows is of the history before. */
+        /* A power loss partly undid a truncation: segments from here on predate it. */
         if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point &&
             s->base_offset >= known->flushed)
             ended = true;
@@ -286,7 +287,7 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         else if (result == 0)
             result = log_recover_segment(log, s, known, upper, end, &ended, &holed, now_ms);
         walked = upper <= checkpoint->recovery_point && upper <= snapshot ? 0 : *end;
-        /* As it was before it was looked at, unless that changed it. */
+        /* Compare the file's status from before the walk, unless the walk changed the file. */
         known->kept = result == 0 && last && log_trusts(known, s, &st, upper);
         if (result == 0 && last)
             log_crash_state_record(log, s, st.st_size == atomic_load(&s->bytes) ? &st : NULL);
@@ -304,8 +305,8 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     if (known->kept && known->last.flushed > flushed) flushed = known->last.flushed;
     int64_t first = log->view.segment_count > 0 ? log->view.segments[0]->base_offset : end;
     int64_t start = checkpoint->log_start_offset;
-    /* Where compaction took a first segment the log begins before what is left of it: who was to
-     * read there goes on, and is not out of range. */
+    /* If compaction removed the first segment, the log starts before its first remaining record.
+     * Readers in between continue and are not out of range. */
     if (start < first && (start < 0 || !log->view.config.cleanup_compact)) start = first;
     int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
     log->ends.start_offset = start;
@@ -318,8 +319,9 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log_open_changed(log);
 }
 
-/* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
- * nothing tells. Only what is known to be on disk, or gone for long, is taken from one. */
+/* A snapshot may survive a power loss that lost its batches, and with gaps from compaction this
+ * cannot be detected. So use a snapshot only for offsets that are known to be on disk, or
+ * deleted long ago. */
 static int64_t log_snapshot_bound(const struct log_offsets *segments,
                                   const struct log_checkpoint *checkpoint) {
     int64_t bound = segments->at[0];
@@ -327,12 +329,12 @@ static int64_t log_snapshot_bound(const struct log_offsets *segments,
     return checkpoint->log_start_offset > bound ? checkpoint->log_start_offset : bound;
 }
 
-/* With what the epochs and the newest snapshot say. */
+/* Recovers the segments, starting from the epochs and the newest snapshot. */
 static int log_recover_state(struct log *log, const struct log_listing *listing,
                              struct log_known *known, int64_t *end, int64_t now_ms)
     LOG_APPENDING(log) {
     atomic_store(&log->ends.end_offset,
-                 INT64_MAX - 1); /* No epoch is above the end while that is not known. */
+                 INT64_MAX - 1); /* While the end is unknown, no epoch must be above it. */
     int64_t begin = *end;
     int result = 1;
     while (result == 1) {
@@ -352,8 +354,8 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
     return result;
 }
 
-/* The segments of the listing, by their files' sizes; `known`: what was told of the last of them
- * of which anything was. */
+/* Creates the listed segments with the sizes of their files. `known`: gets the previous
+ * process's record of the last segment that has one. */
 static int log_recover_list(struct log *log, const struct log_listing *listing,
                             struct log_known *known) LOG_APPENDING(log) {
     for (uint32_t i = 0; i < listing->segments.count; i++) {
@@ -368,7 +370,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
             atomic_fetch_add(&log->view.size_bytes, st.st_size);
             bool told = crash_state_find(log->home->dir->crash_state, &st, &known->last);
             known->found = told || known->found;
-            /* Another file may have got the number of one that was removed. */
+            /* Another file may have reused the inode number of a removed one. */
             if (told && known->last.base_offset == s->base_offset &&
                 known->last.bytes <= st.st_size)
                 known->flushed = known->last.flushed;
@@ -380,7 +382,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
     return 0;
 }
 
-/* It was read from files of text: an offset that no log has is as good as none. */
+/* The checkpoint comes from text files: ignore impossible offsets. */
 static struct log_checkpoint log_checkpoint_bounded(const struct log_checkpoint *checkpoint) {
     struct log_checkpoint c = *checkpoint;
     if (c.recovery_point < 0 || c.recovery_point > LOG_OFFSET_MAX) c.recovery_point = 0;
@@ -406,8 +408,8 @@ int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now
     log->append.epochs_loaded = true;
     log->append.producers_loaded = result == 0;
     if (result == 0 && end < start) {
-        /* All that was left is below the start: the log goes on empty from there, as if nobody had
-         * written to it. */
+        /* All remaining records are below the start: continue there with an empty log, as if
+         * nothing had been written. */
         result = log_drop_rest(log, 0);
         log_load_snapshot(log, &listing.snapshots, -1);
         producers_free(&log->append.producers);

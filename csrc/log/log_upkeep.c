@@ -1,4 +1,4 @@
-/* Upkeep: rolling by time, retention, the log's start, truncation, deletion. */
+/* Maintenance: rolling by time, retention, the log's start, truncation, deletion. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,13 +16,14 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
     int result = 0;
     log_append_lock(log);
     int64_t unflushed_ms = now_ms - atomic_load(&log->flush.last_flush_ms);
-    /* A clock that was set back puts nothing off: less than no time has passed. */
+    /* If the clock was set back, flush now instead of waiting for it to catch up. */
     bool ask = atomic_load(&log->ends.end_offset) > atomic_load(&log->ends.flushed) &&
                (unflushed_ms >= log->view.config.flush_ms || unflushed_ms < 0);
     if (log->append.writable && !atomic_load(&log->deleted)) {
         struct segment *s = log->view.segments[log->view.segment_count - 1];
         if (now_ms < s->created_ms) s->created_ms = now_ms;
-        /* By the clock since the segment began: record times of a quiet log say nothing. */
+        /* Use the clock since the segment was created: record timestamps do not advance in a log
+         * without appends. */
         if (log_may_roll(log) &&
             now_ms - s->created_ms > log->view.config.segment_ms - s->jitter_ms)
             result = log_roll(log, atomic_load(&log->ends.end_offset), now_ms);
@@ -49,10 +50,10 @@ static int64_t log_segment_end(const struct log *log, uint32_t i)
                                            : atomic_load(&log->ends.end_offset);
 }
 
-/* The largest timestamp of a segment. Without one, a segment is no newer than its file, nor than
- * the next segment that has a timestamp: compaction can leave a file that is much newer than its
- * records. -1: not known. `timed`: the caller's position of that next segment, which only moves
- * forward, so that a pass over all segments takes linear time. */
+/* Returns the largest timestamp of a segment. Without one, a segment is no newer than its file,
+ * nor than the next segment that has a timestamp: compaction can leave a file that is much newer
+ * than its records. -1: unknown. `timed`: the caller's position of that next segment, which only
+ * moves forward, so that a pass over all segments takes linear time. */
 static int64_t log_segment_time(const struct log *log, uint32_t i, uint32_t *timed)
     REQUIRES_SHARED(log->view.access) {
     int64_t time = segment_written_ms(log->view.segments[i]), next = -1;
@@ -63,8 +64,8 @@ static int64_t log_segment_time(const struct log *log, uint32_t i, uint32_t *tim
     return next >= 0 && (time < 0 || next < time) ? next : time;
 }
 
-/* How many segments from the front lie before the log's start or, with `by_settings`, are no
- * longer kept by the settings. */
+/* Number of segments from the front that are before the log's start or, with `by_settings`, past
+ * retention. */
 static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t now_ms)
     LOG_APPENDING(log) {
     const struct log_config *c = &log->view.config;
@@ -112,25 +113,25 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     if (count > 0 && faccessat(log->home->dir->fd, ".", W_OK, AT_EACCESS) != 0 && errno == EROFS)
         result = log_dir_error(log->home->dir, EROFS, "rename");
     if (result != 0) count = 0;
-    /* The writable segment goes too when all of it is due: a new one is made first. */
+    /* The writable segment is also deleted if it is due; create a new one first. */
     if (count > 0 && count == log->view.segment_count) {
         result = log_make_writable(log, now_ms);
         if (result == 0 && count == log->view.segment_count)
             result = log_roll(log, atomic_load(&log->ends.end_offset), now_ms);
-        /* No room for a new one, which the others make: the last one goes next time. */
+        /* No space for a new segment: delete the others to free it, and the last one next time. */
         if (log_is_short(result) && log->view.segment_count > 1) {
             count = log->view.segment_count - 1;
             result = 0;
         }
     }
-    /* What is left of these batches is their producers' state: on disk before they go. */
+    /* The producers' state is all that remains of these batches: sync it before deleting them. */
     if (result == 0 && count > 0 && count < log->view.segment_count &&
         log->view.segments[count]->base_offset >= atomic_load(&log->ends.flushed) &&
         (result = log_flush_index(log->view.segments[count], "snapshot")) != 0)
         result = log_storage_error(log, result, "fdatasync");
     if (result == 0 && count > 0) {
-        /* The start moves first: a reader that finds the file gone finds its offset out of range.
-         */
+        /* Move the start first: a reader that does not find the file then finds its offset out
+         * of range. */
         assert(count < log->view.segment_count); /* The writable one stays. */
         log_raise_start(log, log_segment_end(log, count - 1));
         log_drop_segments(log, 0, count, log->view.config.file_delete_delay_ms);
@@ -145,7 +146,7 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
     return log_drop_front(log, true, now_ms);
 }
 
-/* Retention by the settings is another's decision and time: the answer names this start. */
+/* Does not apply the retention settings, which run separately: the response contains this start. */
 int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
     log_append_lock(log);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : 0;
@@ -190,7 +191,7 @@ uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
 
 /* ---- truncation ---- */
 
-/* The last segment's file could not be cut, and still has so many bytes. */
+/* The last segment's file could not be cut and still has `bytes` bytes. */
 static void log_restore_bytes(struct log *log, struct segment *s, int64_t bytes)
     LOG_APPENDING(log) {
     log_view_change(log);
@@ -200,8 +201,8 @@ static void log_restore_bytes(struct log *log, struct segment *s, int64_t bytes)
     log_view_changed(log);
 }
 
-/* Cuts the last segment before the batch that holds `offset`. *end changes to the new end of the
- * log as soon as the file is cut, also if a later step fails. */
+/* Cuts the last segment before the batch that contains `offset`. *end changes to the new end of
+ * the log as soon as the file is cut, also if a later step fails. */
 static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end)
     LOG_APPENDING(log) {
     struct segment *s = log->view.segments[log->view.segment_count - 1];
@@ -210,7 +211,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     if (result != 0) return log_storage_error(log, result, "open");
     result = log_locate(s, offset, bytes, false, &position, &first);
     struct segment_hole hole;
-    /* As a batch that holds the offset goes, so does a hole that took it. */
+    /* A hole that contains the offset is cut too, like a batch. */
     if (result == LOG_E_CORRUPT && position > 0 &&
         segment_hole_at(s, position - 1, false, &hole) == 1) {
         position = hole.position;
@@ -218,14 +219,14 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         result = 1;
     }
     if (result == 1) {
-        /* A hole in front of all batches goes with them: the segment would hold no offset. */
+        /* A hole before all batches is cut with them: the segment would contain no offset. */
         if (first == s->base_offset) position = 0;
         assert(position <= bytes);
         assert(first >= s->base_offset);
         segment_index_truncate(s, first, position);
         log_view_change(log);
         atomic_store(&s->bytes, position);
-        /* What a reader remembers of the bytes that went must not outlive them. */
+        /* Hints must not outlive the bytes that they point to. */
         log->view.truncations++;
         free(log->view.hints);
         log->view.hints = NULL;
@@ -235,7 +236,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         segment_holes_forget(s);
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
-        /* Readers must not see bytes that go; but those that stayed must be cut by the next try. */
+        /* Readers must not see these bytes during the cut. If it fails, the next attempt must
+         * cut them. */
         if (cut != 0)
             log_restore_bytes(log, s, bytes);
         else
@@ -244,10 +246,10 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
             log_is_short(cut = log_aborted_write(log, s)))
             cut = 0;
         if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
-        /* The largest timestamp may have been cut off: headers tell. */
+        /* The largest timestamp may have been cut off: read the headers. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);
-        /* What the files held is not to be found by a clean start. */
+        /* A clean start must not find the old entries in the files. */
         if (result == 0 && !log_is_short(cut = segment_index_write(s, true)) && cut != 0)
             result = log_storage_error(log, cut, "pwrite");
     }
@@ -255,7 +257,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     return result < 0 ? result : 0;
 }
 
-/* Lowers the offsets of a log whose data ends at `end` now. */
+/* Lowers the offsets of a log whose data now ends at `end`. */
 static void log_lower_end(struct log *log, int64_t end) LOG_APPENDING(log) {
     log_view_change(log);
     assert(end <= atomic_load(&log->ends.end_offset));
@@ -272,12 +274,12 @@ static void log_lower_end(struct log *log, int64_t end) LOG_APPENDING(log) {
     log_view_changed(log);
 }
 
-/* Removes the segments from `keep` on and cuts the one before. *end: where the data ends, also if
- * that fails. */
+/* Removes the segments from `keep` on and cuts the one before. *end: where the data ends, also
+ * after a failure. */
 static int log_cut_segments(struct log *log, uint32_t keep, int64_t offset, int64_t now_ms,
                             int64_t *end) LOG_APPENDING(log) {
-    /* From the end, and on disk before anything is appended: a start after a power cut must not
-     * find them behind what comes now. */
+    /* Remove from the end, and sync before anything is appended: after a power loss, a start
+     * must not find old segments after new records. */
     bool dropped = log->view.segment_count > keep;
     while (log->view.segment_count > keep && !log_dir_offline(log->home->dir)) {
         *end = log->view.segments[log->view.segment_count - 1]->base_offset;
@@ -322,8 +324,8 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     return result != 0 ? result : log_make_writable(log, now_ms);
 }
 
-/* No record goes, but an epoch that began at the end and wrote nothing: whoever follows a leader
- * that never knew it would be told of it for ever. */
+/* Removes no records, only an epoch that began at the end without any. Otherwise every check
+ * against a leader that never had this epoch would find it divergent. */
 static int log_truncate_nothing(struct log *log) LOG_APPENDING(log) {
     int result = log_load_epochs(log);
     if (result != 0) return result;
@@ -334,7 +336,7 @@ static int log_truncate_nothing(struct log *log) LOG_APPENDING(log) {
     return 0;
 }
 
-/* Whoever decided that may be late: the log may lead, or follow another leader. */
+/* The decision to truncate may be outdated: the log may lead, or follow another leader. */
 static int log_may_cut(struct log *log, int32_t leader_epoch) LOG_APPENDING(log) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (leader_epoch < 0) return 0;
@@ -363,7 +365,8 @@ int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch) {
     log_lock_quiet(log);
     int result = log_may_cut(log, leader_epoch);
     if (result == 0) result = log_cut(log, 0, now_ms);
-    /* Without a segment: the leader's start may lie in a batch, and the first begins with that. */
+    /* Do not create a segment: the leader's start may be inside a batch, and the first segment
+     * begins with that batch. */
     if (result == 0) log_begin_at(log, offset);
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
@@ -372,8 +375,8 @@ int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch) {
 
 /* ---- deletion ---- */
 
-/* How much of a directory's name is `<topic>-<partition>`: moved logs have a suffix already, and a
- * second one would keep Kafka from starting. */
+/* Length of `<topic>-<partition>` in a directory's name. Moved logs already have a suffix; a
+ * second one would prevent Kafka from starting. */
 static size_t log_name_bytes(const char *name) {
     size_t n = strlen(name), suffix = LOG_DELETE_SUFFIX_BYTES;
     const char *end = name + n - suffix;
@@ -387,7 +390,7 @@ static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) 
     char hex[33];
     if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id) return -EIO;
     for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", id[i]);
-    /* A name that would be too long loses the end of its topic; the id keeps it unique. */
+    /* If the name would be too long, shorten the topic; the id keeps it unique. */
     size_t whole = log_name_bytes(name), topic = whole;
     while (topic > 0 && name[topic] != '-') topic--;
     size_t index = whole - topic, tail = index + LOG_DELETE_SUFFIX_BYTES;

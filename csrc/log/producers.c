@@ -1,8 +1,9 @@
 /* Producer state: an open-addressing table keyed by producer id, at most three quarters full,
- * linear probing. Removal rebuilds the table, for expiry removes many at once and is rare.
+ * with linear probing. Removal rebuilds the table, because expiry is rare and removes many
+ * producers.
  *
- * Open transactions are also kept in an array sorted by first offset. Appends add at its end, so a
- * transaction costs one binary search when it ends, however many producers are known. */
+ * Open transactions are also in an array sorted by first offset. Appends add at its end, so
+ * ending a transaction costs one binary search for any number of producers. */
 #include "log/producers.h"
 
 #include <assert.h>
@@ -53,8 +54,9 @@ static bool open_is_below(const struct producers_open *a, int64_t first_offset,
            (a->first_offset == first_offset && a->producer_id < producer_id);
 }
 
-/* Where the transaction is, or belongs. Ended ones have lost their producer id, so the search goes
- * by offset and then walks over those with the same offset: one, unless a disk is damaged. */
+/* Finds the position of a transaction, or where to insert it. Ended entries have lost their
+ * producer id, so it searches by offset and then walks over entries with the same offset: one,
+ * unless a disk is damaged. */
 static uint32_t open_place(const struct producers *p, int64_t first_offset, int64_t producer_id) {
     uint32_t low = p->open_from, n = p->open_end - p->open_from;
     while (n > 0) {
@@ -68,7 +70,7 @@ static uint32_t open_place(const struct producers *p, int64_t first_offset, int6
     return low;
 }
 
-/* Drops those that have ended. */
+/* Removes ended transactions. */
 static void open_compact(struct producers *p) {
     uint32_t kept = 0;
     for (uint32_t i = p->open_from; i < p->open_end; i++)
@@ -78,7 +80,7 @@ static void open_compact(struct producers *p) {
     p->open_end = kept;
 }
 
-/* Room for one more, so that open_add() cannot fail. */
+/* Makes space for one more, so that open_add() cannot fail. */
 static bool open_reserve(struct producers *p) {
     if (p->open_end < p->open_room) return true;
     if (p->open_count <= p->open_room / 2 && p->open_room > 0) {
@@ -97,7 +99,7 @@ static void open_add(struct producers *p, int64_t first_offset, int64_t producer
     assert(p->open_end < p->open_room); /* open_reserve came first. */
     assert(first_offset >= 0 && producer_id >= 0);
     uint32_t at = p->open_end;
-    /* Offsets rise in a log; only a damaged disk or a snapshot brings them in another order. */
+    /* Offsets rise in a log; only a damaged disk or a snapshot can change the order. */
     if (at > p->open_from && !open_is_below(&p->open[at - 1], first_offset, producer_id)) {
         at = open_place(p, first_offset, producer_id);
         memmove(p->open + at + 1, p->open + at, (p->open_end - at) * sizeof *p->open);
@@ -132,7 +134,7 @@ static uint32_t producers_hash(int64_t id) {
 
 static struct producers_entry *producers_slot(const struct producers *p, int64_t id) {
     assert_slow((p->capacity & (p->capacity - 1)) == 0);
-    assert(p->count < p->capacity); /* Or a probe would not end. */
+    assert(p->count < p->capacity); /* Otherwise a probe would never end. */
     uint32_t mask = p->capacity - 1, i = producers_hash(id) & mask;
     while (p->slots[i].producer_id != -1 && p->slots[i].producer_id != id) i = (i + 1) & mask;
     return &p->slots[i];
@@ -159,7 +161,7 @@ static bool producers_resize(struct producers *p, uint32_t capacity) {
     return true;
 }
 
-/* The producer's slot, made when it is new. */
+/* Returns the producer's slot; creates it for a new producer. */
 static struct producers_entry *producers_take(struct producers *p, int64_t id) {
     if ((p->count + 1) * 4 > p->capacity * 3 &&
         !producers_resize(p, p->capacity == 0 ? 4 : p->capacity * 2))
@@ -184,7 +186,8 @@ static int32_t producers_first_sequence(const struct producers_batch *b) {
     return (int32_t)(((int64_t)b->last_sequence - b->offset_delta) & INT32_MAX);
 }
 
-/* The newest has age 0. The ring may begin at any slot: `batches` is read through this alone. */
+/* Age 0 is the newest. The ring may begin at any slot: read `batches` only through this
+ * function. */
 static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
     assert_slow(age < e->batch_count && e->batch_count <= PRODUCERS_BATCHES);
     assert_slow(e->newest < PRODUCERS_BATCHES);
@@ -196,9 +199,10 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     const struct producers_entry *e = producers_find(p, h->producer_id);
     if (e == NULL) return 0;
     if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
-    /* A coordinator's own batches have no sequence. */
+    /* Control batches have no sequence. */
     if ((h->attributes & BATCH_CONTROL) || h->base_sequence < 0) return 0;
-    /* As in Kafka, who has an id and no epoch may go on with any sequence, in any epoch. */
+    /* As in Kafka, a producer with an id but no epoch may continue with any sequence, in any
+     * epoch. */
     bool is_free = e->epoch < 0;
     bool strays = e->transaction_first_offset >= 0 && !(h->attributes & BATCH_TRANSACTIONAL);
     int yes = strays ? LOG_E_TXN_STATE : 0;
@@ -223,11 +227,12 @@ bool producers_goes_on(const struct producers *p, const struct batch_header *bef
     assert_slow(before->producer_id == h->producer_id);
     if ((h->attributes | before->attributes) & (BATCH_CONTROL | BATCH_TRANSACTIONAL)) return false;
     if (h->producer_epoch != before->producer_epoch || before->base_sequence < 0) return false;
-    /* Where sequences do not wrap, none that goes on is there twice among those before it. */
+    /* If the sequence does not wrap, a batch that continues `before` cannot repeat a batch
+     * before it. */
     if ((int64_t)before->base_sequence + before->last_offset_delta + 1 != h->base_sequence)
         return false;
-    /* Not even among those that are remembered, which need not be the ones before: a follower
-     * remembers what its leader sends. */
+    /* Check the recorded batches too. They need not be the preceding ones, because a follower
+     * records what its leader sends. */
     return producers_check(p, h, &seen) != 1;
 }
 
@@ -299,7 +304,7 @@ void producers_recall(struct producers *p, const struct producers *older) {
             age++;
         for (age++; age < o->batch_count && e->batch_count < PRODUCERS_BATCHES; age++) {
             const struct producers_batch *b = producers_at(o, age);
-            /* Headers on a damaged disk may say anything. */
+            /* Headers on a damaged disk may contain any offset. */
             if (b->last_offset >= producers_at(e, e->batch_count - 1u)->last_offset) break;
             uint32_t slot =
                 ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
@@ -329,7 +334,7 @@ void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms
     uint32_t capacity = 4;
     while (p->count * 4 > capacity * 3) capacity *= 2;
     if (!producers_resize(p, capacity))
-        producers_free(p); /* Forgetting is allowed; a broken probe chain is not. */
+        producers_free(p); /* Losing state is allowed; a broken probe chain is not. */
 }
 
 void producers_end_before(struct producers *p, int64_t start) {
@@ -374,7 +379,7 @@ uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
         put_i64(at + 38, e->transaction_first_offset);
         at += PRODUCERS_ENTRY_BYTES;
     }
-    assert(at == out + *bytes); /* Every producer that is counted. */
+    assert(at == out + *bytes); /* all counted producers */
     put_u32(out + 2, crc32c_extend(0, out + 6, *bytes - 6));
     return out;
 }
@@ -385,7 +390,7 @@ static int open_compare(const void *a, const void *b) {
     return x->producer_id < y->producer_id ? -1 : x->producer_id > y->producer_id;
 }
 
-/* The entries' open transactions, of a table that was just read. */
+/* Collects the open transactions of a table that was just read. */
 static bool open_collect(struct producers *p) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->capacity; i++)

@@ -1,5 +1,5 @@
-/* Segments: references, descriptors under the directory's clock, preallocation, header scans. The
- * index part is in segment_index.c. */
+/* Segments: references, descriptors under the directory's clock, preallocation, header scans.
+ * segment_index.c contains the indexes. */
 #include "log/segment.h"
 
 #include <assert.h>
@@ -15,9 +15,9 @@
 
 #include "log/log_state.h"
 
-/* As measured (16 KiB to 1 MiB appends, ext4): FALLOC_FL_KEEP_SIZE costs what mode 0 costs,
- * 0.13-0.27 CPU s/GB against 0.43-1.2 for a growing file, and leaves no zeros behind a killed
- * writer. Chunks of 16 and 64 MiB are alike; small segments get little. */
+/* As measured (16 KiB to 1 MiB appends, ext4): FALLOC_FL_KEEP_SIZE costs the same as mode 0,
+ * 0.13-0.27 CPU s/GB against 0.43-1.2 for a growing file, and leaves no zeros after a killed
+ * writer. Chunks of 16 and 64 MiB cost the same; small segments get small ones. */
 enum {
     SEGMENT_CHUNK_MIN = 256 * 1024,
     SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
@@ -49,7 +49,7 @@ void segment_home_release(struct segment_home *home) {
     free(home);
 }
 
-/* Nobody else has it yet, hence no lock. */
+/* The segment is not shared yet, so no lock is needed. */
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp) NO_THREAD_SAFETY_ANALYSIS {
     struct segment *s = calloc(1, sizeof *s);
@@ -78,8 +78,8 @@ void segment_retain(struct segment *s) {
     (void)before;
 }
 
-/* Unmaps and closes; under files_lock. Nobody has it pinned, so that nobody uses the maps: they are
- * let go of without index_lock, which comes before files_lock. */
+/* Unmaps and closes; under files_lock. The segment is not pinned, so no reader uses its maps.
+ * index_lock comes before files_lock in the lock order, so the maps are released without it. */
 static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     assert(s->fd >= 0);
     assert(atomic_load(&s->pins) == -1);
@@ -98,7 +98,7 @@ static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     assert((dir->clock == NULL) == (dir->open_count == 0));
 }
 
-/* Nobody else has it any more. */
+/* The last reference is gone, so no lock is needed. */
 static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     if (s->tail != NULL) {
         free(s->tail->offsets);
@@ -154,7 +154,7 @@ int64_t segment_written_ms(struct segment *s) {
 }
 
 void segment_evict(struct log_dir *dir, uint32_t count, uint32_t looks_max) {
-    /* Two rounds: the first takes away second chances. */
+    /* Two rounds: the first one clears second chances. */
     uint32_t all = dir->open_count * 2 < looks_max ? dir->open_count * 2 : looks_max;
     for (uint32_t seen = 0; count > 0 && seen < all && dir->clock != NULL; seen++) {
         struct segment *s = dir->clock;
@@ -201,7 +201,7 @@ static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home-
     if (dir->open_count >= dir->open_max)
         segment_evict(dir, dir->open_count - dir->open_max + 1, SEGMENTS_LOOKED_AT);
     segment_path_locked(s, "log", path);
-    /* What stood under the name may be a branch's too, and must not be emptied. */
+    /* The existing file may also belong to a branch: unlink it instead of truncating it. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     int fd = log_dir_open_locked(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
     if (fd < 0) return -errno;
@@ -231,7 +231,7 @@ int segment_pin(struct segment *s, bool create) {
     int result = 0;
     if (atomic_load(&s->pins) >= 0) {
         atomic_fetch_add(
-            &s->pins, 1); /* Another thread opened it; eviction needs the lock that is held here. */
+            &s->pins, 1); /* Another thread opened it; eviction needs the lock held here. */
     } else if ((result = segment_open_locked(s, create)) == 0) {
         atomic_store_explicit(&s->pins, 1, memory_order_release);
     }
@@ -258,19 +258,19 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     int64_t free_bytes, total_bytes;
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (!log_dir_may_allocate(dir, to - from)) {
-        /* Not from the reserve: appends go on with a growing file, each of which is asked for. */
+        /* Keeps the reserve: appends extend the file, and each of them reserves its own space. */
     } else if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
         atomic_fetch_sub(&dir->room_bytes, to - from);
         struct crash_state_slot *slot = atomic_load(&s->crash_state);
         if (slot != NULL) crash_state_touched(slot);
     } else {
-        /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
+        /* No space, or fallocate is not supported: appends extend the file and get ENOSPC
          * themselves. */
         atomic_store(&s->allocated, INT64_MAX);
     }
-    /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has
-     * ended. */
+    /* Either this job sees that the segment was sealed, or segment_trim_sealed sees that the job
+     * has ended. */
     lock_acquire(&s->index_lock);
     if (atomic_load(&s->sealed)) segment_trim(s);
     atomic_store(&s->preallocating, false);
@@ -281,7 +281,7 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     return 0;
 }
 
-/* Up to where space is to be taken now, from *from on; 0: there is enough of it. */
+/* Returns the end of the space to preallocate now, beginning at *from; 0: there is enough. */
 static int64_t segment_space_end(const struct segment *s, int64_t limit, bool whole,
                                  int64_t *from) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
@@ -290,7 +290,7 @@ static int64_t segment_space_end(const struct segment *s, int64_t limit, bool wh
     int64_t chunk = bytes < SEGMENT_CHUNK_MIN ? SEGMENT_CHUNK_MIN : bytes;
     if (chunk > SEGMENT_CHUNK_MAX) chunk = SEGMENT_CHUNK_MAX;
     if (allocated < bytes) allocated = bytes;
-    /* A batch that is longer than a segment has left nothing to allocate. */
+    /* A batch longer than a segment leaves nothing to allocate. */
     if (allocated >= limit) return 0;
     if (allocated - bytes > chunk / 2) return 0;
     *from = allocated;
@@ -302,7 +302,8 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     if (to == 0 || !log_dir_may_allocate(s->home->dir, to - from)) return;
     bool idle = false;
     if (!atomic_compare_exchange_strong(&s->preallocating, &idle, true)) return;
-    /* The one before may have ended since that look: from now on nobody else allocates. */
+    /* The previous job may have ended since the first check. From here on no other job can
+     * start. */
     to = segment_space_end(s, limit, whole, &from);
     if (to == 0) {
         atomic_store(&s->preallocating, false);
@@ -361,7 +362,7 @@ bool segment_is_unlinked(struct segment *s) {
     return unlinked;
 }
 
-/* Copies the first `bytes` to another file. 0 or -errno. */
+/* Copies the first `bytes` to another file. Returns 0 or -errno. */
 static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes) {
     enum { PIECE = 1 << 20 };
     uint8_t *piece = malloc(PIECE);
@@ -380,7 +381,8 @@ static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes
     return result == 0 && disk->fdatasync(to) != 0 ? -errno : result;
 }
 
-/* Its own file of `bytes` in the place of the shared one. Readers keep the descriptor's number. */
+/* Replaces the shared file by a separate copy of its first `bytes`. Readers keep the descriptor
+ * number. */
 static int segment_unshare(struct segment *s, int64_t bytes) {
     struct log_dir *dir = s->home->dir;
     const struct disk *disk = log_dir_disk(dir);
@@ -397,9 +399,10 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
     if (result == 0 && disk->renameat(dir->fd, fresh, dir->fd, path) != 0) result = -errno;
     if (result == 0 && dup3(fd, s->fd, O_CLOEXEC) < 0) result = -errno;
     close(fd);
-    /* After the rename there is none; before it, it takes room that is short. */
+    /* After the rename this name does not exist; before it, the copy uses scarce space. */
     if (result != 0) disk->unlinkat(dir->fd, fresh, 0);
-    /* Before anything is appended: after a power cut the name might be the shared file's again. */
+    /* Before anything is appended: after a power loss the name might refer to the shared file
+     * again. */
     if (result == 0 && disk->fsync(folder) != 0) {
         log_dir_fail(dir, errno, "fsync");
         result = LOG_E_IO;
@@ -420,7 +423,7 @@ int segment_cut(struct segment *s, int64_t bytes) {
     if (segment_is_shared(s)) return segment_unshare(s, bytes);
     if (disk->ftruncate(s->fd, bytes) != 0) return -errno;
     if (disk->fdatasync(s->fd) == 0) return 0;
-    /* Whatever the reason: what was cut may be there again after a start. */
+    /* For any error: the cut bytes may be back after a restart. */
     log_dir_fail(s->home->dir, errno, "fdatasync");
     return LOG_E_IO;
 }
@@ -472,7 +475,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -EAGAIN;
     if (n < 0 && errno == EOPNOTSUPP && scan->nowait) {
-        scan->nowait = false; /* tmpfs and overlays have no such flag, and nothing to wait for. */
+        scan->nowait = false; /* tmpfs and overlays lack this flag and never wait */
         return segment_scan_fill(scan);
     }
     if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
@@ -494,7 +497,7 @@ static int segment_scan_header(struct segment_scan *scan, struct batch_header *h
     }
     if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
         return LOG_E_CORRUPT;
-    /* The base offset lies outside the checksum: here damage to it shows. */
+    /* The base offset is outside the checksum: detect damage to it here. */
     if (!segment_batch_fits(scan->segment->base_offset, h, scan->segment->base_offset))
         return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
@@ -504,7 +507,7 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
         struct segment_hole hole;
         int result = segment_scan_header(scan, h);
-        /* A header within a known hole may look like one. */
+        /* Bytes within a known hole may look like a header. */
         if (result == 1 && !scan->strict &&
             segment_hole_behind(scan->segment, scan->position, &hole) &&
             hole.position <= scan->position)

@@ -1,6 +1,6 @@
-/* The indexes of one segment: entries gather in the tail, groups of them are written behind the
- * files' entries, and searches look at tail and map. All under the segment's index_lock; whoever
- * calls has the segment pinned, so that maps stay. */
+/* The indexes of one segment: entries are collected in the tail and appended to the files in
+ * groups; searches use tail and map. Everything is under the segment's index_lock. Callers pin
+ * the segment, so that maps stay. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,15 +28,15 @@ static size_t segment_index_entry(bool times) {
     return times ? INDEX_TIME_BYTES : INDEX_OFFSET_BYTES;
 }
 
-/* For all of its contents: whoever writes them cuts what is left behind. A file that a branch has
- * too, mapped perhaps, only loses its name here. Others are used again: names and inodes by the
- * thousand are the dearest part of a recovery. */
+/* Opens a file whose contents will be replaced; the writer cuts any old bytes after them. A file
+ * that a branch shares, and may have mapped, only loses its name here. Other files are reused,
+ * because creating names and inodes by the thousand is the most expensive part of a recovery. */
 static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags)
     REQUIRES(dir->files_lock) {
     struct stat st;
     int fd = log_dir_open_locked(dir, path, flags & ~(O_TRUNC | O_CREAT));
     if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 1) return fd;
-    /* What is there stays until another can be made in its place. */
+    /* Keep the existing file until another can be created in its place. */
     if (fd < 0 && disk_is_short(errno)) return fd;
     if (fd >= 0) close(fd);
     log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
@@ -46,7 +46,8 @@ static int segment_index_open_anew(struct log_dir *dir, const char *path, int fl
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
     struct log_dir *dir = s->home->dir;
-    /* A removed segment's names may be another's by now; the lock keeps them until the open. */
+    /* The names of a removed segment may already belong to another; the lock prevents that
+     * during the open. */
     lock_acquire(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
     int fd = s->removed        ? -1
@@ -73,8 +74,8 @@ void segment_index_unmap(struct segment *s) {
     }
 }
 
-/* Maps at least `count` entries of the file. The writable segment's map reaches past the end of the
- * file: entries are only touched below the count that was written. */
+/* Maps at least `count` entries of the file. The writable segment's map reaches past the end of
+ * the file: only entries below the written count are read. */
 static int segment_index_map(struct segment *s, bool times, uint32_t count)
     REQUIRES(s->index_lock) {
     const uint8_t **map = &s->maps.at[times];
@@ -112,9 +113,9 @@ static int segment_index_count_file(struct segment *s, bool times, uint32_t *cou
     return result;
 }
 
-/* ---- what cannot be read ---- */
+/* ---- unreadable files ---- */
 
-/* 0, or the errno of a disk that cannot read the file: what was cut can be read. */
+/* Returns 0, or the errno of a disk that cannot read the file. A truncated file is readable. */
 static int segment_index_probe(struct segment *s, bool times) {
     uint8_t piece[SEGMENT_PROBE_BYTES];
     const struct disk *disk = log_dir_disk(s->home->dir);
@@ -131,8 +132,8 @@ static int segment_index_probe(struct segment *s, bool times) {
     return error;
 }
 
-/* A page of a map could not be read, or its entries cannot be. 1: the files are to be made anew;
- * LOG_E_IO: the disk failed. */
+/* Call after a page of a map could not be read, or contained invalid entries. Returns 1 if the
+ * files must be rebuilt, LOG_E_IO if the disk failed. */
 static int segment_index_lose(struct segment *s) REQUIRES(s->index_lock) {
     segment_index_unmap(s);
     int error = segment_index_probe(s, false);
@@ -148,14 +149,15 @@ static int segment_index_read_end(struct segment *s) REQUIRES(s->index_lock) {
 
 /* ---- loading ---- */
 
-/* Counts and maps the files. 1: they are missing or implausible. LOG_E_IO, or another -errno. */
+/* Counts and maps the files. Returns 0, 1 if they are missing or implausible, LOG_E_IO, or
+ * another -errno. */
 static int segment_index_load(struct segment *s) REQUIRES(s->index_lock) {
     int result = 0;
     if (s->index_lost) return 1;
     if (!s->counted) {
         result = segment_index_count_file(s, false, &s->offset_count);
         if (result == 0) result = segment_index_count_file(s, true, &s->time_count);
-        /* One that cannot be opened just now is there. */
+        /* After a shortage, the file still exists. */
         if (result != 0) return disk_is_short(-result) ? result : 1;
     }
     if (s->offset_count * (size_t)INDEX_OFFSET_BYTES > s->maps.bytes[0])
@@ -211,7 +213,7 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
                      : times   ? t->time_count
                                : t->offset_count,
              *count = times ? &s->time_count : &s->offset_count;
-    /* Entries behind ones that are gone: they stay here until all are made anew. */
+    /* Do not append entries after lost ones: they stay in memory until all are rebuilt. */
     if (s->index_lost || (fresh == 0 && !create)) return 0;
     size_t entry = segment_index_entry(times), bytes = fresh * entry;
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
@@ -220,7 +222,7 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
     struct stat st;
     off_t at = (off_t)(*count * entry);
     if (at > 0 && fstat(fd, &st) == 0 && st.st_size < at) {
-        /* Somebody cut it. */
+        /* another program cut the file */
         s->index_lost = true;
         close(fd);
         return 0;
@@ -228,7 +230,7 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
     ssize_t n =
         bytes == 0 ? 0 : disk->pwrite(fd, times ? t->times : t->offsets, bytes, at);
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
-    /* One that was there before may be longer, and none of it counts. */
+    /* An older file may be longer, but its contents are obsolete. */
     off_t whole = result == 0 ? (off_t)bytes : 0;
     if (*count == 0 && (fstat(fd, &st) != 0 || st.st_size != whole) &&
         disk->ftruncate(fd, whole) != 0 && result == 0)
@@ -263,12 +265,12 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
         return false;
     int64_t relative = batch_last_offset(h) - s->base_offset;
     assert(relative >= 0);
-    assert(relative <= INT32_MAX); /* segment_batch_fits, or the roll before it. */
+    assert(relative <= INT32_MAX); /* ensured by segment_batch_fits or the roll */
     index_put_offset(t->offsets + t->offset_count * 8u, (int32_t)relative, (int32_t)position);
     t->offset_count++;
     segment_index_add_time(s, largest);
-    /* A file that cannot grow now is tried again at the next power of two: until then the entries
-     * stay here. */
+    /* If a file cannot grow now, retry at the next power of two; until then the entries stay in
+     * memory. */
     if (t->offset_count >= SEGMENT_TAIL_MAX && (t->offset_count & (t->offset_count - 1)) == 0) {
         segment_index_write_file(s, false, false);
         segment_index_write_file(s, true, false);
@@ -276,12 +278,12 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
     return true;
 }
 
-/* A batch that compaction emptied has no record of that time. */
+/* A batch emptied by compaction has no record with its timestamp. */
 static bool segment_is_later(const struct batch_header *h, struct segment_largest largest) {
     return h->record_count > 0 && h->max_timestamp > largest.timestamp;
 }
 
-/* An entry when one is due. */
+/* Adds an entry if one is due. */
 static bool segment_index_count(struct segment *s, const struct batch_header *h, int64_t position,
                                 struct segment_largest largest) {
     bool added = false;
@@ -337,15 +339,15 @@ static void segment_index_cut_file(struct segment *s, bool times, uint32_t count
     struct stat st;
     if (fd < 0) return;
     if (fstat(fd, &st) == 0 && st.st_nlink > 1) {
-        /* A branch has it too: it loses its name here, and is made anew. */
+        /* A branch shares the file: unlink it here and rebuild it. */
         close(fd);
         fd = segment_index_open(s, times, O_WRONLY | O_CREAT | O_TRUNC);
         if (fd >= 0 && log_dir_disk(s->home->dir)->ftruncate(fd, 0) != 0) s->rebuilt = false;
         if (fd >= 0) close(fd);
         return;
     }
-    /* When this fails, entries behind the count are overwritten or found wrong by the next check.
-     */
+    /* If this fails, later writes replace the entries after the count, or the next check finds
+     * them. */
     off_t bytes = (off_t)(count * segment_index_entry(times));
     if (log_dir_disk(s->home->dir)->ftruncate(fd, bytes) != 0) s->rebuilt = false;
     close(fd);
@@ -383,12 +385,13 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
     lock_release(&s->index_lock);
 }
 
-/* Headers alone rebuild both indexes; index_lock held by nobody, the segment is not being appended
- * to. */
+/* Rebuilds both indexes from headers. index_lock must not be held, and the segment must have no
+ * appends. */
 static int segment_index_rebuild(struct segment *s) {
     struct batch_header h;
     struct segment_scan scan;
-    /* Retention reads the segment's meanwhile, and would take the first of these for it. */
+    /* A local copy: retention reads the segment's value at the same time and must see only the
+     * final one. */
     struct segment_largest largest = {-1, -1};
     int result;
     lock_acquire(&s->index_lock);
@@ -406,12 +409,12 @@ static int segment_index_rebuild(struct segment *s) {
     return result != 0 ? result : written;
 }
 
-/* From the last entry on, no batch may be due for one that is missing, nor be later than the last
- * time entry: that one is written when the segment is sealed. */
+/* Returns 1 if a batch after the last entry should have its own entry, or is later than the last
+ * time entry, which is written when the segment is sealed. */
 static int segment_index_short(struct segment *s, int64_t position, int64_t latest) {
     struct batch_header h;
     struct segment_scan scan;
-    int64_t since = position == 0 ? 0 : -1; /* An indexed batch counts from its own first byte. */
+    int64_t since = position == 0 ? 0 : -1; /* An indexed batch counts from its first byte. */
     int result;
     segment_scan_begin(&scan, s, position, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
@@ -435,7 +438,7 @@ int segment_index_damaged(struct segment *s) {
         mapped_read_begin(&s->maps);
         sane = index_offsets_sane(segment_index_offsets(s), n, atomic_load(&s->bytes)) &&
                index_times_sane(segment_index_times(s), m);
-        /* Without a time entry no batch with records may be there, from the first on. */
+        /* Without time entries no batch may have records: check from the first one. */
         if (n > 0 && m > 0) position = index_position_at(segment_index_offsets(s), n - 1);
         if (m > 0) s->last_indexed_time = index_time_at(segment_index_times(s), m - 1);
         result = segment_index_read_end(s);
@@ -455,25 +458,25 @@ void segment_index_distrust(struct segment *s) {
     lock_release(&s->index_lock);
 }
 
-/* Makes the files anew; index_lock is let go meanwhile. 0, -ENODATA or LOG_E_IO. */
+/* Rebuilds the files; releases index_lock while doing so. Returns 0, -ENODATA or LOG_E_IO. */
 static int segment_index_remake(struct segment *s) REQUIRES(s->index_lock) {
     s->rebuilt = true;
     lock_release(&s->index_lock);
     if (segment_index_rebuild(s) == -EIO) log_dir_fail(s->home->dir, EIO, "write of an index");
     lock_acquire(&s->index_lock);
     int result = segment_index_load(s);
-    /* Who damages it again is another one. */
+    /* Damage after a successful rebuild is new. */
     s->rebuilt = result == 1;
     return result == 1 ? -ENODATA : result;
 }
 
-/* Loads with index_lock held on return, repairs once, and begins to read when that is 0. -EAGAIN:
- * that would block; -ENODATA: there is nothing but the tail. */
+/* Locks index_lock and loads the index; rebuilds it once if necessary; begins to read if the
+ * result is 0. -EAGAIN: this would block; -ENODATA: only the tail is available. */
 static int segment_index_begin(struct segment *s, bool nowait) ACQUIRE(s->index_lock) {
     lock_acquire(&s->index_lock);
-    assert(atomic_load(&s->pins) > 0); /* So that maps stay. */
+    assert(atomic_load(&s->pins) > 0); /* keeps the maps */
     int result = segment_index_load(s);
-    /* The writable end is repaired by whoever appends to it. */
+    /* Appends repair the index of the writable segment. */
     if (result == 1 && (s->rebuilt || !atomic_load(&s->sealed))) return -ENODATA;
     if (result == 1 && nowait) return -EAGAIN;
     if (result == 1) result = segment_index_remake(s);
@@ -489,8 +492,8 @@ static int segment_index_begin(struct segment *s, bool nowait) ACQUIRE(s->index_
     return here ? 0 : -EAGAIN;
 }
 
-/* Lets go of index_lock. 1: what was found does not count, and the files are made anew by the next
- * begin. */
+/* Releases index_lock. Returns 1 if the entry that was found is invalid; the next begin rebuilds
+ * the files. */
 static int segment_index_end(struct segment *s, int result) RELEASE(s->index_lock) {
     if (result == 0) result = segment_index_read_end(s);
     lock_release(&s->index_lock);
@@ -518,7 +521,7 @@ static int segment_index_find(struct segment *s, int64_t wanted, bool nowait,
         }
         result = segment_index_end(s, result);
     }
-    /* Without an index a scan from the start finds everything too. */
+    /* Without an index, a scan from the start finds everything too. */
     if (result == 1) *position = 0;
     return result == -ENODATA || result == 1 ? 0 : result;
 }
@@ -583,12 +586,12 @@ bool segment_index_waits(struct segment *s) {
 
 int segment_index_finish(struct segment *s) {
     lock_acquire(&s->index_lock);
-    /* `rebuilt`: a reader is at it. */
+    /* `rebuilt`: a reader is rebuilding it. */
     bool lost = s->index_lost && !s->rebuilt, pending = s->tail != NULL && !s->rebuilt;
     int result = lost ? segment_index_remake(s) : 0;
     lock_release(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
-    /* Retention took the segment meanwhile, and its files with it. */
+    /* Retention has removed the segment and its files. */
     if (result == -ENOENT && s->removed) return 0;
     return log_is_short(result) || result == -ENODATA ? 0 : result;
 }
