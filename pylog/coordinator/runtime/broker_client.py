@@ -1,11 +1,11 @@
-"""The other brokers of the cluster, as a coordinator needs them: markers to the leaders of
-partitions, questions to the coordinators of other producers.
+"""Requests from a coordinator to other brokers: markers to partition leaders, and verification to
+transaction coordinators.
 
-Owns: a connection to each broker that was asked.
-Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
-  is an error that is tried again; (2) no answer is awaited from a broker that the controller has
-  fenced since; (3) a leader that is slow holds up no other's markers; (4) why a broker does not
-  answer stands in the log, once until it does: who asked knows only that it is tried again.
+Owns: one connection to each broker.
+Invariants: every requested partition gets a result, and an unreachable broker gives a retriable
+  error; a call ends when the controller fences the broker or its broker epoch changes; a slow
+  leader does not delay the markers of other leaders; an unreachable broker is logged once until it
+  responds again, because callers only see a retriable error.
 Source: Kafka's marker channel manager and AddPartitionsToTxnManager.
 """
 
@@ -29,18 +29,18 @@ PRODUCE_VERSION = 9
 ACKS_ALL = -1
 PRODUCE_TIMEOUT_MS = 5000
 CALL_SECONDS = 10.0
-LOOK_SECONDS = 0.1     # Between looks at the image, while an answer is awaited.
+LOOK_SECONDS = 0.1  # How often to check the metadata image during a call.
 
 
 class Brokers:
-    """markers: writes those of partitions that are led here."""
+    """markers: writes markers to the partitions that this broker leads."""
 
     def __init__(self, node: Node, markers: Markers):
         self._node = node
         self._markers = markers
         self._peers: dict[int, Any] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
-        self._unheard: set[int] = set()      # Brokers whose silence was told of.
+        self._unheard: set[int] = set()  # Unreachable brokers that are already logged.
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -49,7 +49,7 @@ class Brokers:
 
     async def write(self, marker: Marker,
                     partitions: tuple[Partition, ...]) -> dict[Partition, Error]:
-        """Partition -> NONE when its leader has the marker, else why not. Keeps (1)."""
+        """Return {partition: NONE if its leader has the marker, otherwise the error}."""
         by_leader: dict[int, list[Partition]] = {}
         for partition in partitions:
             state = self._node.image.partition(*partition)
@@ -60,15 +60,18 @@ class Brokers:
         under_way = [
             self._markers.write(marker, rows) if leader == self._node.node_id
             else self._sent(leader, marker, rows) for leader, rows in by_leader.items()]
-        # Keeps (3). For one alone, gather() would cost a task and two turns of the loop.
+        # Send to all leaders in parallel. With one leader, gather() would cost a task and two loop
+        # iterations.
         for written in [await under_way[0]] if len(under_way) == 1 \
                 else await asyncio.gather(*under_way):
             found.update(written)
         return found
 
     async def append(self, topic: Topic, index: int, data: bytes) -> Error:
-        """NONE when a partition has the batch, as durable as an acks=all answer promises. Raises
-        PeerError."""
+        """Append a batch to a partition with acks=all semantics and return the error code.
+
+        Raises PeerError if the leader is unreachable.
+        """
         leader = topic.partitions[index].leader
         if leader == self._node.node_id:
             return await self._markers.append(topic.name, index, data)
@@ -107,7 +110,7 @@ class Brokers:
     async def ask_coordinator(self, broker_id: int, id_: str, producer_id: int, epoch: int,
                               partitions: list[Partition],
                               verify_only: bool) -> dict[Partition, Error]:
-        """Partition -> what the coordinator of a transactional id says. Keeps (1)."""
+        """Return {partition: result of the transaction coordinator on `broker_id`}."""
         new = messages.AddPartitionsToTxnRequest
         request = new(transactions=[new.AddPartitionsToTxnTransaction(
             transactional_id=id_, producer_id=producer_id, producer_epoch=epoch,
@@ -119,7 +122,7 @@ class Brokers:
         except PeerError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         if answer.error_code:
-            # As Kafka: the client can do nothing about a broker that may not ask.
+            # As Kafka: the client cannot fix a broker's missing CLUSTER_ACTION permission.
             refused = ErrorCode.INVALID_TXN_STATE \
                 if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED \
                 else ErrorCode.of(answer.error_code)
@@ -133,7 +136,10 @@ class Brokers:
         return found
 
     async def ask(self, broker_id: int, request: Any, version: int) -> Any:
-        """The answer of another broker. Raises PeerError. Keeps (4)."""
+        """Send a request to another broker and return the response.
+
+        Raises PeerError, and logs the first failure of each outage.
+        """
         try:
             answer = await self._asked(broker_id, request, version)
         except PeerError as error:
@@ -146,13 +152,14 @@ class Brokers:
         return answer
 
     async def _asked(self, broker_id: int, request: Any, version: int) -> Any:
-        """Raises PeerError."""
+        """Send a request and return the response. Raises PeerError, e.g. if the broker is fenced.
+        """
         known = self._node.image.brokers.get(broker_id)
         answering = asyncio.ensure_future(self._answer(broker_id, request, version))
         try:
             while not (await asyncio.wait([answering], timeout=LOOK_SECONDS))[0]:
                 if known is not None and self._has_gone(broker_id, known.epoch):
-                    # Keeps (2).
+                    # The broker was fenced: its response must not be used.
                     peer = self._peers.pop(broker_id, None)
                     if peer is not None:
                         peer.close()
@@ -169,7 +176,7 @@ class Brokers:
         async with self._connecting.setdefault(broker_id, asyncio.Lock()):
             peer = self._peers.get(broker_id)
             if peer is None or peer.failure is not None:
-                # Imported here: one broker alone needs none.
+                # Imported here: a single-node cluster never needs it.
                 from pylog.peer.connection import Peer
 
                 host, port = self._address_of(broker_id)

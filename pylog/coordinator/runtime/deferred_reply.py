@@ -1,8 +1,8 @@
-"""An answer that comes later: what a request gets whose records are not written yet.
+"""A reply that is sent once the request's records are durable.
 
 Owns: nothing.
-Invariants: (1) it is answered once, later answers are ignored; (2) whoever waits is called in the
-  step that answers, not in a later turn of the loop.
+Invariants: a reply is set once, later ones are ignored; the callback runs in the call that sets the
+  reply, not in a later loop iteration.
 """
 
 import asyncio
@@ -13,9 +13,10 @@ from pylog.protocol.errors import Error
 
 
 class Pending:
-    """A request that is answered later. refusal: error code -> message; shape: what to do to it.
+    """A request with an outstanding reply.
 
-    Whoever waits is called at once when the answer comes: a future would cost a turn of the loop.
+    refusal: error code -> error response. shape: applied to the response before delivery. A
+    callback instead of a future saves one loop iteration.
     """
 
     is_request = True
@@ -46,7 +47,8 @@ class Pending:
         return self._message
 
     def then(self, call: Callable[[Any], object]) -> None:
-        """Calls call(message), now or when there is one. For one caller."""
+        """Call call(message) when the reply is set, or now if it already is. Allows one callback.
+        """
         assert self._then is None
         if self.is_answered:
             call(self._message)

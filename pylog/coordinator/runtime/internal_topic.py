@@ -1,10 +1,10 @@
-"""The internal topic with a coordinator's state: the partition of a key, the topic's creation.
+"""A coordinator's internal topic: which partition holds a key, and creating the topic.
 
-Owns: the creation under way.
-Invariants: (1) a key's partition depends on the key and the count of partitions alone, and is the
-  one that Kafka computes; (2) the topic is created once, however many ask for it at a time; (3) the
-  topic is created with the configured replication factor or not at all, because nothing raises it
-  later. Only a broker that no other can join creates it with one replica instead.
+Owns: the creation in progress.
+Invariants: a key's partition depends only on the key and the partition count, and matches Kafka's;
+  concurrent requests share one creation; the topic is created with the configured replication
+  factor or not at all, because nothing raises it later. Only a single-broker cluster that no other
+  broker can join creates it with one replica.
 Source: Kafka's Utils.abs(key.hashCode()) % partitions, DefaultAutoTopicCreationManager, KIP-115.
 """
 
@@ -25,38 +25,43 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Node(Protocol):
-    """What a coordinator sees of its broker."""
+    """The broker, as seen by a coordinator."""
 
     @property
     def node_id(self) -> int: ...
 
     @property
     def now_ms(self) -> Callable[[], int]:
-        """The wall clock."""
+        """Return the wall clock, in ms."""
 
     @property
     def image(self) -> Image: ...
 
     @property
-    def logs(self) -> Any: ...          # A log.manager.LogManager; tests give a part of one.
+    def logs(self) -> Any: ...  # A storage LogManager; tests pass a subset.
 
     @property
-    def controller(self) -> Any: ...    # Whatever can create_topics().
+    def controller(self) -> Any: ...  # Provides create_topics().
 
     @property
-    def settings(self) -> Any: ...      # Name -> value, each of the type that the catalogue names.
+    def settings(self) -> Any: ...  # Setting name -> typed value.
 
     @property
     def later(self) -> Callable[[Callable[[], object]], object]:
-        """Calls a function at the end of this turn of the loop: see turn.Turn."""
+        """Return a function that schedules a callback for the end of this loop iteration.
+
+        See eventloop.end_of_tick.
+        """
 
     @property
-    def credentials(self) -> Any: ...   # peer.credentials towards the other brokers, or None.
+    def credentials(self) -> Any: ...  # peer.credentials for inter-broker connections, or None.
 
 
 class TopicSpec(NamedTuple):
-    """What an internal topic is made with. min_insync: at most as many as the replicas; None: the
-    broker's own."""
+    """The configuration of an internal topic.
+
+    min_insync: capped at the replication factor; None: use the broker's default.
+    """
 
     name: str
     partitions: int
@@ -66,7 +71,7 @@ class TopicSpec(NamedTuple):
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode of Java: over UTF-16 units, as a signed 32-bit integer."""
+    """Return Java's String.hashCode(): over UTF-16 code units, as a signed 32-bit integer."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for at in range(0, len(units), 2):
@@ -76,27 +81,27 @@ def java_hash(text: str) -> int:
 
 @lru_cache(KEYS_HASHED_MAX)
 def partition_of(key: str, count: int) -> int:
-    """The partition, of `count`, that has `key` (1)."""
+    """Return the partition that holds `key` in a topic with `count` partitions."""
     value = java_hash(key)
     return (0 if value == -2**31 else abs(value)) % count
 
 
 class InternalTopic:
-    """The topic of `spec` in the cluster of `node`."""
+    """The internal topic described by `spec`, in the cluster of `node`."""
 
     def __init__(self, spec: TopicSpec, node: Node):
         self.spec = spec
         self._node = node
         self._creating: asyncio.Future[bool] | None = None
-        self._logged_reason: str | None = None     # Why the last creation failed.
+        self._logged_reason: str | None = None  # Reason of the last failed creation.
 
     @property
     def current(self) -> Topic | None:
-        """The topic as the published image has it."""
+        """Return the topic from the current metadata image."""
         return self._node.image.topics.get(self.spec.name)
 
     async def ensure(self) -> Error:
-        """Create the topic unless it exists. Keeps (2).
+        """Create the topic unless it exists. Concurrent calls share one creation.
 
         Returns COORDINATOR_NOT_AVAILABLE while it cannot be created: clients retry.
         """
@@ -115,7 +120,7 @@ class InternalTopic:
         spec, image = self.spec, self._node.image
         factor = 1 if self._node.settings.is_single_broker else spec.replication_factor
         if factor > len(image.brokers):
-            # Keeps (3).
+            # Never create the topic with fewer replicas than configured.
             self._log_failure(logging.WARNING, (
                 f"the replication factor is {factor}, registered brokers: {len(image.brokers)}; "
                 "start more brokers, or lower the setting"))

@@ -1,11 +1,11 @@
-"""A coordinator's state on a partition of a compacted internal topic: append, flush, read back.
+"""A coordinator's state on one partition of a compacted internal topic: append, flush, replay.
 
-Owns: the writable end of one such partition; replies that wait for it.
-Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
-  record that was written before it is as durable as an acks=all answer promises; (3) from a
-  failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be
-  given holds no other one back; (5) nothing follows from records of an earlier leader before they
-  are as durable as (2) wants: another one may be elected that has not got them.
+Owns: writing to that partition; the replies that wait for it.
+Invariants: records are appended in the order of write(); a reply is sent once all records written
+  before it are as durable as acks=all promises; after a failure, nothing is written and every reply
+  is rejected until reopen(); a reply that cannot be sent does not block the others; records of an
+  earlier leader are not acted on until they are as durable as acks=all promises, because a new
+  leader may lack them.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 
@@ -30,8 +30,10 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Token(Protocol):
-    """A request that is yet to be answered; or, not is_request, where a machine's own messages go:
-    what they announce is in the log and follows from nothing else, however late they are."""
+    """A request with an outstanding reply, or the outbox of a state machine (is_request is False).
+
+    An outbox message reports state that is already in the log, so it may be delivered late.
+    """
 
     is_request: bool
 
@@ -41,23 +43,25 @@ class Token(Protocol):
 
 
 class MissingOffsets(Exception):
-    """The log has no record for some offset between `first` and `last`."""
+    """The log is missing a record between offsets `first` and `last`."""
 
     def __init__(self, first: int, last: int):
         super().__init__(f"some offset from {first} to {last} has no record")
 
 
 Record = tuple[bytes, bytes | None]
-# What a step may leave besides records: batches of a transaction, each by itself.
+# What a step may write: records, or transactional batches, each appended as a separate batch.
 Written = Record | TransactionalRecords | Marker
 Reply = tuple[Token, Any]
 
 
 class Journal:
-    """The end of one partition. waits: a FlushWaits, of which the slot is ours; None when a reply
-    waits for the append only. codec: of the batches. late_s: a flush that takes longer leaves its
-    replies refused; the records stand. later: calls what it is given when this turn of the loop
-    ends; None: in the next one.
+    """The append side of one partition.
+
+    waits: the FlushWaits that provides `slot`; None: replies wait for the append only. codec:
+    compression of the batches. late_s: after this flush time, waiting requests are rejected, but
+    their records stay. later: schedules a callback for the end of this loop iteration; None:
+    call_soon().
     """
 
     def __init__(self, partition_log: Log, wall_ms: Callable[[], int], waits: FlushWaits | None,
@@ -65,30 +69,30 @@ class Journal:
                  later: Callable[[Callable[[], object]], object] | None = None):
         self.log = partition_log
         self.failed = False
-        self.broken = asyncio.Event()    # Set while `failed`.
-        self.appended = False    # Whether anything was, since it was opened.
-        self.is_settling = False     # What it was opened with may be lost still.
-        self.written = 0         # Records, since somebody set it to 0.
+        self.broken = asyncio.Event()  # Set while `failed` is True.
+        self.appended = False  # True if a batch was appended since open.
+        self.is_settling = False  # The replayed log is not durable yet.
+        self.written = 0  # Records since the last snapshot reset it.
         self._wall_ms = wall_ms
         self._waits = waits
         self._slot = slot
         self._codec = codec
         self._late_s = late_s
-        self._epoch = -1         # The leader epoch under which it appends; -1: any.
-        self._late: asyncio.TimerHandle | None = None    # Of the flush under way.
+        self._epoch = -1  # Leader epoch for appends; -1: unchecked.
+        self._late: asyncio.TimerHandle | None = None  # Timeout of the current flush.
         self._loop = asyncio.get_running_loop()
         self._later = self._loop.call_soon if later is None else later
-        self._gathered: list[Written] = []   # Of this turn of the loop.
-        self._waiting: list[Reply] = []     # They wait for the next flush,
-        self._held: list[Reply] = []        # and these for the one under way.
-        self._upto = -1          # The last offset of the flush under way.
+        self._gathered: list[Written] = []  # Written in this loop iteration.
+        self._waiting: list[Reply] = []  # Replies for the next flush,
+        self._held: list[Reply] = []  # and for the current one.
+        self._upto = -1  # Last offset of the current flush.
         self._scheduled = False
         self._flushing = False
 
     def write(self, records: list[Written]) -> None:
-        """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
+        """Append [(key, value or None)], batched with other writes of this loop iteration."""
         if self.failed:
-            return   # Keeps (3).
+            return  # Nothing is written between a failure and reopen().
         self._gathered += records
         self.written += len(records)
         if not self._scheduled:
@@ -96,7 +100,7 @@ class Journal:
             self._later(self._append)
 
     def after(self, token: Token, message: Any) -> None:
-        """Answers `token` when everything written so far is durable (2)."""
+        """Send the reply when everything written so far is durable."""
         if self.failed:
             token.refuse(ErrorCode.NOT_COORDINATOR)
         elif self._scheduled or self._flushing:
@@ -105,12 +109,12 @@ class Journal:
             token.answer(message)
 
     def producer(self, producer_id: int) -> tuple[int, int, int, int]:
-        """As producer_of(), of everything that was written. Raises LogError."""
+        """Return producer_of(), including all records written so far. Raises LogError."""
         self.append_now()
         return producer_of(self.log, producer_id, self._wall_ms())
 
     def append_now(self) -> None:
-        """Appends what this turn of the loop has gathered, without waiting for its end."""
+        """Append the records of this loop iteration now instead of at its end."""
         if self._scheduled:
             self._append()
 
@@ -129,7 +133,7 @@ class Journal:
                     data = part.batch(now_ms, self._codec)
                 self.log.append(data, now_ms, leader_epoch=self._epoch, trusted=True)
         except Exception as error:
-            # Keeps (3), whatever it was: what waits for these records must not be told of them.
+            # Fail on any error: replies must not be sent for records that were not appended.
             self.fail(error)
             return
         self.appended = True
@@ -158,8 +162,9 @@ class Journal:
             self._late = self._loop.call_later(self._late_s, self._refuse_held)
 
     def _refuse_held(self) -> None:
-        """The disk takes too long: clients ask again, and are answered when it is done."""
-        # What comes from now on does not wait as long as the disk hangs, either.
+        """Reject requests after a flush timeout: clients retry and succeed once the disk recovers.
+        """
+        # Requests that arrive later get the same timeout, even if the disk still hangs.
         self._late = self._loop.call_later(self._late_s, self._refuse_held)
         late = [reply for reply in self._held + self._waiting if reply[0].is_request]
         self._held = _messages(self._held)
@@ -167,7 +172,7 @@ class Journal:
         _refuse_all(late, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
-        """The slot was woken: a step of the flush is done, or the log is lost."""
+        """Continue after a wakeup of the slot: a flush step finished, or the log failed."""
         assert self._flushing, self._slot
         self._flushing = False
         if self.failed:
@@ -183,7 +188,8 @@ class Journal:
             self._late.cancel()
             self._late = None
         held, self._held = self._held, []
-        # Also without a reply that waits: the next one would be given before it is durable (2).
+        # Flush even without waiting replies: otherwise the next reply could be sent before its
+        # records are durable.
         if not self._scheduled and (self._waiting or self._upto < self.log.end_offset - 1):
             self._start_flush()
         self._release(held)
@@ -198,11 +204,11 @@ class Journal:
             try:
                 token.answer(message)
             except Exception:
-                # Keeps (4).
+                # A reply that cannot be sent does not block the others.
                 log.exception("a reply could not be given")
 
     def fail(self, reason: object) -> None:
-        """What was written could not be appended or flushed, or the partition is lost."""
+        """Fail the journal: an append or flush failed, or the partition is lost."""
         if not self.failed:
             log.error("the coordinator could not write", extra={
                 "topic": self.log.topic, "partition": self.log.partition, "reason": str(reason)},
@@ -210,8 +216,8 @@ class Journal:
             self.close()
 
     def close(self) -> None:
-        """Refuses what waits and what comes, until reopen()."""
-        # Keeps (3): what could not be written is not tried again.
+        """Reject all waiting and future replies until reopen()."""
+        # A failed write is not retried: the log may contain a part of it.
         self.failed = True
         self.broken.set()
         self._gathered = []
@@ -223,13 +229,15 @@ class Journal:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it is under way: another one may have the slot."""
+        """Return True if no flush is in progress, so another journal may use the slot."""
         return not self._flushing
 
     def reopen(self, epoch: int = -1) -> None:
-        """Writes again, under that leader epoch; whoever calls has read what the log holds, which
-        is_settling until it is durable. A flush that was under way goes on, and replies wait for
-        it."""
+        """Accept writes again, under leader epoch `epoch`. The caller has replayed the log.
+
+        is_settling stays True until the replayed log is durable. If a flush is still in progress,
+        replies wait for it.
+        """
         assert not (self._gathered or self._waiting or self._held), self._slot
         self._epoch = epoch
         self.failed = self.appended = False
@@ -243,7 +251,7 @@ class Journal:
 
 
 def _messages(held: list[Reply]) -> list[Reply]:
-    """Those of a machine's own."""
+    """Return the replies that are outbox messages, not requests."""
     return [reply for reply in held if not reply[0].is_request]
 
 
@@ -252,7 +260,7 @@ def _refuse_all(held: list[Reply], error: Error) -> None:
 
 
 def refuse(tokens: Iterable[Token], error: Error) -> None:
-    """Refuses requests. Keeps (4)."""
+    """Reject the requests with `error`."""
     for token in tokens:
         try:
             token.refuse(error)
@@ -265,8 +273,9 @@ def _is_bug(error: Exception) -> bool:
 
 
 def _parts(records: list[Written]) -> Iterator[list[Record] | TransactionalRecords | Marker]:
-    """Records in stretches that make one batch each; a record that is too long is one of its own,
-    and what is a batch stays one.
+    """Group records into lists of one batch each; transactional batches stay separate.
+
+    A record larger than BATCH_BYTES_MAX gets its own batch.
     """
     part: list[Record] = []
     size = 0
@@ -289,12 +298,13 @@ def _parts(records: list[Written]) -> Iterator[list[Record] | TransactionalRecor
 
 
 def replay(partition_log: Log, offset: int, contiguous: bool = False) -> Iterator[Written]:
-    """Yield (key, value or None) of every record from `offset` to the end, and batches of
-    transactions as such.
+    """Yield (key, value or None) for every record from `offset` to the end of the log, and
+    transactional batches as TransactionalRecords or Marker.
 
-    contiguous: the caller has the state before `offset` already. Then a missing offset means that
+    contiguous: the caller already has the state before `offset`. Then a missing offset means that
     compaction may have removed a tombstone that this state has not seen.
-    Raises MissingOffsets when contiguous, LogError, BatchError.
+
+    Raises MissingOffsets if contiguous and an offset is missing; LogError; BatchError.
     """
     if offset < partition_log.start_offset:
         if contiguous:

@@ -1,13 +1,12 @@
-"""Transaction markers into the partitions that this broker leads, and when they are as durable as
-an acks=all answer promises.
+"""Append transaction markers to partitions that this broker leads, and wait until they are as
+durable as acks=all promises.
 
-Owns: what waits for markers to be durable, the native waiters.
-Invariants: (1) a marker is appended once for a call, after its epochs were compared with what the
-  log knows of the producer; (2) the answer comes after the marker is durable; (3) a slot of the
-  waiters waits for one log, its markers in the order of their offsets; (4) after close nothing is
-  appended any more: connections are served a while longer.
-Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
-  (one that is repeated is taken again).
+Owns: the calls that wait for durability, the native waiters.
+Invariants: each call appends a marker once, after checking its epochs against the log's producer
+  state; the result follows once the marker is durable; a waiter slot serves one log, in offset
+  order; nothing is appended after close(), although connections are served for a while longer.
+Source: KIP-98; KIP-890 (a version 2 marker has a higher epoch than its records); KAFKA-19999 (a
+  repeated marker is accepted again).
 """
 
 import asyncio
@@ -23,27 +22,27 @@ from pylog.coordinator.runtime.internal_topic import Node
 from pylog.coordinator.runtime.transactional_batches import Marker
 from pylog.protocol.errors import Error, ErrorCode
 
-SLOTS = 64         # Logs that are waited for at a time; markers of others wait for a slot.
+SLOTS = 64  # Logs waited for at once; further logs queue for a slot.
 OFFSETS_TOPIC = "__consumer_offsets"
 Partition = tuple[str, int]
 
 
 class Offsets(Protocol):
-    """What has the partitions of `__consumer_offsets`."""
+    """The group coordinator, which owns the `__consumer_offsets` partitions."""
 
     def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
-        """Answers `pending` with an error code when the marker is durable."""
+        """Answer `pending` with an error code when the marker is durable."""
 
 
 class Markers:
-    """Between start and close."""
+    """Appends to local logs, between start() and close()."""
 
     def __init__(self, node: Node, offsets: Offsets):
         self._node = node
         self._offsets = offsets
         self._waits: FlushWaits | None = None
         self._free: list[int] = []
-        self._logs: dict[int, Log] = {}    # By slot in use.
+        self._logs: dict[int, Log] = {}  # By slot in use.
         self._held: dict[Log, deque[tuple[int, Pending]]] = {}
 
     def start(self) -> None:
@@ -52,7 +51,7 @@ class Markers:
         asyncio.get_running_loop().add_reader(self._waits.fileno(), self._woken)
 
     def close(self) -> None:
-        """What still waits is refused: who asked asks again, elsewhere or later."""
+        """Reject all waiting calls; their callers retry later or on the new leader."""
         if self._waits is not None:
             asyncio.get_running_loop().remove_reader(self._waits.fileno())
             self._waits = None
@@ -63,9 +62,9 @@ class Markers:
 
     async def write(self, marker: Marker,
                     partitions: Iterable[Partition]) -> dict[Partition, Error]:
-        """Partition -> NONE when it has the marker, else why not. Keeps (2)."""
+        """Append a marker; return {partition: NONE once durable, otherwise the error}."""
         now_ms = self._node.now_ms()
-        data = marker.batch(now_ms)    # The same for all: each log stamps its own copy.
+        data = marker.batch(now_ms)  # Shared: each log stamps its own copy.
         under_way = {partition: self._write(marker, data, now_ms, *partition)
                      for partition in partitions}
         return {partition: await pending for partition, pending in under_way.items()}
@@ -74,14 +73,14 @@ class Markers:
         pending = Pending(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
         if self._waits is None:
-            pending.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)    # Keeps (4).
+            pending.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # Nothing is appended after close().
         elif partition_log is None:
             pending.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         elif topic == OFFSETS_TOPIC:
             self._offsets.end_transaction(index, marker, pending)
         else:
             try:
-                # Keeps (1).
+                # Check the epochs before appending.
                 error = marker.fault(producer_of(partition_log, marker.producer_id, now_ms))
                 if error == ErrorCode.NONE:
                     _, last = partition_log.append(data, now_ms, trusted=True)
@@ -93,7 +92,7 @@ class Markers:
         return pending
 
     async def append(self, topic: str, index: int, data: bytes) -> Error:
-        """As write(), of a batch that is no marker."""
+        """Append any other batch; return the error code once it is durable."""
         pending: Pending = Pending(lambda error: error)
         partition_log = self._node.logs.get(topic, index)
         if partition_log is None or self._waits is None:
@@ -118,7 +117,7 @@ class Markers:
             self._serve(self._free.pop(), partition_log)
 
     def _serve(self, slot: int, partition_log: Log | None) -> None:
-        """Answers what is durable, and waits for the rest; then the slot is another log's."""
+        """Answer durable calls and wait for the rest; when none are left, serve another log."""
         while partition_log is not None:
             if not self._drain(slot, partition_log):
                 self._logs[slot] = partition_log
@@ -127,7 +126,7 @@ class Markers:
         self._free.append(slot)
 
     def _drain(self, slot: int, partition_log: Log) -> bool:
-        """True: nobody waits for this log any more."""
+        """Return True if no call waits for this log any more."""
         assert self._waits is not None and slot not in self._logs, slot
         waiting = self._held[partition_log]
         try:
@@ -141,7 +140,7 @@ class Markers:
         return True
 
     def _unserved(self) -> Log | None:
-        """A log that waits without a slot."""
+        """Return a log that waits without a slot, or None."""
         served = set(self._logs.values())
         return next((found for found in self._held if found not in served), None)
 

@@ -1,13 +1,12 @@
-"""The runtime of a coordinator: state machines on the partitions of an internal topic, whatever the
-machines are about.
+"""The coordinator runtime: state machines on the partitions of an internal topic, for any kind of
+coordinator.
 
-Owns: a Shard for each partition, the timer, loading and unloading, expiry, saving.
-Invariants: (1) a key's requests go to one shard; (2) a shard answers nothing but 14 or 16 before it
-  is loaded and after leadership has moved away; (3) the records of a step are written before it is
-  answered, and the answer waits until they are durable: no other way leads to an answer; (4) what
-  goes wrong in one shard costs the others nothing, and that one a reload at most; (5) a step that
-  failed is not written: the log says what was; (6) leader epochs of a partition rise: what is older
-  changes nothing.
+Owns: a Shard for each partition, the timer, loading and unloading, expiry, snapshots.
+Invariants: all requests of a key go to one shard; a shard returns only COORDINATOR_LOAD_IN_PROGRESS
+  (14) or NOT_COORDINATOR (16) before it is loaded and after it loses leadership; every reply goes
+  through the journal, so it waits until the step's records are durable; a failure in one shard does
+  not affect the others, and costs that shard at most a reload; a failed step is not written, and
+  the log decides what happened; leader epochs only increase, and older ones are ignored.
 Source: Kafka's CoordinatorRuntime.
 """
 
@@ -30,22 +29,23 @@ from pylog.coordinator.runtime.transactional_batches import UNKNOWN, Marker, Tra
 from pylog.metadata.image.image import NO_LEADER, Topic
 from pylog.protocol.errors import Error, ErrorCode
 
-SAVE_SECONDS = 30      # How often what changed goes to snapshots,
-SAVE_RECORDS = 50_000  # and after how many records of one partition, looked at once a second.
+SAVE_SECONDS = 30  # How often to write snapshots,
+SAVE_RECORDS = 50_000  # and after how many records of one partition, checked once a second.
 NOTHING = -1, -1
 
 log = logging.getLogger("pylog.coordinator")
 
 
 class Coordination(NamedTuple, Generic[M]):
-    """What a coordinator gives its runtime.
+    """What a coordinator provides to its runtime.
 
-    open: (topic id, partition, clock) -> (a function that makes an empty machine, its snapshot or
-    None). replay_batch: (machine, what of a transaction the log has), as replay() of a record.
-    prepare: the last step of a load, on a worker thread, and once more on the event loop if
-    the image changed meanwhile. expire: (machine) -> an iterator each step of which takes a few ms,
-    every expiry_ms. write_timeout_s: an answer that waits longer for the disk is 15.
-    changed: takes a machine whose records are about to be written; ended: one that serves no more.
+    open: (topic id, partition, clock) -> (function that creates an empty machine, its snapshot or
+    None). replay_batch: (machine, transactional batch), like replay() of a record. prepare: the
+    last step of a load, on a worker thread, and again on the event loop if the image changed in
+    between. expire: (machine) -> an iterator whose steps take a few ms each; runs every expiry_ms.
+    write_timeout_s: a reply that waits longer for the disk becomes COORDINATOR_NOT_AVAILABLE (15).
+    changed: called with a machine whose records are about to be written. ended: called with a
+    machine that is being unloaded.
     """
 
     topic: TopicSpec
@@ -62,7 +62,7 @@ class Coordination(NamedTuple, Generic[M]):
 
 
 class CoordinatorRuntime(Generic[M]):
-    """node: the broker; see internal_topic.Node."""
+    """Runs the shards of one internal topic. node: the broker, see internal_topic.Node."""
 
     def __init__(self, coordination: Coordination[M], node: Node):
         self.topic = InternalTopic(coordination.topic, node)
@@ -71,20 +71,23 @@ class CoordinatorRuntime(Generic[M]):
         self._node = node
         self._topic_id: bytes | None = None
         self._shards: list[Shard[M] | None] = []
-        self._journals: list[Journal | None] = []   # By slot of `_waits`.
+        self._journals: list[Journal | None] = []  # By slot of `_waits`.
         self._waits: FlushWaits | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._saver: Saver | None = None
         self._clock: Clock | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._loading = asyncio.Lock()   # One shard after the other.
+        self._loading = asyncio.Lock()  # Loads one shard at a time.
         self._stopped = False
 
     # ---- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to load what this broker leads; returns at once. On the event loop."""
+        """Start loading the partitions that this broker leads; return immediately.
+
+        Call on the event loop.
+        """
         self._clock = Clock(self._node.now_ms)
         self._saver = Saver()
         topic = self.topic.current
@@ -95,7 +98,7 @@ class CoordinatorRuntime(Generic[M]):
             self._keep_running("coordinator expiry", self._expire)
 
     async def stop(self) -> None:
-        """Answers who waits for others, and takes no more requests."""
+        """Reject waiting requests, accept no more, and write the last snapshots."""
         self._stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -119,7 +122,7 @@ class CoordinatorRuntime(Generic[M]):
         task.add_done_callback(self._tasks.discard)
 
     def _watch_flushes(self, count: int) -> None:
-        """Lets `count` journals learn when what they wrote is acknowledged."""
+        """Create the flush waiters for `count` journals."""
         loop = asyncio.get_running_loop()
         if self._waits is not None:
             loop.remove_reader(self._waits.fileno())
@@ -127,7 +130,7 @@ class CoordinatorRuntime(Generic[M]):
         loop.add_reader(self._waits.fileno(), self._woken)
 
     def _woken(self) -> None:
-        """The disk and the replicas have caught up with some journals, or are lost."""
+        """Wake journals whose records were flushed and replicated, or whose logs failed."""
         assert self._waits is not None
         for slot in self._waits.take():
             journal = self._journals[slot]
@@ -135,20 +138,20 @@ class CoordinatorRuntime(Generic[M]):
             try:
                 journal.woken()
             except Exception as error:
-                # Keeps (4).
+                # A failure in one shard does not affect the others.
                 journal.fail(error)
 
     # ---- leadership -----------------------------------------------------------------------------
 
     def topic_changed(self, topic: Topic) -> None:
-        """Partitions have the leaders and epochs that the topic, now in force, names."""
+        """Apply the leaders and leader epochs of the topic in the current image."""
         assert topic.name == self.topic.spec.name, topic.name
         if self._stopped or self._clock is None:
             return
         if topic.id != self._topic_id:
             self.topic_deleted()
             self._topic_id = topic.id
-            # The count stays: with another one, keys would have other partitions.
+            # The partition count stays fixed: another count would move keys to other partitions.
             self._watch_flushes(len(topic.partitions))
             self._shards = [None] * len(topic.partitions)
             self._journals = [None] * len(topic.partitions)
@@ -157,11 +160,11 @@ class CoordinatorRuntime(Generic[M]):
             if state.leader == self._node.node_id:
                 self._lead(index, state.leader_epoch)
             elif shard is not None and state.leader_epoch > shard.epoch:
-                # Keeps (6).
+                # Only a newer leader epoch ends the term.
                 shard.resign(state.leader_epoch)
 
     def topic_deleted(self) -> None:
-        """Nothing is answered from the topic's partitions again."""
+        """Stop serving all partitions: the topic was deleted."""
         shards, self._shards = self._shards, []
         self._topic_id = None
         for shard in shards:
@@ -169,11 +172,14 @@ class CoordinatorRuntime(Generic[M]):
                 shard.resign(shard.epoch)
 
     def _lead(self, index: int, epoch: int) -> Shard[M] | None:
-        """Begins a term, unless it is an older one or under way; None while its log is not open."""
+        """Start a term and return its shard, or the current shard if `epoch` is not newer.
+
+        Returns None while the partition's log is not open.
+        """
         assert epoch >= 0, (index, epoch)
         shard = self._shards[index]
         if shard is not None and epoch <= shard.epoch:
-            # Keeps (6).
+            # Ignore older leader epochs.
             return shard
         partition_log = self._node.logs.get(self.topic.spec.name, index)
         if partition_log is None or not partition_log.is_leader \
@@ -191,7 +197,7 @@ class CoordinatorRuntime(Generic[M]):
         return shard
 
     def _made(self, index: int, partition_log: Any) -> Shard[M] | None:
-        """A shard on a log; None while the last one's flush has the slot."""
+        """Create a shard on a log; return None while an earlier journal's flush uses the slot."""
         before, old = self._shards[index], self._journals[index]
         if before is not None:
             before.resign(before.epoch)
@@ -207,7 +213,7 @@ class CoordinatorRuntime(Generic[M]):
         return shard
 
     def _opened(self, index: int) -> Shard[M] | None:
-        """The shard of a partition whose log found no room, or was not recovered, until now."""
+        """Retry a shard whose log could not be opened before: no space, or not recovered yet."""
         topic = self.topic.current
         if topic is None or topic.id != self._topic_id:
             return None
@@ -215,7 +221,7 @@ class CoordinatorRuntime(Generic[M]):
         return self._lead(index, state.leader_epoch) if state.leader == self._node.node_id else None
 
     async def _serve(self, shard: Shard[M], epoch: int) -> None:
-        """Loads a shard, and again each time that its memory is ahead of its log, for one term."""
+        """Load the shard for one term, and reload it whenever its memory is ahead of its log."""
         while shard.serves(epoch):
             async with self._loading:
                 if shard.serves(epoch) and not shard.ready:
@@ -226,7 +232,7 @@ class CoordinatorRuntime(Generic[M]):
                 return
             shard.unload()
             if shard.journal.log.failed:
-                return   # Only a start finds the disk well again.
+                return  # The disk failed: only a restart recovers it.
             await asyncio.sleep(shard.next_pause_s())
 
     async def _load(self, shard: Shard[M], epoch: int) -> None:
@@ -235,12 +241,12 @@ class CoordinatorRuntime(Generic[M]):
             async with shard.saving:
                 machine = await self._read(shard, epoch)
             if not shard.serves(epoch):
-                return   # Another term has begun: this one's machine is nobody's.
+                return  # Another term has begun: drop this machine.
             if self._node.image is not image:
                 self._coordination.prepare(machine)
             machine.loaded()
         except Exception as error:
-            # Keeps (4): what one partition cannot be read for concerns no other.
+            # A partition that cannot be read does not affect the others.
             if shard.serves(epoch):
                 shard.unreadable()
                 log.error("a coordinator's partition could not be loaded", extra={
@@ -277,11 +283,12 @@ class CoordinatorRuntime(Generic[M]):
 
     def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int,
                 contiguous: bool) -> None:
-        """Reads the rest of a log into a machine; on a worker thread, before it is ready."""
+        """Replay the rest of a log into a machine that is not serving yet. Runs on a worker thread.
+        """
         partition_log = shard.journal.log
         if self._node.settings["log.flush.acks.all.enable"] and \
                 partition_log.flushed_offset < partition_log.end_offset:
-            # What is answered from now on must outlive a loss of power.
+            # Replies from now on depend on these records, so they must survive a power loss.
             partition_log.flush()
         for written in replay(partition_log, offset, contiguous):
             if self._stopped or not shard.serves(epoch):
@@ -296,17 +303,20 @@ class CoordinatorRuntime(Generic[M]):
 
     def run(self, key: str, pending: Pending, step: Callable[..., Any],
             *arguments: Any) -> Pending:
-        """step(machine, *arguments) on the machine that has `key`; its answer goes to `pending`
-        when what was written is durable. None: the machine has `pending` and answers it later.
-        Returns `pending`. Keeps (3).
+        """Run step(machine, *arguments) on the machine of `key` and return `pending`.
+
+        The step's result is sent to `pending` once its records are durable. If the step returns
+        None, the machine keeps `pending` and replies later.
         """
         shard, error = self._find(key)
         return self._run(shard, error, pending, step, arguments)
 
     def run_as_producer(self, index: int, pending: Pending, fault: Callable[..., Error],
                         producer_id: int, step: Callable[..., Any], *arguments: Any) -> Pending:
-        """As run() on one partition, of a step that writes as a producer. fault: what the log knows
-        of the producer, as producer_of() tells -> why the step is refused, or NONE."""
+        """Run a step that writes as a producer, on partition `index`; see run().
+
+        fault: producer_of() result -> error that rejects the step, or NONE.
+        """
         known, error = self.producer_at(index, producer_id)
         if error == ErrorCode.NONE:
             error = fault(known)
@@ -317,7 +327,7 @@ class CoordinatorRuntime(Generic[M]):
 
     def producer_at(self, index: int,
                     producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
-        """(as producer_of(), NONE) of a partition, or (nothing known, the error to answer)."""
+        """Return (producer_of(), NONE), or (UNKNOWN, error) if the partition is not served."""
         shard, error = self._at(index) if index < len(self._shards) \
             else (None, ErrorCode.NOT_COORDINATOR)
         if shard is None:
@@ -334,7 +344,7 @@ class CoordinatorRuntime(Generic[M]):
             return pending
         try:
             message = step(shard.machine, *arguments)
-            # Keeps (3): an answer is given to the journal, by nobody else.
+            # Only the journal may send a reply.
             assert not pending.is_answered, step
         except Exception as bug:
             self._fail(shard, pending, bug)
@@ -347,8 +357,10 @@ class CoordinatorRuntime(Generic[M]):
     def run_in_pieces(self, key: str, pending: Pending,
                       steps: Callable[..., Generator[None, None, Any]],
                       *arguments: Any) -> Pending:
-        """As run(), of a step that takes long: a generator, which yields every few ms and returns
-        the answer. Others' steps come in between: what it has begun must be nobody else's.
+        """Run a step that takes long; see run().
+
+        steps: a generator that yields every few ms and returns the reply. Other steps run in
+        between, so they must not touch its unfinished work.
         """
         shard, error = self._find(key)
         if shard is None:
@@ -361,7 +373,7 @@ class CoordinatorRuntime(Generic[M]):
     def _next_piece(self, shard: Shard[M], machine: M, pending: Pending,
                     pieces: Generator[None, None, Any]) -> None:
         if self._stopped or shard.machine is not machine or shard.error != ErrorCode.NONE:
-            # Loaded again it has what was written; the client asks for the rest.
+            # The machine was reloaded with the records written so far; the client retries the rest.
             pieces.close()
             pending.refuse(ErrorCode.NOT_COORDINATOR)
             return
@@ -379,18 +391,20 @@ class CoordinatorRuntime(Generic[M]):
                 self._next_piece, shard, machine, pending, pieces)
 
     def look(self, key: str, step: Callable[..., Any], *arguments: Any) -> tuple[Any, Error]:
-        """(step(machine, *arguments), NONE) at once, of a step that writes nothing but cleanups,
-        or (None, the error to answer)."""
+        """Return (step(machine, *arguments), NONE) immediately, or (None, error).
+
+        The step may write only cleanup records.
+        """
         shard, error = self._find(key)
         if shard is None:
             return None, error
         machine = shard.machine
         try:
             found = step(machine, *arguments)
-            # Keeps (3).
+            # A read has no records or replies that would have to wait for durability.
             assert len(machine.records) == machine.cleanups and not machine.replies, step
         except Exception as bug:
-            # Keeps (5): what it left behind must not go out with the next step.
+            # Fail the shard: the failed step's leftovers must not be written with the next step.
             shard.journal.fail(bug)
             raise
         if machine.records:
@@ -398,7 +412,7 @@ class CoordinatorRuntime(Generic[M]):
         return found, ErrorCode.NONE
 
     def _find(self, key: str) -> tuple[Shard[M] | None, Error]:
-        """(Shard, NONE) of a key, or (None, the error to answer)."""
+        """Return (shard of a key, NONE), or (None, error)."""
         if not self._shards:
             return None, ErrorCode.NOT_COORDINATOR
         return self._at(partition_of(key, len(self._shards)))
@@ -411,24 +425,24 @@ class CoordinatorRuntime(Generic[M]):
         return (shard, error) if error == ErrorCode.NONE else (None, error)
 
     def leader_of(self, key: str) -> int:
-        """The broker that leads the partition of the topic that has the key; NO_LEADER."""
+        """Return the broker that leads the partition of `key`, or NO_LEADER."""
         topic = self.topic.current
         return NO_LEADER if topic is None else \
             topic.partitions[partition_of(key, len(topic.partitions))].leader
 
     def epoch_of(self, key: str) -> int:
-        """The leader epoch of the term in which this broker serves a key; -1: it does not."""
+        """Return the leader epoch under which this broker serves `key`, or -1 if it does not."""
         shard, _ = self._find(key)
         return -1 if shard is None else shard.epoch
 
     def shards(self) -> tuple[list[Shard[M]], bool]:
-        """(loaded shards, whether there are others that are still loading)."""
+        """Return (loaded shards, True if other shards are still loading)."""
         found = [(shard, shard.error) for shard in self._shards if shard is not None]
         return ([shard for shard, error in found if error == ErrorCode.NONE],
                 any(error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for _, error in found))
 
     def _write(self, shard: Shard[M]) -> None:
-        """Writes and sends what a step of a shard's machine left. Keeps (3)."""
+        """Write the records and queue the replies that the last step left in the machine."""
         machine = shard.machine
         if machine.records:
             self.records_written += len(machine.records)
@@ -443,7 +457,7 @@ class CoordinatorRuntime(Generic[M]):
         self._arm(machine.timers.next_ms())
 
     def _fail(self, shard: Shard[M], token: Token, bug: Exception) -> None:
-        """A request's step failed: what it left is thrown away, and the machine with it (5)."""
+        """Handle a failed request step: drop its records and the machine."""
         shard.journal.fail(bug)
         token.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -464,17 +478,17 @@ class CoordinatorRuntime(Generic[M]):
                 self._step(shard, shard.machine.tick)
 
     def step_each(self, step: Callable[[M], object]) -> None:
-        """One step of every loaded machine, that no request asked for. Keeps (4)."""
+        """Run an internal step on every loaded machine. A failure affects only its shard."""
         for shard in self._shards:
             if shard is not None and shard.runs:
                 self._step(shard, step, shard.machine)
 
     def _step(self, shard: Shard[M], step: Callable[..., Any], *arguments: Any) -> Any:
-        """One step of a shard's machine that no request asked for; what it returns. Keeps (4)."""
+        """Run an internal step of a shard and return its result, or None if it failed."""
         try:
             found = step(*arguments)
         except Exception as error:
-            # Keeps (5).
+            # The failed step must not be written.
             shard.journal.fail(error)
             return None
         self._write(shard)
@@ -486,19 +500,19 @@ class CoordinatorRuntime(Generic[M]):
             await self.expire()
 
     async def expire(self) -> None:
-        """What nobody uses any more goes; every expiry_ms."""
+        """Expire unused state of all loaded shards. Runs every expiry_ms."""
         for shard in self.shards()[0]:
             try:
                 await self._expire_shard(shard)
             except Exception:
-                # Keeps (4).
+                # A failure in one shard does not affect the others.
                 supervisor.report("coordinator expiry", "a partition could not be expired",
                                   topic=self.topic.spec.name, partition=shard.index)
 
     async def _expire_shard(self, shard: Shard[M]) -> None:
         machine = shard.machine
         steps = self._coordination.expire(machine)
-        # Loaded again, it is the next time's.
+        # A reloaded machine is expired in the next run.
         while shard.machine is machine and shard.error == ErrorCode.NONE \
                 and self._step(shard, _advance, steps):
             await asyncio.sleep(0)
@@ -506,7 +520,7 @@ class CoordinatorRuntime(Generic[M]):
     # ---- snapshots ------------------------------------------------------------------------------
 
     async def _save(self) -> None:
-        """Brings snapshots up to date now and then, so that a load has little to replay."""
+        """Update the snapshots periodically, so that a load replays only a short tail."""
         seconds = 0
         while True:
             await asyncio.sleep(1)
@@ -515,13 +529,13 @@ class CoordinatorRuntime(Generic[M]):
                 if shard is None or not shard.ready:
                     continue
                 if shard.journal.log.failed:
-                    # Whoever waits for another member would wait for ever.
+                    # Fail now: requests that wait for other members would wait forever.
                     shard.journal.fail("the partition is lost")
                 elif not seconds or shard.journal.written >= SAVE_RECORDS:
                     await self.save(shard)
 
     def save(self, shard: Shard[M]) -> Awaitable[None]:
-        """Brings one shard's snapshot up to date."""
+        """Update the snapshot of one shard."""
         assert self._saver is not None
         return self._saver.save(shard)
 
@@ -534,7 +548,7 @@ def _is_of_log(snapshot: Snapshot[Any], partition_log: Any) -> bool:
 
 
 def _advance(steps: Iterator[object]) -> bool:
-    """Whether the iterator had another step."""
+    """Return True if the iterator had another step."""
     for _ in steps:
         return True
     return False

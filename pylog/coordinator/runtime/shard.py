@@ -1,14 +1,13 @@
-"""One partition of a coordinator's topic: loaded when this broker becomes its leader and when its
-memory is ahead of its log, unloaded when leadership moves away.
+"""One partition of a coordinator's topic: loaded when this broker becomes its leader, reloaded when
+its memory is ahead of its log, unloaded when leadership moves away.
 
-Owns: the state machine, the term in which it is served, and how long a reload waits.
-Invariants: (1) what is served is what the log holds, and what waits for the next append; (2) a
-  machine whose records could not be appended answers nothing more, it is thrown away; (3) nobody
-  sees a machine that is being loaded; (4) while writes fail, reloads are RELOAD_SECONDS_MAX apart
-  at last; (5) leader epochs rise from term to term, and a machine serves in the term that it was
-  loaded for only.
-Source: Kafka's CoordinatorRuntime, which takes a failed write back; here the log says what was
-  written.
+Owns: the state machine, its leader term, and the backoff between reloads.
+Invariants: the served state is the log's contents plus the records of the next append; a machine
+  whose records could not be appended is dropped and serves no more requests; a machine is not
+  visible while it loads; while writes fail, reloads back off to RELOAD_SECONDS_MAX; leader epochs
+  only increase, and a machine serves only in the term that it was loaded for.
+Source: Kafka's CoordinatorRuntime, which reverts a failed write; here the state is reloaded from
+  the log.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ NO_EPOCH = -1
 
 
 class Machine(Protocol):
-    """The state of one partition: requests and a clock in, records and replies out, no I/O.
+    """The state of one partition: takes requests and a clock, produces records and replies, no I/O.
 
-    records, replies: what the steps since the last write left; the runtime empties them. cleanups:
-    how many of the records only remove what means nothing any more, so that no answer depends on
-    them. timers: when tick() is to be called. changed: what a snapshot does not have yet.
+    records, replies: output of the steps since the last write; the runtime clears them. cleanups:
+    how many of the records only remove obsolete state, so that no reply depends on them. timers:
+    when to call tick(). changed: keys that the snapshot does not have yet.
     """
 
     records: list[Written]
@@ -39,19 +38,19 @@ class Machine(Protocol):
     changed: set[Any]
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
 
     def loaded(self) -> None:
-        """After the last record; it serves from now on."""
+        """Start serving: the last record was replayed."""
 
     def tick(self) -> None:
-        """Does what is due. Called at timers.next_ms(), or later."""
+        """Run all due timers. Called at timers.next_ms() or later."""
 
     def open_tokens(self) -> Iterable[Token]:
-        """The requests that the machine has yet to answer."""
+        """Return the requests that the machine has not replied to."""
 
     def saved(self, changed: set[Any]) -> None:
-        """What was in `changed` is in the snapshot."""
+        """Note that the keys in `changed` are in the snapshot."""
 
 
 M = TypeVar("M", bound=Machine)
@@ -59,29 +58,31 @@ M_contra = TypeVar("M_contra", bound=Machine, contravariant=True)
 
 
 class Snapshot(Protocol[M_contra]):
-    """A machine's state beside the log, with the offset that it reflects."""
+    """A machine's state outside the log, with the offset that it reflects."""
 
     def applied(self) -> tuple[int, int]:
-        """(offset, epoch) of the last record that it holds; (-1, -1) for none."""
+        """Return (offset, epoch) of the last record that the snapshot holds; (-1, -1) for none."""
 
     def clear(self) -> None:
-        """Forgets everything: it is of another log."""
+        """Delete everything: the snapshot belongs to another log."""
 
     def restore(self, machine: M_contra) -> None:
-        """Gives an empty machine what it must have in memory."""
+        """Fill an empty machine from the snapshot."""
 
     def rows(self, machine: M_contra, changed: set[Any]) -> Iterable[list[Any]]:
-        """What write() needs for `changed`, a few rows at a time, as they are when taken."""
+        """Yield the rows that write() needs for `changed`, a few at a time, with current values."""
 
     def write(self, rows: list[Any], applied: tuple[int, int] | None) -> None:
-        """Writes rows, and the applied offset when these were the last ones. On any thread."""
+        """Write rows, and the applied offset if these are the last ones. Callable on any thread."""
 
 
 class Shard(Generic[M]):
-    """make: a function, gives an empty machine. `machine` serves once it is `ready`. saving: held
-    while what changed goes to the snapshot, and while that is read. halfway: how many steps in
-    pieces the machine is amid: the log has a part of their records, so it is not to be saved.
-    ended: takes a machine that serves no more.
+    """A machine with its journal, snapshot and leader term.
+
+    make: creates an empty machine. `machine` serves while `ready`. saving: held while the snapshot
+    is written or read. halfway: number of unfinished steps of run_in_pieces(); the log holds only a
+    part of their records, so no snapshot is taken. ended: called with a machine that is being
+    unloaded.
     """
 
     def __init__(self, index: int, make: Callable[[], M], journal: Journal,
@@ -91,8 +92,8 @@ class Shard(Generic[M]):
         self.machine = make()
         self.journal = journal
         self.snapshot = snapshot
-        self.epoch = NO_EPOCH        # Of the newest term.
-        self.leads = False           # Whether it is a term of ours.
+        self.epoch = NO_EPOCH  # Leader epoch of the newest term.
+        self.leads = False  # True if this broker leads that term.
         self.ready = False
         self.halfway = 0
         self.saving = asyncio.Lock()
@@ -103,7 +104,7 @@ class Shard(Generic[M]):
 
     @property
     def error(self) -> Error:
-        """What answers a request that the shard cannot take now; NONE: it can."""
+        """Return the error for requests that the shard cannot serve now, or NONE."""
         if not self.leads or self.journal.log.failed or not self._is_readable:
             return ErrorCode.NOT_COORDINATOR
         if not self.runs or self.journal.is_settling:
@@ -112,17 +113,19 @@ class Shard(Generic[M]):
 
     @property
     def runs(self) -> bool:
-        """Whether the machine does what no request asks for: also while its log settles, for what
-        follows is in the log behind it."""
+        """Return True if internal steps (timers, expiry) may run.
+
+        They also run before the log is durable, because their records follow it in the same log.
+        """
         return self.leads and self._is_readable and self.ready and not (
             self.journal.failed or self.journal.log.failed)
 
     def serves(self, epoch: int) -> bool:
-        """Whether the term of that leader epoch goes on."""
+        """Return True if the term with leader epoch `epoch` is still current."""
         return self.leads and self.epoch == epoch
 
     def lead(self, epoch: int) -> None:
-        """A term begins: nothing is served before loaded()."""
+        """Start a term. Requests are served after loaded()."""
         assert epoch > self.epoch, (epoch, self.epoch)
         if self.leads:
             self.resign(self.epoch)
@@ -132,7 +135,7 @@ class Shard(Generic[M]):
         self._pause_s = 0.0
 
     def resign(self, epoch: int) -> None:
-        """The term is over, `epoch` is another broker's: whoever waits asks that one."""
+        """End the term, because `epoch` belongs to another broker. Waiting clients retry there."""
         assert epoch >= self.epoch, (epoch, self.epoch)
         self.epoch = epoch
         self.leads = False
@@ -140,36 +143,36 @@ class Shard(Generic[M]):
         self.unload()
 
     def empty_machine(self) -> M:
-        """For a load."""
+        """Return an empty machine for a load."""
         return self._make()
 
     def loaded(self, machine: M, epoch: int) -> None:
-        """The log is read: `machine` serves in the term from now on. Keeps (5)."""
+        """Serve `machine` in the term that it was loaded for."""
         assert self.serves(epoch) and not self.ready, (epoch, self.epoch, self.leads)
         self.machine = machine
         self.journal.reopen(epoch)
         self.ready = self._is_readable = True
 
     def unreadable(self) -> None:
-        """The log could not be read; it is tried again."""
+        """Note that reading the log failed; the load is retried."""
         self._is_readable = False
 
     def unload(self) -> None:
-        """Answers who waits for others, and forgets what the log does not hold. Keeps (2)."""
+        """Reject waiting requests and drop state that the log does not hold."""
         self.ready = False
         self.refuse_open()
         self.machine = self._make()
         self.halfway = 0
 
     def refuse_open(self) -> None:
-        """Answers who waits for others: the machine serves no more."""
+        """Reject waiting requests before the machine is dropped."""
         self._ended(self.machine)
-        # A step that failed leaves answers that nobody sends.
+        # A failed step leaves replies that were never queued.
         refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
                ErrorCode.NOT_COORDINATOR)
 
     def next_pause_s(self) -> float:
-        """How long to wait before the next load. Keeps (4)."""
+        """Return the backoff before the next load, at most RELOAD_SECONDS_MAX."""
         if self.journal.appended:
             self.journal.appended = False
             self._pause_s = 0.0

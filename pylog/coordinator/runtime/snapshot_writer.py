@@ -1,12 +1,12 @@
-"""What changed in a coordinator's machines on its way to their snapshots.
+"""Write the changed state of coordinator machines to their snapshots.
 
-Owns: the threads that write.
-Invariants: (1) an applied offset is written after all rows below it, and after the log is on disk
-  up to there; (2) a snapshot holds nothing that the log did not take, and no step in pieces by
-  half; (3) what goes wrong costs the next load time, and nothing else; (4) rows are written when
-  every in-sync replica has what they hold: another leader might never have had it. The applied
-  offset is below what open transactions hold.
-Source: none; the log is the truth, LMDB is the map.
+Owns: the writer threads.
+Invariants: the applied offset is written after all rows up to it, and after the log is flushed up
+  to it; a snapshot holds only state that is in the log, and no part of an unfinished
+  run_in_pieces() step; a failed write only makes the next load slower; rows are written once every
+  in-sync replica has their records, because a new leader might lack them. The applied offset is
+  below the first offset of every open transaction.
+Source: none. The log is the source of truth, LMDB is the cache.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from pylog.coordinator.runtime.shard import Machine, Shard, Snapshot
 from pylog.metadata.image.state_store import StoreError
 
 THREADS = 4
-SAVE_ROWS = 2000       # In one transaction.
-LOOKS, LOOK_SECONDS = 100, 0.01    # How often replicas are looked at before a save is left.
+SAVE_ROWS = 2000  # In one LMDB transaction.
+LOOKS, LOOK_SECONDS = 100, 0.01  # Replication checks before a save is postponed.
 
 log = logging.getLogger("pylog.coordinator")
 
 
 class Saver:
-    """One for a coordinator, between start and close."""
+    """Writes the snapshots of one coordinator."""
 
     def __init__(self) -> None:
         self._threads = supervisor.executor("offsets", THREADS)
 
     async def close(self) -> None:
-        """Waits for what is being written."""
+        """Wait for writes in progress."""
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     async def save(self, shard: Shard[Any]) -> None:
-        """Brings a shard's snapshot up to date. Keeps (3)."""
+        """Update a shard's snapshot. Logs failures instead of raising them."""
         if shard.snapshot is None:
             return
         try:
@@ -53,7 +53,7 @@ class Saver:
         machine, journal = shard.machine, shard.journal
         journal.append_now()
         if journal.failed or not shard.ready or not machine.changed or shard.halfway:
-            return   # Keeps (2).
+            return  # The snapshot would hold state that is not in the log.
         assert not machine.records, (shard.index, len(machine.records))
         changed, machine.changed = machine.changed, set()
         is_saved = False
@@ -61,21 +61,21 @@ class Saver:
             is_saved = await self._save_changed(shard, snapshot, machine, changed)
         finally:
             if not is_saved:
-                # Also when it is cancelled: without its rows no later applied offset would be true.
+                # Also on cancellation: a later applied offset is wrong without these rows.
                 machine.changed |= changed
 
     async def _save_changed(self, shard: Shard[Any], snapshot: Snapshot[Any], machine: Machine,
                             changed: set[Any]) -> bool:
-        """Whether all is written."""
+        """Return True if everything was written."""
         journal = shard.journal
         journal.written = 0
-        # What is open is in no row: a load must find it in the log. Keeps (4).
+        # Records of open transactions are in no row: a load must replay them from the log.
         offset = journal.log.last_stable_offset - 1
         if journal.log.high_watermark < journal.log.end_offset or offset < 0:
             return False
         applied = offset, journal.log.epoch_of(offset)
         rows: list[Any] = []
-        end = journal.log.end_offset     # Of all that the next rows can hold.
+        end = journal.log.end_offset  # Covers everything in the next rows.
         for some in snapshot.rows(machine, changed):
             rows += some
             if len(rows) >= SAVE_ROWS:
@@ -83,7 +83,7 @@ class Saver:
                     return False
                 await self._write(shard, snapshot, rows, None)
                 rows = []
-                # Keeps (2).
+                # The next rows may only hold appended records.
                 journal.append_now()
                 end = journal.log.end_offset
         if not await _is_replicated(journal, end):
@@ -95,20 +95,20 @@ class Saver:
     async def _write(self, shard: Shard[Any], snapshot: Snapshot[Any], rows: list[Any],
                      applied: tuple[int, int] | None) -> None:
         def write() -> None:
-            # Keeps (1).
+            # Flush the log before the snapshot refers to it.
             shard.journal.log.flush()
             snapshot.write(rows, applied)
         done = asyncio.get_running_loop().run_in_executor(self._threads, write)
         try:
             await asyncio.shield(done)
         except asyncio.CancelledError:
-            # What is written next must not be overtaken by this.
+            # Wait, so that this write cannot overtake a later one.
             await asyncio.wait([done])
             raise
 
 
 async def _is_replicated(journal: Journal, end: int) -> bool:
-    """Whether every in-sync replica has the log up to `end`, now or soon. Keeps (2) and (4)."""
+    """Wait briefly and return True if every in-sync replica has the log up to `end`."""
     for _ in range(LOOKS):
         if journal.failed:
             return False

@@ -1,8 +1,8 @@
-"""Deadlines by key, cheap to move: a heartbeat moves one, and most never come due.
+"""Deadlines by key that are cheap to move: each heartbeat moves one, and most never expire.
 
-Owns: the deadlines of one coordinator's machine.
-Invariants: (1) a key has one deadline; (2) an entry of the heap that is no longer true is skipped
-  or put back when it comes up, never before.
+Owns: the deadlines of one coordinator machine.
+Invariants: a key has one deadline; an outdated heap entry is skipped or re-queued only when it
+  reaches the top.
 Source: lazy deletion in a binary heap.
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 
 
 class Clock:
-    """What the state machines see of time: now_ms() never goes back, wall_ms() is since 1970."""
+    """The clocks of the state machines: now_ms() is monotonic, wall_ms() is since the Unix epoch.
+    """
 
     def __init__(self, wall_ms: Callable[[], int]):
         self.wall_ms = wall_ms
@@ -24,11 +25,11 @@ class Clock:
 
 
 class Timers:
-    """Keys are tuples, deadlines are milliseconds of a clock that never goes back."""
+    """Deadlines in ms of a monotonic clock. Keys are tuples."""
 
     def __init__(self) -> None:
         self._deadlines: dict[tuple[Any, ...], int] = {}
-        self._queued: dict[tuple[Any, ...], int] = {}    # Its earliest entry in the heap.
+        self._queued: dict[tuple[Any, ...], int] = {}  # Earliest heap entry of each key.
         self._heap: list[tuple[int, tuple[Any, ...]]] = []
 
     def __len__(self) -> int:
@@ -38,7 +39,7 @@ class Timers:
         return key in self._deadlines
 
     def set(self, key: tuple[Any, ...], deadline_ms: int) -> None:
-        """Gives `key` this deadline in place of the one that it had."""
+        """Set the deadline of `key`, replacing an earlier one."""
         self._deadlines[key] = deadline_ms
         queued = self._queued.get(key)
         if queued is None or deadline_ms < queued:
@@ -46,7 +47,7 @@ class Timers:
             heapq.heappush(self._heap, (deadline_ms, key))
 
     def prolong(self, key: tuple[Any, ...], deadline_ms: int) -> None:
-        """Gives `key` this deadline if it has an earlier one."""
+        """Move the deadline of `key` to a later time. Does nothing if the key has no deadline."""
         if deadline_ms > self._deadlines.get(key, deadline_ms):
             self._deadlines[key] = deadline_ms
 
@@ -54,11 +55,11 @@ class Timers:
         self._deadlines.pop(key, None)
 
     def next_ms(self) -> int | None:
-        """When to look again; nothing is due before. None: no deadline."""
+        """Return when to call take_due() next, or None if there is no deadline."""
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now_ms: int) -> tuple[Any, ...] | None:
-        """The next key that is due, without its deadline from now on; None when there is none."""
+        """Remove and return the next expired key, or None if no key has expired."""
         while self._heap and self._heap[0][0] <= now_ms:
             queued, key = heapq.heappop(self._heap)
             if self._queued.get(key) != queued:

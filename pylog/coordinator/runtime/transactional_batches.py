@@ -1,9 +1,10 @@
-"""Batches of a transaction: records that wait for its end, and the marker that is its end.
+"""Transactional batches: records that become visible at commit, and the markers that end a
+transaction.
 
 Owns: nothing.
-Invariants: (1) a marker is one control record of version 0 in a batch without a sequence.
-Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
-  (one that is repeated is taken again).
+Invariants: a marker is one control record of version 0 in a batch without a sequence number.
+Source: KIP-98; KIP-890 (a version 2 marker has a higher epoch than its records); KAFKA-19999 (a
+  repeated marker is accepted again).
 """
 
 from typing import Any, NamedTuple
@@ -16,11 +17,12 @@ from pylog.protocol.errors import Error, ErrorCode
 
 ABORT_KEY = b"\0\0\0\0"
 COMMIT_KEY = b"\0\0\0\1"
-UNKNOWN = -1, -1, -1, -1    # What producer_of() tells of a producer that it does not know.
+UNKNOWN = -1, -1, -1, -1  # The result of producer_of() for an unknown producer.
 
 
 class TransactionalRecords(NamedTuple):
-    """Records [(key, value or None)] that are there when the producer's transaction commits."""
+    """Records [(key, value or None)] that become visible when the producer's transaction commits.
+    """
 
     producer_id: int
     epoch: int
@@ -33,7 +35,7 @@ class TransactionalRecords(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction. version: of transactions."""
+    """The end of a producer's transaction. version: the transaction version."""
 
     producer_id: int
     epoch: int
@@ -42,7 +44,7 @@ class Marker(NamedTuple):
     version: int
 
     def batch(self, now_ms: int, codec: int = 0) -> bytes:
-        """The control batch, which is never compressed."""
+        """Return the control batch. Control batches are never compressed."""
         value = program("EndTxnMarker", 0).encode(
             messages.EndTxnMarker(coordinator_epoch=self.coordinator_epoch), b"\0\0")
         return batch.build(
@@ -51,7 +53,8 @@ class Marker(NamedTuple):
             attributes=batch.TRANSACTIONAL | batch.CONTROL)
 
     def fault(self, known: tuple[int, int, int, int]) -> Error:
-        """Why a log refuses it. known: as producer_of() tells."""
+        """Return the error if the log must reject this marker, or NONE. known: from producer_of().
+        """
         epoch, coordinator_epoch, first_open, _ = known
         if self.epoch < epoch or (
                 self.version >= EPOCH_BUMP_SINCE and self.epoch == epoch and first_open >= 0
@@ -63,8 +66,10 @@ class Marker(NamedTuple):
 
 
 def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
-    """What a batch of a transaction is; None for a control batch that ends none. header:
-    batch.Header; rows: its records as its records() has them."""
+    """Parse a transactional batch; return None for a control batch that ends no transaction.
+
+    header: batch.Header. rows: the batch's records, from batch.records().
+    """
     if not header.attributes & batch.CONTROL:
         return TransactionalRecords(header.producer_id, header.producer_epoch, [
             (row[2], row[3]) for row in rows if row[2] is not None])

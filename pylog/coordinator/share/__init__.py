@@ -1,5 +1,5 @@
-"""The share coordinator: state of share partitions (KIP-932).
+"""The share coordinator: persistent state of share partitions (KIP-932).
 
 Owns: the state of share partitions.
-For: `share` and `api`. `service` is its entry.
+For: `share` and `api`. The entry point is `service`.
 """

@@ -1,11 +1,12 @@
-"""What is kept of one share partition, and as records of `__share_group_state`.
+"""The persistent state of one share partition, in memory and as records of `__share_group_state`.
 
 Owns: the state of one share partition.
-Invariants: (1) batches ascend, do not overlap, and none ends before the start offset; (2) of two
-  states of an offset the one of the later delivery counts, then the one that ends it; (3) what
-  decode gives for an encoded snapshot is equal to it; (4) batches that are not combined yet are
-  PENDING_MIN, or twice as many as there are combined ones, and those of one update.
-Source: KIP-932 (schemas, ShareSnapshot and ShareUpdate); Kafka's PersisterStateBatchCombiner (2).
+Invariants: batches are ascending, do not overlap, and none ends before the start offset; of two
+  states of an offset, the one with more deliveries wins, then the one with the higher (more final)
+  delivery state; decoding an encoded snapshot gives an equal state; uncombined batches number at
+  most PENDING_MIN or twice the combined ones, plus those of one update.
+Source: KIP-932 (schemas, ShareSnapshot and ShareUpdate); Kafka's PersisterStateBatchCombiner
+  (precedence of states).
 """
 
 import base64
@@ -20,11 +21,11 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 NOT_COUNTED = -1
 VALUE_VERSION = 0
-PENDING_MIN = 256      # Fewer are not worth the work.
+PENDING_MIN = 256  # Combining fewer batches is not worth the CPU time.
 
 
 class Batch(NamedTuple):
-    """Offsets first to last."""
+    """The delivery state of an offset range; `last` is inclusive."""
 
     first: int
     last: int
@@ -41,13 +42,13 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What its coordinator is found by."""
+        """Return the key for finding the coordinator."""
         topic = base64.urlsafe_b64encode(self.topic_id).decode().rstrip("=")
         return f"{self.group_id}:{topic}:{self.partition}"
 
 
 def is_key(text: str) -> bool:
-    """Whether it is one that ShareKey.text gives."""
+    """Return True if `text` has the format of ShareKey.text."""
     group_id, _, rest = text.partition(":")
     topic, _, index = rest.partition(":")
     if not group_id or not index.isdecimal():
@@ -59,7 +60,7 @@ def is_key(text: str) -> bool:
 
 
 class ShareState:
-    """See the module's head. updates: records since the last snapshot."""
+    """The state of a share partition. updates: number of records since the last snapshot."""
 
     __slots__ = ("_batches", "_pending", "_pending_max", "complete_count", "create_ms",
                  "leader_epoch", "snapshot_epoch", "start_offset", "state_epoch", "updates",
@@ -89,20 +90,20 @@ class ShareState:
         self._pending_max = max(PENDING_MIN, 2 * len(self._batches))
 
     def add(self, batches: Iterable[Batch]) -> None:
-        """Later states of some offsets."""
+        """Add newer states of some offsets."""
         self._pending += batches
         if len(self._pending) > self._pending_max:
-            # Keeps (4), however often is written between two snapshots.
+            # Bounds the memory, however many updates come between two snapshots.
             self._combine()
 
     def update(self, row: Any) -> None:
-        """What a ShareUpdateValue says."""
+        """Apply a ShareUpdateValue."""
         self.write(row.start_offset, row.delivery_complete_count, row.leader_epoch,
                    _batches_of(row))
 
     def write(self, start_offset: int, complete_count: int, leader_epoch: int,
               batches: Iterable[Batch]) -> None:
-        """Later states of some offsets, and what else one update says. NO_OFFSET: as before."""
+        """Apply one update. start_offset: NO_OFFSET keeps the current one."""
         if start_offset != NO_OFFSET:
             self.start_offset = start_offset
         if leader_epoch > self.leader_epoch:
@@ -113,7 +114,7 @@ class ShareState:
 
 
 def combined(batches: Iterable[Batch], start: int) -> list[Batch]:
-    """The states of all offsets from `start` on, each once. Keeps (1), (2)."""
+    """Merge batches so that each offset from `start` on occurs once. The latest state wins."""
     edges: list[tuple[int, int, Batch]] = []
     for row in batches:
         if row.last >= start:
@@ -121,7 +122,7 @@ def combined(batches: Iterable[Batch], start: int) -> list[Batch]:
             edges += [(clipped.first, 1, clipped), (clipped.last + 1, 0, clipped)]
     edges.sort(key=lambda edge: edge[0])
     found: list[Batch] = []
-    open_: dict[tuple[int, int], int] = {}      # (deliveries, state) -> how many cover it.
+    open_: dict[tuple[int, int], int] = {}  # (deliveries, state) -> open batches.
     before = 0
     for at, begins, row in edges:
         if open_ and at > before:
@@ -169,8 +170,10 @@ def snapshot_value(state: ShareState) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[ShareKey, bool, Any] | None:
-    """(whose, whether it is a snapshot, the value's message or None); None for a record of another
-    kind. Raises ProtocolError."""
+    """Parse a record into (key, True for a snapshot, value message or None).
+
+    Returns None for other kinds of records. Raises ProtocolError.
+    """
     try:
         row = records.decode_key(STEM, key)
     except UnsupportedVersion:
@@ -181,7 +184,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[ShareKey, bool, Any] | None
 
 
 def state_from(row: Any) -> ShareState:
-    """The state that a ShareSnapshotValue holds."""
+    """Return the state stored in a ShareSnapshotValue."""
     state = ShareState(row.snapshot_epoch, row.state_epoch)
     state.leader_epoch = row.leader_epoch
     state.start_offset = row.start_offset

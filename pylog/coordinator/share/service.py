@@ -1,9 +1,10 @@
-"""The share coordinator: what the states of share partitions add to the runtime of coordinators.
+"""The share coordinator service, on top of the coordinator runtime.
 
-Owns: the runtime over `__share_group_state`; how far each of its partitions may be cut.
-Invariants: (1) a record of the topic is deleted only when later ones hold all that it says.
+Owns: the runtime of `__share_group_state`; the offset up to which each of its partitions can be
+  pruned.
+Invariants: a record is deleted only when later records contain all of its state.
 Source: KIP-932; Kafka's ShareCoordinatorService. The topic is not compacted: snapshots make earlier
-  records superfluous.
+  records redundant.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class ShareCoordinator:
-    """broker: see internal_topic.Node."""
+    """Serves share partition state. broker: see internal_topic.Node."""
 
     def __init__(self, broker: Node):
         settings = self._settings = broker.settings
         self._broker = broker
         self._pruning: asyncio.Task[None] | None = None
-        # By partition: (the machine of the mark, the end of the log then).
+        # Partition -> (machine at the mark, log end offset at the mark).
         self._marks: dict[int, tuple[ShareStates, int]] = {}
         self.runtime: CoordinatorRuntime[ShareStates] = CoordinatorRuntime(Coordination(
             TopicSpec(
@@ -55,16 +56,16 @@ class ShareCoordinator:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the cluster has share groups."""
+        """Return True if share groups are enabled in the cluster."""
         return self._broker.image.features.get(FEATURE, 0) > 0
 
     @property
     def has_topic(self) -> bool:
-        """Whether there may be a state at all."""
+        """Return True if share state may exist."""
         return self.runtime.topic.current is not None
 
     def start(self) -> None:
-        """Begins to load what there is; returns at once. On the event loop."""
+        """Start loading; return immediately. Call on the event loop."""
         self.runtime.start()
         self._pruning = asyncio.get_running_loop().create_task(
             supervisor.restarting("share state pruning", self._prune))
@@ -76,21 +77,21 @@ class ShareCoordinator:
         await self.runtime.stop()
 
     async def ensure_topic(self) -> Error:
-        """Creates the internal topic unless it is there. Returns an error code."""
+        """Create the internal topic unless it exists. Returns an error code."""
         return await self.runtime.topic.ensure()
 
     def run(self, key: ShareKey, pending: Pending, step: Callable[..., Any],
             *arguments: Any) -> Pending:
-        """As runtime.run(), of a step that takes the key first."""
+        """Run a step that takes the key first; see runtime.run()."""
         return self.runtime.run(key.text, pending, step, key, *arguments)
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions or leaders, or is new."""
+        """Apply a new version of the topic: new, or with other partitions or leaders."""
         if topic.name == TOPIC:
             self.runtime.topic_changed(topic)
 
     def topic_deleted(self, name: str) -> None:
-        """Forgets what is kept for a topic that is no more."""
+        """Delete the state of a deleted topic."""
         if name == TOPIC:
             self.runtime.topic_deleted()
         else:
@@ -110,7 +111,7 @@ class ShareCoordinator:
             return None
         return topic.partitions[partition].leader_epoch
 
-    # ---- what is not needed any more ------------------------------------------------------------
+    # ---- pruning --------------------------------------------------------------------------------
 
     async def _prune(self) -> None:
         pause_s = self._settings["share.coordinator.state.topic.prune.interval.ms"] / 1000
@@ -119,12 +120,12 @@ class ShareCoordinator:
             try:
                 await self.prune()
             except Exception:
-                # Without another try, the topic would grow until the next start.
+                # Retry, because otherwise the topic grows until the next restart.
                 log.exception("a topic could not be pruned; trying again", extra={
                     "topic": TOPIC, "seconds": pause_s})
 
     async def prune(self) -> None:
-        """Deletes the records that later ones replace, of every partition. Keeps (1)."""
+        """Delete records of all partitions that later records make redundant."""
         for shard in self.shards()[0]:
             try:
                 await self._prune_shard(shard)
@@ -142,7 +143,7 @@ class ShareCoordinator:
         if machine is shard.machine and end <= shard.journal.log.high_watermark:
             await asyncio.get_running_loop().run_in_executor(
                 None, self._broker.logs.move_start, TOPIC, shard.index, end)
-        # What this turn of the loop gathered is not in the log yet: it is in this mark's stretch.
+        # Append this loop iteration's records first, so that the mark covers them.
         shard.journal.append_now()
         shard.machine.mark()
         self._marks[shard.index] = shard.machine, shard.journal.log.end_offset

@@ -1,10 +1,10 @@
-"""The states of share partitions as a pure state machine: requests and a clock in, records out.
+"""Share partition states as a pure state machine: takes requests and a clock, produces records.
 
 Owns: the share partitions of one partition of `__share_group_state`.
-Invariants: (1) a write of an older leader or of an older state epoch changes nothing; (2) at most
-  updates_max updates follow a snapshot of a share partition; (3) what lies before mark()'s offset
-  is not needed any more once `unsaved` is empty.
-Source: KIP-932; Kafka's ShareCoordinatorShard, by its answers.
+Invariants: a write with an older leader epoch or state epoch is fenced and changes nothing; a share
+  partition has at most updates_max updates after its last snapshot; records before the offset of
+  mark() are redundant once `unsaved` is empty.
+Source: KIP-932; Kafka's ShareCoordinatorShard (response behaviour).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ class ShareStates:
 
     leader_epoch_of: (topic id, partition) -> its leader epoch, or None if it does not exist.
     updates_max: updates between two snapshots. cold_ms: the age at which a snapshot is rewritten.
-    See shard.Machine for the rest.
+    See shard.Machine for the other attributes.
     """
 
     def __init__(self, clock: Time,
@@ -50,7 +50,7 @@ class ShareStates:
     # ---- the log --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
         found = share_state.decode(key, value)
         if found is None:
             return
@@ -66,16 +66,16 @@ class ShareStates:
         self.mark()
 
     def tick(self) -> None:
-        """Nothing is due: see save_cold()."""
+        """Do nothing: there are no timers. See save_cold()."""
 
     def open_tokens(self) -> Iterable[Token]:
         return ()
 
     def saved(self, changed: set[Any]) -> None:
-        """There is no snapshot beside the log."""
+        """Do nothing: there is no snapshot outside the log."""
 
     def mark(self) -> None:
-        """From here on `unsaved` shrinks; see (3)."""
+        """Start collecting snapshots: once `unsaved` is empty, earlier records are redundant."""
         self.unsaved = set(self.states)
 
     def _record_snapshot(self, key: ShareKey, state: ShareState) -> None:
@@ -91,10 +91,10 @@ class ShareStates:
     # ---- requests -------------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> Fault:
-        """Replace the state by an empty one that starts at an offset.
+        """Replace the state with an empty one that starts at an offset.
 
-        start_offset: NO_OFFSET lets the leader choose it by the group's settings. The state gets
-        the partition's present leader epoch, because the start offset belongs to the log of that
+        start_offset: with NO_OFFSET the leader chooses it from the group's settings. The state gets
+        the partition's current leader epoch, because the start offset belongs to the log of that
         epoch: a later leader compares the two to detect a truncated log.
         """
         known = self.states.get(key)
@@ -113,7 +113,7 @@ class ShareStates:
         return FINE
 
     def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
-        """(FINE, the state), for the leader of that epoch: an older one is fenced from now on."""
+        """Return (FINE, state) for the leader with this epoch. Fences leaders with older epochs."""
         fault, state = self._known(key, leader_epoch, NO_EPOCH)
         if state is not None and leader_epoch > state.leader_epoch:
             state.leader_epoch = leader_epoch
@@ -122,7 +122,7 @@ class ShareStates:
 
     def write(self, key: ShareKey, state_epoch: int, leader_epoch: int, start_offset: int,
               complete_count: int, batches: list[Batch]) -> Fault:
-        """Later states of some offsets. Keeps (1)."""
+        """Apply newer states of some offsets. Fences older leader epochs and state epochs."""
         fault, state = self._known(key, leader_epoch, state_epoch)
         if state is not None:
             if any(not 0 <= row.first <= row.last or row.deliveries < 0 for row in batches):
@@ -135,7 +135,7 @@ class ShareStates:
         is_full = state.updates >= self._updates_max
         state.write(start_offset, complete_count, leader_epoch, batches)
         if is_full:
-            # Keeps (2).
+            # Limits the updates after a snapshot.
             self._snapshot(key, state)
             return
         new = messages.ShareUpdateValue
@@ -154,7 +154,7 @@ class ShareStates:
         self._record_snapshot(key, state)
 
     def summary(self, key: ShareKey) -> tuple[Fault, ShareState | None]:
-        """(FINE, the state or, where there is none, None)."""
+        """Return (FINE, state), (FINE, None) if there is no state, or (fault, None)."""
         fault = self._fault(key)
         return fault, self.states.get(key) if fault == FINE else None
 
@@ -186,13 +186,14 @@ class ShareStates:
     # ---- upkeep ---------------------------------------------------------------------------------
 
     def forget_gone(self) -> None:
-        """Forgets share partitions of topics that are no more."""
+        """Delete share partitions of deleted topics."""
         for key in [key for key in self.states
                     if self._leader_epoch_of(key.topic_id, key.partition) is None]:
             self._record_gone(key)
 
     def save_cold(self) -> Iterator[None]:
-        """Writes snapshots of what has had none for long, so that (3) comes about."""
+        """Write snapshots of share partitions without a recent one, so that `unsaved` gets empty.
+        """
         now_ms = self._clock.wall_ms()
         for key in list(self.unsaved):
             state = self.states.get(key)

@@ -1,5 +1,5 @@
-"""The transaction coordinator, markers and verification.
+"""The transaction coordinator, transaction markers and verification.
 
 Owns: transactions.
-For: `api`, `broker` and `server`. `service` is its entry.
+For: `api`, `broker` and `server`. The entry point is `service`.
 """

@@ -1,12 +1,12 @@
-"""The transaction coordinator: what transactions add to the runtime of coordinators.
+"""The transaction coordinator service, on top of the coordinator runtime.
 
-Owns: the runtime over `__transaction_state`; the endings under way.
-Invariants: (1) a transaction that is prepared gets its markers until every partition has them, or
-  has gone, and then its last record; (2) a marker carries the leader epoch of the term that
-  decided, so that what an older coordinator sends is refused: an ending is over with the term that
-  began it; (3) in a term one ending of a transactional id is under way at a time; (4) an unexpected
-  error ends no ending: it is tried again for as long as the term lasts. Otherwise the last stable
-  offset of its partitions would not move.
+Owns: the runtime of `__transaction_state`; the completions in progress.
+Invariants: a prepared transaction gets its markers until every partition has one or was deleted,
+  and then its final record; a marker carries the leader epoch of the term that decided, so markers
+  of an older coordinator are fenced, and a completion ends with its term; each transactional id has
+  at most one completion in progress per term; a completion is retried after unexpected errors for
+  as long as the term lasts, because otherwise the last stable offset of its partitions would not
+  advance.
 Source: Kafka's transaction coordinator and marker channel.
 """
 
@@ -38,20 +38,22 @@ from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = "__transaction_state"
 FEATURE = "transaction.version"
-RETRY_SECONDS = 0.02, 1.0     # Between tries of an ending: at first, at last.
-# A partition that answers so has no part in the transaction any more.
+RETRY_SECONDS = 0.02, 1.0  # Backoff between attempts to write markers: first, maximum.
+# With these results the partition is no longer part of the transaction.
 SETTLED = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH))
 
 log = logging.getLogger("pylog.coordinator")
-# An ending: the leader epoch of its term, and what is called at its end.
+# A completion in progress: (leader epoch of its term, callbacks for its end).
 UnderWay = tuple[int, list[Callable[[], None]]]
-Endings = dict[str, UnderWay]     # The newest one of each transactional id.
+Endings = dict[str, UnderWay]  # The newest one of each transactional id.
 WriteMarkers = Callable[[Marker, tuple[Partition, ...]], Awaitable[dict[Partition, Error]]]
 
 
 class _Adding:
-    """Partitions on their way into a transaction. No closures: each would be a cycle, for the
-    collector to find."""
+    """A request to add partitions to a transaction.
+
+    Uses no closures: each would be a reference cycle for the garbage collector.
+    """
 
     __slots__ = ("_arguments", "_endings", "_late", "_loop", "_runtime", "_until_s", "answer")
 
@@ -60,7 +62,7 @@ class _Adding:
         self.answer = Pending(_unchanged)
         self._runtime = runtime
         self._endings = endings
-        self._arguments = arguments     # Of Transactions.add.
+        self._arguments = arguments  # Of Transactions.add.
         self._loop = asyncio.get_running_loop()
         self._until_s = self._loop.time() + wait_ms / 1000
         self._late: asyncio.TimerHandle | None = None
@@ -90,9 +92,12 @@ def _unchanged(error: Error) -> Error:
 
 
 class TransactionCoordinator:
-    """broker: see internal_topic.Node. write: brings a marker to the leaders of partitions."""
+    """Coordinates transactions.
 
-    is_request = False     # To the journal, whose token it is.
+    broker: see internal_topic.Node. write: sends a marker to the leaders of partitions.
+    """
+
+    is_request = False  # For the journal, which uses this object as a Token.
 
     def __init__(self, broker: Node, write: WriteMarkers):
         settings = self._settings = broker.settings
@@ -116,22 +121,22 @@ class TransactionCoordinator:
         self.shards = self.runtime.shards
 
     def start(self) -> None:
-        """Begins to load what there is; returns at once. On the event loop."""
+        """Start loading; return immediately. Call on the event loop."""
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Takes no more requests; endings under way go on at the next start."""
+        """Stop serving requests. Unfinished completions resume at the next start."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.runtime.stop()
 
     async def ensure_topic(self) -> Error:
-        """Creates the internal topic unless it is there. Returns an error code."""
+        """Create the internal topic unless it exists. Returns an error code."""
         return await self.runtime.topic.ensure()
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions or leaders, or is new."""
+        """Apply a new version of the topic: new, or with other partitions or leaders."""
         if topic.name == TOPIC:
             self.runtime.topic_changed(topic)
 
@@ -141,14 +146,15 @@ class TransactionCoordinator:
 
     @property
     def feature_level(self) -> int:
-        """Of transaction.version, as finalized."""
+        """Return the finalized level of transaction.version."""
         return self._broker.image.features.get(FEATURE, 0)
 
     # ---- steps ----------------------------------------------------------------------------------
 
     def run(self, key: str, pending: Pending, step: Callable[..., Any],
             *arguments: Any) -> Pending:
-        """As runtime.run(), of a step that may need a producer id, its last argument."""
+        """Run a step as runtime.run() does. If it needs a producer id, pass one as last argument.
+        """
         first = Pending(lambda error: error)
 
         def answered(message: Any) -> None:
@@ -169,7 +175,7 @@ class TransactionCoordinator:
         except LogError as error:
             pending.refuse(ErrorCode.of(error.code))
         except Refusal as refusal:
-            # Of a controller elsewhere.
+            # From a remote controller.
             pending.refuse(ErrorCode.of(refusal.error))
         except Exception:
             supervisor.report("producer ids", transactional_id=key)
@@ -179,8 +185,11 @@ class TransactionCoordinator:
 
     def add(self, id_: str, producer_id: int, epoch: int, partitions: list[Partition],
             version: int) -> Pending:
-        """Makes partitions part of a transaction; answers with an error code. An ending that is
-        under way is waited for a little: the client would ask again."""
+        """Add partitions to a transaction; the reply is an error code.
+
+        If the previous transaction is still completing, wait for it for a short time before
+        returning CONCURRENT_TRANSACTIONS, to save the client a retry.
+        """
         adding = _Adding(self.runtime, self._ending, (id_, producer_id, epoch, partitions, version),
                          self._settings["add.partitions.to.txn.retry.backoff.max.ms"])
         adding.ask()
@@ -192,7 +201,7 @@ class TransactionCoordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ---- machines and what they send ------------------------------------------------------------
+    # ---- machines and their messages ------------------------------------------------------------
 
     def _open(self, topic_id: bytes, index: int,
               clock: Clock) -> tuple[Callable[[], Transactions], None]:
@@ -206,11 +215,11 @@ class TransactionCoordinator:
                       settings["transaction.two.phase.commit.enable"])
 
     def init_fault(self, request: Any) -> Error:
-        """What is wrong with an InitProducerId, whoever its coordinator is."""
+        """Return the error if the InitProducerId request is invalid, or NONE."""
         return init_fault(request, self._limits())
 
     def answer(self, message: Ending | Overdue) -> None:
-        """What a machine sends when its records are durable: it is the outbox."""
+        """Handle a message of a machine, whose records are durable by now."""
         if isinstance(message, Overdue):
             pending = Pending(lambda error: error)
             self._spawn(self._run_with_id(
@@ -218,16 +227,19 @@ class TransactionCoordinator:
             return
         epoch = self.runtime.epoch_of(message.transactional_id)
         under_way = self._ending.get(message.transactional_id)
-        # Keeps (3): a load may ask for what is under way.
+        # One completion per term: a reload may request markers that are already being written.
         if epoch >= 0 and (under_way is None or under_way[0] != epoch):
             self._ending[message.transactional_id] = epoch, []
             self._spawn(self._end(message, self._ending[message.transactional_id]))
 
     def refuse(self, error: Error) -> None:
-        """It was not written, or may not have been: whoever loads the log knows."""
+        """Ignore a message whose records may not be durable; the next load repeats it."""
 
     async def _end(self, ending: Ending, under_way: UnderWay) -> None:
-        """Keeps (1). under_way: its entry, which one of a later term may have replaced."""
+        """Write the markers and complete the transaction.
+
+        under_way: this completion's entry; a later term may have replaced it in `_ending`.
+        """
         try:
             await supervisor.restarting(
                 "transaction endings", partial(self._mark_and_complete, ending, under_way[0]),
@@ -239,18 +251,22 @@ class TransactionCoordinator:
                 ended()
 
     async def _mark_and_complete(self, ending: Ending, epoch: int) -> None:
-        """One try. Keeps (4): a restart after it finds another term if there is one."""
+        """Make one attempt. After an unexpected error it is retried, and stops if the term is over.
+        """
         if await self._mark(ending, epoch):
             self.runtime.run(ending.transactional_id, Pending(lambda error: error),
                              Transactions.complete, ending)
 
     async def _mark(self, ending: Ending, epoch: int) -> bool:
-        """Whether every partition has the marker; False when another coordinator cares, or this one
-        in a later term: by then others may have ended it, and the next one may be open."""
+        """Return True once every partition has the marker.
+
+        Returns False if the term is over: another coordinator, or this one in a later term, may
+        have completed the transaction already, and the next one may be open.
+        """
         left = ending.partitions
         pause_s, pause_s_max = RETRY_SECONDS
         while left and self.runtime.epoch_of(ending.transactional_id) == epoch:
-            # Keeps (2).
+            # The leader epoch in the marker fences older coordinators.
             results = await self._write(Marker(
                 ending.producer_id, ending.epoch, epoch, ending.committed, ending.version), left)
             if ErrorCode.TRANSACTION_COORDINATOR_FENCED in results.values():

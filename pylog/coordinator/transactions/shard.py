@@ -1,14 +1,14 @@
-"""Transactions as a pure state machine: requests and a clock in, records and replies out.
+"""Transactions as a pure state machine: takes requests and a clock, produces records and replies.
 
 Owns: the transactional ids of one partition of `__transaction_state`, and their timers.
-Invariants: (1) an epoch is answered to one producer only: whoever comes later has a higher one;
-  (2) a transaction that is prepared ends as it was prepared, whatever happens meanwhile; (3) its
-  markers are asked for after its record is durable: Ending goes out as a reply; (4) what ends it
-  without its client (a timeout, a newer producer) fences that client; (5) where an epoch does not
-  tell transactions apart, that something is so already is answered after it was written again: a
-  coordinator that was replaced and does not know it yet would tell of an older transaction.
-Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), KIP-939 (two phases,
-  as far as Kafka 4.3 serves it), KIP-664, KIP-1152 (filters of a list).
+Invariants: an epoch is given to one producer only, later producers get a higher one; a prepared
+  transaction ends with the prepared result; markers are requested after the prepare record is
+  durable, because Ending is sent as a reply; ending a transaction without its client (timeout,
+  newer producer) fences that client; where the epoch does not distinguish transactions, a repeated
+  request is written again before it succeeds, because a coordinator that was replaced without
+  noticing would otherwise confirm it for an older transaction.
+Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), KIP-939 (two-phase
+  commit, as far as Kafka 4.3 supports it), KIP-664, KIP-1152 (filters of a list).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,13 +38,13 @@ from pylog.coordinator.transactions.transaction_metadata import (
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-EXPIRY_STEP = 1000     # Transactional ids looked at in one go.
+EXPIRY_STEP = 1000  # Transactional ids checked per expiry step.
 OVERDUE_AGAIN_MS = 1000
 Partition = tuple[str, int]
 
 
 class Limits(NamedTuple):
-    """The broker's settings that transactions obey."""
+    """The broker settings for transactions."""
 
     timeout_ms_max: int
     expiration_ms: int
@@ -52,41 +52,43 @@ class Limits(NamedTuple):
 
 
 class NeedProducerId:
-    """What a step answers that goes on with a new producer id only: it is to be done again."""
+    """Returned by a step that must be repeated with a new producer id."""
 
 
 class Ending(NamedTuple):
-    """The markers that a prepared transaction needs; then complete() it."""
+    """The markers that a prepared transaction needs. Call complete() when they are written."""
 
     transactional_id: str
     producer_id: int
     epoch: int
     committed: bool
     partitions: tuple[Partition, ...]
-    version: int      # Of transactions: how strictly a partition checks the epoch.
+    version: int  # Transaction version: how strictly partitions check the epoch.
 
 
 class Overdue(NamedTuple):
-    """A transaction whose time is over, and which cannot be fenced without a new producer id."""
+    """A timed-out transaction that can only be fenced with a new producer id."""
 
     transactional_id: str
-    start_ms: int     # It is this one; the next one has its own time.
+    start_ms: int  # Identifies the transaction of this transactional id.
 
 
 def init_fault(request: Any, limits: Limits) -> Error:
-    """What is wrong with an InitProducerId, whatever its producer is."""
+    """Return the error if an InitProducerId request is invalid for any producer, or NONE."""
     if request.enable2_pc and not limits.has_two_phases:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if request.keep_prepared_txn:
-        return ErrorCode.UNSUPPORTED_VERSION   # As in Kafka 4.3, which does not serve it yet.
+        return ErrorCode.UNSUPPORTED_VERSION  # As Kafka 4.3, which does not support it yet.
     if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= limits.timeout_ms_max:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
     return ErrorCode.NONE
 
 
 class Transactions:
-    """clock: as in limits.Time. outbox: the token to which Ending and Overdue are answered.
-    feature_level: gives that of transaction.version. For the rest see shard.Machine.
+    """The transactional ids of one partition. See shard.Machine for the attributes.
+
+    clock: see group_config.Time. outbox: the token that receives Ending and Overdue. feature_level:
+    returns the level of transaction.version.
     """
 
     def __init__(self, limits: Limits, clock: Time, outbox: Any, feature_level: Callable[[], int]):
@@ -101,10 +103,10 @@ class Transactions:
         self._outbox = outbox
         self._feature_level = feature_level
 
-    # ---- the runtime's side ---------------------------------------------------------------------
+    # ---- called by the runtime ------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
         decoded = transaction.decode(key, value)
         if decoded is None:
             return
@@ -115,7 +117,7 @@ class Transactions:
             self.transactions[id_] = found
 
     def loaded(self) -> None:
-        """After the last record: what was prepared is brought to its end."""
+        """Resume after the last record: complete prepared transactions and start timeouts."""
         for found in self.transactions.values():
             if found.state in PREPARED:
                 self._ask_for_markers(found)
@@ -123,14 +125,14 @@ class Transactions:
                 self._expect_end(found)
 
     def open_tokens(self) -> Iterable[Any]:
-        """None: every request is answered in its step."""
+        """Return nothing: every request is answered in its step."""
         return ()
 
     def saved(self, changed: set[str]) -> None:
-        """There is no snapshot."""
+        """Do nothing: there is no snapshot."""
 
     def tick(self) -> None:
-        """Aborts what is open for too long. Keeps (4)."""
+        """Abort transactions that have timed out, which fences their clients."""
         while (due := self.timers.take_due(self.clock.now_ms())) is not None:
             found = self.transactions[due[0]]
             assert found.state == ONGOING, transaction.vars_of(found)
@@ -141,8 +143,10 @@ class Transactions:
     # ---- InitProducerId -------------------------------------------------------------------------
 
     def init(self, request: Any, new_id: int = NONE) -> Any:
-        """InitProducerId with a transactional id that is not empty. new_id: a producer id that
-        nobody has; without one the answer may be NeedProducerId."""
+        """Handle InitProducerId with a transactional id.
+
+        new_id: an unused producer id; without one, the result may be NeedProducerId.
+        """
         error = init_fault(request, self.limits)
         if error != ErrorCode.NONE:
             return _not_initialized(error)
@@ -159,7 +163,7 @@ class Transactions:
         if found.state in PREPARED:
             return _not_initialized(ErrorCode.CONCURRENT_TRANSACTIONS)
         if found.state == ONGOING:
-            # The client asks again when this is over.
+            # The client retries once the abort has completed.
             fenced = self._fence(found, new_id)
             return fenced or _not_initialized(ErrorCode.CONCURRENT_TRANSACTIONS)
         return self._initialized(found, expected, timeout_ms, new_id)
@@ -175,7 +179,7 @@ class Transactions:
             if found.epoch in (NONE, expected[1]):
                 last_epoch = found.epoch
             elif expected[1] == found.last_epoch:
-                # The answer before was lost on its way.
+                # The client retries because it did not receive the previous response.
                 epoch, last_epoch = found.epoch, found.last_epoch
             else:
                 return _not_initialized(ErrorCode.PRODUCER_FENCED)
@@ -192,7 +196,7 @@ class Transactions:
 
     def add(self, id_: str, producer_id: int, epoch: int, partitions: Iterable[Partition],
             version: int) -> Error:
-        """Partitions, and offsets' partitions, become part of the transaction, which begins."""
+        """Add partitions to the transaction, and begin it if needed."""
         found, error = self._of_producer(id_, producer_id, epoch)
         if found is None:
             return error
@@ -203,12 +207,12 @@ class Transactions:
         if begins:
             found.start_ms = found.update_ms
             self._expect_end(found)
-        self._record(found)                  # Keeps (5), where all are there already.
+        self._record(found)  # Even if unchanged: fences a replaced coordinator.
         return ErrorCode.NONE
 
     def verify(self, id_: str, producer_id: int, epoch: int,
                partitions: Iterable[Partition]) -> dict[Partition, Error]:
-        """Partition -> whether it is in the transaction; changes nothing."""
+        """Return {partition: NONE if it is part of the transaction}. Changes nothing."""
         found, error = self._of_producer(id_, producer_id, epoch)
         if found is None:
             return dict.fromkeys(partitions, error)
@@ -217,7 +221,7 @@ class Transactions:
 
     def _of_producer(self, id_: str, producer_id: int,
                      epoch: int) -> tuple[Transaction | None, Error]:
-        """The transaction into which a producer may write, or why there is none."""
+        """Return the transaction that the producer may write to, or (None, error)."""
         found = self.transactions.get(id_)
         if not id_:
             return None, ErrorCode.INVALID_REQUEST
@@ -233,7 +237,7 @@ class Transactions:
 
     def end(self, id_: str, producer_id: int, epoch: int, committed: bool, version: int,
             new_id: int = NONE) -> Any:
-        """EndTxn. version: of the client's transactions; new_id: as in init()."""
+        """Handle EndTxn. version: the client's transaction version; new_id: see init()."""
         found = self.transactions.get(id_)
         if not id_:
             return _not_ended(ErrorCode.INVALID_REQUEST)
@@ -245,7 +249,7 @@ class Transactions:
 
     def _end_plainly(self, found: Transaction, producer_id: int, epoch: int,
                      committed: bool) -> Any:
-        """Of clients that know no transactions of version 2."""
+        """End a transaction of a client that does not support transaction version 2."""
         if found.producer_id != producer_id:
             return _not_ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if found.epoch != epoch:
@@ -255,12 +259,12 @@ class Transactions:
             return messages.EndTxnResponse()
         error = _repeated(found, committed)
         if error == ErrorCode.NONE:
-            self._record(found)              # Keeps (5).
+            self._record(found)  # A replaced coordinator must not succeed.
         return _not_ended(error)
 
     def _end_and_bump(self, found: Transaction, producer_id: int, epoch: int, committed: bool,
                       version: int, new_id: int) -> Any:
-        """The transaction ends and the producer has the next epoch (KIP-890)."""
+        """End the transaction and bump the producer's epoch (KIP-890)."""
         overflowed = found.previous_producer_id == producer_id and epoch == EPOCH_MAX - 1 \
             and found.epoch == 0
         repeated = overflowed or found.epoch == epoch + 1
@@ -277,8 +281,8 @@ class Transactions:
         if found.state in PREPARED or repeated:
             error = _repeated(found, committed)
             if repeated and committed and found.state == COMPLETE_ABORT:
-                # The coordinator aborted at the timeout while this commit was on its way. Clients
-                # recover from a fencing, but not from INVALID_TXN_STATE (KAFKA-20785).
+                # The transaction timed out while this commit was on its way. Clients recover from
+                # PRODUCER_FENCED, but not from INVALID_TXN_STATE (KAFKA-20785).
                 error = ErrorCode.PRODUCER_FENCED
             if error != ErrorCode.NONE:
                 return _not_ended(error)
@@ -298,7 +302,7 @@ class Transactions:
         return messages.EndTxnResponse(producer_id=found.producer_id, producer_epoch=found.epoch)
 
     def _prepare(self, found: Transaction, committed: bool, version: int) -> None:
-        """The decision, which stands when its record is durable (2)."""
+        """Decide the result. The decision is final once its record is durable."""
         at_rest = found.state in AT_REST
         found.move(PREPARE_COMMIT if committed else PREPARE_ABORT, self.clock.wall_ms())
         if at_rest:
@@ -312,7 +316,7 @@ class Transactions:
         self._ask_for_markers(found)
 
     def _fence(self, found: Transaction, new_id: int) -> Any:
-        """Ends an open transaction without its client. Keeps (4). NeedProducerId, or None."""
+        """Abort an open transaction and fence its client. Return NeedProducerId or None."""
         version = self._feature_level()
         if version >= EPOCH_BUMP_SINCE:
             bumped = self._bump(found, False, version, new_id)
@@ -323,18 +327,18 @@ class Transactions:
         return None
 
     def abort_overdue(self, overdue: Overdue, new_id: int) -> None:
-        """As tick() of one, with a new producer id."""
+        """Abort a timed-out transaction with a new producer id; see tick()."""
         found = self.transactions.get(overdue.transactional_id)
         if found is not None and found.state == ONGOING and found.start_ms == overdue.start_ms:
             self._fence(found, new_id)
 
     def complete(self, ended: Ending) -> None:
-        """Every partition of a prepared transaction has its marker."""
+        """Complete a prepared transaction: every partition has its marker."""
         found = self.transactions.get(ended.transactional_id)
         if found is None or found.state not in PREPARED or \
                 (found.producer_id, found.epoch) != (ended.producer_id, ended.epoch):
             return
-        # Keeps (2).
+        # The result must be the prepared one.
         assert (found.state == PREPARE_COMMIT) == ended.committed, transaction.vars_of(found)
         found.partitions = transaction.NO_PARTITIONS
         found.move(COMPLETE_COMMIT if ended.committed else COMPLETE_ABORT, self.clock.wall_ms())
@@ -344,7 +348,7 @@ class Transactions:
         self._record(found)
 
     def _ask_for_markers(self, found: Transaction) -> None:
-        # Keeps (3).
+        # A reply, so that it is sent after the prepare record is durable.
         self.replies.append((self._outbox, Ending(
             found.id, found.producer_id, found.epoch, found.state == PREPARE_COMMIT,
             tuple(sorted(found.partitions)), found.version)))
@@ -357,7 +361,7 @@ class Transactions:
             self.timers.set((found.id,), self.clock.now_ms() + max(0, left_ms))
 
     def expire(self) -> Iterator[None]:
-        """Forgets transactional ids that nobody has used for expiration_ms, some at each step."""
+        """Remove transactional ids unused for expiration_ms, EXPIRY_STEP ids per step."""
         every = list(self.transactions)
         for first in range(0, len(every), EXPIRY_STEP):
             until_ms = self.clock.wall_ms() - self.limits.expiration_ms
@@ -373,13 +377,13 @@ class Transactions:
 
 
 def _may_go_on(found: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether a producer with this id may be the one that has the transactional id."""
+    """Return True if this producer id and epoch may continue the transactional id."""
     return found.epoch == NONE or producer_id == found.producer_id or (
         producer_id == found.previous_producer_id and epoch >= EPOCH_MAX - 1)
 
 
 def _repeated(found: Transaction, committed: bool) -> Error:
-    """What EndTxn is answered where the end is decided, or there is nothing to decide."""
+    """Return the result of an EndTxn when no transaction is ongoing."""
     if found.state == (COMPLETE_COMMIT if committed else COMPLETE_ABORT):
         return ErrorCode.NONE
     if found.state == (PREPARE_COMMIT if committed else PREPARE_ABORT):

@@ -1,9 +1,9 @@
-"""One transactional id: its producer, its state, and both as a record of `__transaction_state`.
+"""The state of one transactional id, in memory and as a record of `__transaction_state`.
 
 Owns: the state of the transactional id.
-Invariants: (1) what decode gives for an encoded transaction is equal to it, but for what value
-  version 0 has no field for; (2) partitions are in Ongoing and Prepare states only; (3) an epoch
-  rises with the producer id unchanged, and a new producer id begins at 0.
+Invariants: decoding an encoded transaction gives an equal one, except for fields that value version
+  0 lacks; only Ongoing and Prepare states have partitions; the epoch increases while the producer
+  id stays, and a new producer id starts at epoch 0.
 Source: KIP-98, KIP-360 (the last epoch), KIP-890 (epoch bump per transaction, next producer id).
 """
 
@@ -18,23 +18,23 @@ COMPLETE_COMMIT = "CompleteCommit"
 COMPLETE_ABORT = "CompleteAbort"
 DEAD = "Dead"
 PREPARE_EPOCH_FENCE = "PrepareEpochFence"
-# By the number that a record has.
+# Indexed by the number in the record.
 STATES = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD,
           PREPARE_EPOCH_FENCE)
 PREPARED = frozenset((PREPARE_COMMIT, PREPARE_ABORT))
 AT_REST = frozenset((EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT))
 NONE = -1
 EPOCH_MAX = 2**15 - 1
-TIMEOUT_NEVER = 2**31 - 1    # Of a two-phase transaction: its outer coordinator ends it (KIP-939).
-EPOCH_BUMP_SINCE = 2         # The transaction.version that bumps an epoch with every transaction.
-FLEXIBLE_VALUES_SINCE = 1    # The transaction.version whose records have value version 1.
+TIMEOUT_NEVER = 2**31 - 1  # For two-phase commit: the external coordinator ends it (KIP-939).
+EPOCH_BUMP_SINCE = 2  # The transaction.version that bumps the epoch with every transaction.
+FLEXIBLE_VALUES_SINCE = 1  # The transaction.version whose records use value version 1.
 STEM = "records_transaction"
-# One for all: most ids are at rest, and a set of its own is as large as the rest of an id.
+# Shared: most ids have no partitions, and an empty set each would double their memory.
 NO_PARTITIONS: frozenset[tuple[str, int]] = frozenset()
 
 
 class Transaction:
-    """See the module's head. version: the transaction.version that its client speaks."""
+    """A transactional id. version: the transaction.version that its client supports."""
 
     __slots__ = ("epoch", "id", "last_epoch", "next_producer_id", "partitions",
                  "previous_producer_id", "producer_id", "start_ms", "state", "timeout_ms",
@@ -54,19 +54,20 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the next epoch but one would not exist: fencing always needs one more."""
+        """Return True if at most one more epoch is left. Fencing always needs one in reserve."""
         return self.epoch >= EPOCH_MAX - 1
 
     def move(self, state: str, now_ms: int) -> None:
-        """The next state; who the producer is may change after this."""
-        # Keeps (2).
+        """Change the state. Call this before changing the producer id, which it saves as previous.
+        """
+        # Only Ongoing and Prepare states have partitions.
         assert not self.partitions or state not in AT_REST, vars_of(self)
         self.previous_producer_id = self.producer_id
         self.state = state
         self.update_ms = now_ms
 
     def topics(self) -> list[tuple[str, list[int]]]:
-        """[(topic, [partition])], sorted."""
+        """Return [(topic, [partition])], sorted."""
         found: dict[str, list[int]] = {}
         for topic, partition in sorted(self.partitions):
             found.setdefault(topic, []).append(partition)
@@ -78,7 +79,8 @@ def key_of(id_: str) -> bytes:
 
 
 def value_of(transaction: Transaction, feature_level: int) -> bytes:
-    """The record's value. feature_level: of transaction.version, which names the value's own."""
+    """Encode the record's value. feature_level: of transaction.version; selects the value version.
+    """
     new = messages.TransactionLogValue
     assert transaction.state in STATES and transaction.epoch >= 0, vars_of(transaction)
     assert not transaction.partitions or transaction.state not in AT_REST, vars_of(transaction)
@@ -100,8 +102,10 @@ def value_of(transaction: Transaction, feature_level: int) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
-    """(transactional id, Transaction or None), or None for a record of another kind. Raises
-    ProtocolError."""
+    """Parse a record into (transactional id, Transaction or None for a tombstone).
+
+    Returns None for other kinds of records. Raises ProtocolError.
+    """
     try:
         row = records.decode_key(STEM, key)
     except UnsupportedVersion:
@@ -127,5 +131,5 @@ def decode(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | 
 
 
 def vars_of(transaction: Transaction) -> dict[str, object]:
-    """For an assertion's message."""
+    """Return the fields, for assertion messages."""
     return {name: getattr(transaction, name) for name in Transaction.__slots__}

@@ -1,10 +1,10 @@
-"""Whether what a producer writes is part of its transaction: asked before the first write to a
-partition, and, of clients that leave that to the brokers, made part of it.
+"""Verify that a producer's write belongs to its transaction, before its first write to a partition.
+For newer clients, add the partition to the transaction (KIP-890).
 
 Owns: nothing.
-Invariants: (1) a partition is told NONE, or takes batches without asking, only when the coordinator
-  has it in the open transaction of this producer and epoch; (2) a client gets an error that its
-  version knows.
+Invariants: a partition accepts a producer's transactional batches, or gets NONE, only while the
+  coordinator has the partition in the open transaction of this producer and epoch; a client gets
+  only errors that its version supports.
 Source: KIP-890.
 """
 
@@ -23,7 +23,8 @@ from pylog.coordinator.transactions.shard import Transactions
 from pylog.metadata.image.image import NO_LEADER
 from pylog.protocol.errors import Error, ErrorCode
 
-# How a client's version lets it be answered: it knows 48; 120 too; and it adds nothing itself.
+# What the client's version supports: INVALID_TXN_STATE (48) only; also TRANSACTION_ABORTABLE (120);
+# also leaving AddPartitionsToTxn to the broker.
 PLAIN, ABORTABLE, ADDING = range(3)
 PRODUCE_KINDS = (11, ABORTABLE), (12, ADDING)
 OFFSETS_KINDS = (4, ABORTABLE), (5, ADDING)
@@ -34,12 +35,12 @@ _LATER = frozenset((
 
 
 def kind_of(version: int, kinds: tuple[tuple[int, int], ...]) -> int:
-    """PLAIN, ABORTABLE or ADDING for a request's version."""
+    """Return PLAIN, ABORTABLE or ADDING for a request's version."""
     return max((kind for since, kind in kinds if version >= since), default=PLAIN)
 
 
 class Verification:
-    """By the coordinators of this cluster."""
+    """Verifies with the transaction coordinators of this cluster."""
 
     def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, logs: Any,
                  grants: Grants, settings: Settings, node_id: int):
@@ -47,12 +48,12 @@ class Verification:
         self._transactions = transactions
         self._brokers = brokers
         self._logs = logs
-        self.holder = grants.holder     # Of a right: a request's principal by the rules of now.
+        self.holder = grants.holder  # principal -> current grants id.
         self._node_id = node_id
         self._settings = settings
 
     async def verdicts(self, asked: Any) -> list[int]:
-        """The error code of each partition that a reactor.Verify names, whatever goes wrong."""
+        """Return the error code of each partition in a reactor.Verify. Never raises."""
         partitions = [(name.decode(), index) for name, index in asked.partitions]
         try:
             found = await self.of_produce(
@@ -65,14 +66,14 @@ class Verification:
 
     async def of_produce(self, id_: str, producer_id: int, epoch: int,
                          partitions: list[Partition], version: int) -> dict[Partition, Error]:
-        """Partition -> NONE, or the error that a Produce of this version is answered with."""
+        """Return {partition: NONE, or the error for a Produce of this version}."""
         kind = kind_of(version, PRODUCE_KINDS)
         found = await self.verified(id_, producer_id, epoch, partitions, kind)
         return {partition: _for_produce(error, kind) for partition, error in found.items()}
 
     async def verified(self, id_: str, producer_id: int, epoch: int,
                        partitions: list[Partition], kind: int) -> dict[Partition, Error]:
-        """Partition -> NONE, or the coordinator's error as a client of this kind knows it."""
+        """Return {partition: NONE, or the coordinator's error, mapped for this kind of client}."""
         if kind != ADDING and not self._settings["transaction.partition.verification.enable"]:
             return dict.fromkeys(partitions, ErrorCode.NONE)
         leader = self._transactions.leader_of(id_)
@@ -90,9 +91,11 @@ class Verification:
 
     def added(self, id_: str, producer_id: int, epoch: int, partitions: Iterable[Partition],
               holder: int) -> None:
-        """Partitions have become part of a transaction that the holder, of before that was asked
-        for, may write to: those that are led here need not ask before its first batch."""
-        # Looked up anew: the marker may be there by now, and would void nothing that comes after.
+        """Mark partitions as verified, so that locally led ones skip it for their first batch.
+
+        holder: taken before the authorization check of the request.
+        """
+        # Check again: if the marker was already written, nothing would clear this mark.
         for partition, error in self._looked_up(id_, producer_id, epoch, partitions).items():
             partition_log = self._logs.get(*partition) if error == ErrorCode.NONE else None
             if partition_log is not None:
@@ -106,7 +109,7 @@ class Verification:
 
 
 def _known(error: Error, kind: int) -> Error:
-    """Keeps (2)."""
+    """Map an error to one that the client's version supports."""
     if error == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error == ErrorCode.TRANSACTION_ABORTABLE and kind == PLAIN:
@@ -115,7 +118,7 @@ def _known(error: Error, kind: int) -> Error:
 
 
 def _for_produce(error: Error, kind: int) -> Error:
-    """What is over soon is an error that every client tries again after, with no new metadata."""
+    """Map short-lived errors to one that all clients retry without refreshing metadata."""
     if error in _LATER or error == ErrorCode.CONCURRENT_TRANSACTIONS and kind != ADDING:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return error
