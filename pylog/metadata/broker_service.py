@@ -1,10 +1,11 @@
-"""What a broker knows of a cluster whose controllers are other nodes.
+"""The metadata of a broker whose controllers are other nodes.
 
 Owns: the copy of the metadata log, the task that follows the active controller.
-Invariants: (1) partitions are opened from an image that holds all that was committed when the start
-  asked; (2) the identity of the cluster is the controllers', never made up here; (3) nothing is led
-  before this run's registration is in force: until then the image's leader is the last run, whose
-  records a loss of power may have taken, and its epoch would have others at the same offsets.
+Invariants: partitions are opened from an image that contains everything committed when the start
+  began; the cluster's identity comes from the controllers and is never generated here; the broker
+  leads nothing before this run's registration is in force. Until then the image's leader is the
+  previous run. A power loss may have taken that run's last records, and the same epoch would give
+  their offsets to other records.
 Source: KIP-631, KIP-595; Kafka's BrokerServer.
 """
 
@@ -36,8 +37,7 @@ log = logging.getLogger("pylog.metadata")
 
 
 class MemberMetadata(MetadataService):
-    """As MetadataService, with join() in the place of open(), and controllers that are elsewhere.
-    """
+    """MetadataService with remote controllers; join() replaces open()."""
 
     replicates = True
     _log: ObservedLog
@@ -45,14 +45,15 @@ class MemberMetadata(MetadataService):
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
         self.credentials = securing.towards_controllers(settings, now_ms)
-        # Decisions are made elsewhere.
+        # The controllers are other nodes.
         self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
         self._following: asyncio.Task | None = None
 
     async def join(self) -> None:
-        """Formats or reads the log directories, follows the controllers until everything committed
-        is known, and opens the partitions. Raises StartError."""
+        """Format or read the log directories, follow the controllers until the tail has everything
+        committed so far, and open the partitions. Raises StartError.
+        """
         wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
         try:
             async with asyncio.timeout(wait_s):
@@ -67,7 +68,7 @@ class MemberMetadata(MetadataService):
         except TimeoutError:
             raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
                 from None
-        # What follows is the publisher's. Keeps (1).
+        # From here on the publisher applies records. Keeps the committed end in the image.
         self.tail.begin()
         try:
             self._take_newest()
@@ -76,7 +77,7 @@ class MemberMetadata(MetadataService):
             raise StartError(str(error)) from error
 
     async def _note_membership(self, epoch: int) -> None:
-        """Stores in each directory that it belongs to this cluster. Raises StartError."""
+        """Store in each log directory that it belongs to this cluster. Raises StartError."""
         found = identity.Membership(
             self.cluster_id, self._node_id,
             ",".join(self._settings["controller.quorum.voters"]), epoch)
@@ -90,7 +91,7 @@ class MemberMetadata(MetadataService):
                 problem = f"{path}/{identity.MEMBERSHIP} cannot be written: {error}"
                 if stored is None or stored._replace(voters=found.voters, epoch=epoch) != found:
                     raise StartError(problem) from error
-                # An older epoch is only less to show: a full disk must not prevent the start.
+                # An older stored epoch is harmless: a full disk must not prevent the start.
                 log.warning(problem)
 
     def _take_newest(self) -> None:
@@ -99,7 +100,7 @@ class MemberMetadata(MetadataService):
         self._last_epoch = broker.epoch if broker is not None else None
 
     def local_roles(self, topic) -> list:
-        # Keeps (3).
+        # Keeps the previous run's epoch from leading.
         broker = self.tail.published.brokers.get(self._node_id)
         may_lead = broker is not None and broker.epoch != self._last_epoch
         return local_roles(topic, self._node_id, self.replicates, may_lead)
@@ -120,7 +121,7 @@ class MemberMetadata(MetadataService):
             settings=self._settings, credentials=self.credentials)
 
     async def _ask_cluster(self) -> str:
-        """The cluster's id from any controller. Keeps (2)."""
+        """Return the cluster id, from any controller. Keeps the identity of the controllers."""
         while True:
             asked = self.controllers.next()
             try:
@@ -145,15 +146,18 @@ class MemberMetadata(MetadataService):
                          for voter in self.controllers.voters.values())
 
     def stand(self) -> asyncio.Task | None:
-        """What a controller does once its listeners answer, until leave(): a broker alone, nothing.
+        """Start the controller's task once the listeners accept connections, until leave(). A
+        broker without the controller role has none.
         """
         return None
 
     def stir(self) -> None:
-        """Records were committed that this node waits for: an observer is told by itself."""
+        """Check the quorum for new records now. Nothing to do here: the controller pushes to
+        observers.
+        """
 
     async def leave(self) -> None:
-        """Follows no more; before close()."""
+        """Stop following the controller; call before close()."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)

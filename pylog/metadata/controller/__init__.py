@@ -1,5 +1,5 @@
-"""The active controller: the order of decisions, and the decisions.
+"""The active controller: orders decisions and makes them.
 
 Owns: the order of decisions, the sessions of brokers.
-For: the metadata services and `api`. Decisions are pure functions on an image.
+For: the metadata services and `api`. Decisions are pure functions of an image.
 """

@@ -1,8 +1,9 @@
-"""Decisions on access rules: CreateAcls, DeleteAcls to records; which rules a filter means.
+"""Decisions on ACLs: CreateAcls and DeleteAcls to records, and the ACLs that match a filter.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) a rule is kept once, however often it is made; (2) each rule or filter of a request
-  is decided by itself; a rule that several filters mean goes once, and is an answer to each.
+Invariants: an ACL is stored once, even if it is created repeatedly; each ACL or filter of a request
+  is decided independently; an ACL that several filters match is removed once and is in each
+  filter's result.
 Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.
 """
 
@@ -15,7 +16,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.security import authorizer, identities
 from pylog.security.authorizer import Rule
 
-RULES_PER_FILTER_MAX = 10_000     # As Kafka's: more at once is refused.
+RULES_PER_FILTER_MAX = 10_000  # Kafka's limit; a filter that matches more is rejected.
 NAME_CHARACTERS_MAX = 32_767
 RULES_PER_STEP = 16
 
@@ -30,7 +31,7 @@ Filter.__doc__ = "What DescribeAcls and DeleteAcls look for; None and ANY: whate
 
 
 def create(image: Image, rules, random):
-    """rules: [Rule]. In steps (metadata.slices); returns (records, [Created])."""
+    """Create ACLs, in steps (eventloop.slices). rules: [Rule]. Returns (records, [Created])."""
     added: set[Rule] = set()
     records, results = [], []
     for rule in rules:
@@ -42,7 +43,7 @@ def create(image: Image, rules, random):
             continue
         results.append(Created())
         if rule not in image.rules and rule not in added:
-            # Keeps (1).
+            # Keeps each ACL stored once.
             added.add(rule)
             records.append(messages.AccessControlEntryRecord(
                 id=random.randbytes(16), resource_type=rule.resource_type,
@@ -53,7 +54,9 @@ def create(image: Image, rules, random):
 
 
 def delete(image: Image, filters):
-    """filters: [Filter]. In steps (metadata.slices); returns (records, [Deleted])."""
+    """Delete the ACLs that match, in steps (eventloop.slices). filters: [Filter]. Returns (records,
+    [Deleted]).
+    """
     gone: dict[Rule, None] = {}
     results = []
     for wanted in filters:
@@ -68,21 +71,22 @@ def delete(image: Image, filters):
             continue
         gone.update(dict.fromkeys(found))
         results.append(Deleted(found))
-    # Keeps (2).
+    # Keeps each removal single, even if several filters match.
     return [messages.RemoveAccessControlEntryRecord(id=id_)
             for rule in gone for id_ in image.rules[rule]], results
 
 
 def found(image: Image, wanted: Filter):
-    """The rules that a filter means, those of a resource together, in steps (metadata.slices).
-    Raises Refusal."""
+    """Return the ACLs that match a filter, sorted by resource, in steps (eventloop.slices). Raises
+    Refusal.
+    """
     check_filter(wanted)
     rules = yield from _meant(image, wanted)
     return sorted(rules)
 
 
 def _meant(image: Image, wanted: Filter):
-    """[Rule], in steps. A filter that leaves nothing open is looked up."""
+    """Return the matching [Rule], in steps. A filter without wildcards is a dictionary lookup."""
     yield
     exact = _exactly(wanted)
     if exact is not None:
@@ -98,7 +102,7 @@ def _meant(image: Image, wanted: Filter):
 
 
 def _exactly(wanted: Filter) -> Rule | None:
-    """The one rule that a filter can mean, None when there may be others."""
+    """Return the only rule that a filter can match, or None if it can match several."""
     if wanted.pattern_type not in (authorizer.LITERAL, authorizer.PREFIXED) \
             or None in (wanted.resource_name, wanted.principal, wanted.host) \
             or authorizer.ANY in (wanted.resource_type, wanted.operation, wanted.permission):
@@ -108,7 +112,7 @@ def _exactly(wanted: Filter) -> Rule | None:
 
 
 def check_filter(wanted: Filter) -> None:
-    """Raises Refusal for words of a version that came later."""
+    """Raise Refusal if the filter has enum values of a later version."""
     unknown = authorizer.UNKNOWN
     if unknown in (wanted.resource_type, wanted.pattern_type, wanted.operation,
                    wanted.permission) or wanted.resource_type > authorizer.USER_RESOURCE \
@@ -159,7 +163,7 @@ def _check(rule: Rule) -> None:
         refused = f"Could not parse principal from `{rule.principal}` (no colon is present " \
                   "separating the principal type from the principal name)"
     elif "/" in rule.host:
-        # The authorizer compares single addresses, so such a rule would never match.
+        # The authorizer compares single addresses, so a subnet would never match.
         refused = f"Host `{rule.host}` is a subnet. Only single addresses and `*` are supported; " \
                   "create one ACL for each address"
     if refused is not None:

@@ -1,10 +1,9 @@
-"""The active controller: decides on the newest image and appends; effects are the publisher's.
+"""The active controller: decides on the newest image and appends; the publisher applies effects.
 
 Owns: this broker's block of producer ids.
-Invariants: (1) a request is answered after its records have had their effects on this broker;
-  nothing else hangs on the request; (2) a producer id is given out once; (3) what is decided from
-  the state of this broker too, its settings or its disks, is decided after that state is the
-  newest image's.
+Invariants: a request is answered after its records took effect on this broker, and nothing else
+  waits for the request; a producer id is allocated once; a decision that also depends on this
+  broker's settings or disks is made after the newest image is in force here.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
@@ -32,8 +31,9 @@ log = logging.getLogger("pylog.metadata")
 
 
 class ActiveController(Members):
-    """This node as the controller. metadata_log: where it appends; tail: what it decides on; logs:
-    this node's own partitions, of which branches are prepared and failed directories are known."""
+    """This node as controller. metadata_log: receives appends; tail: has the image for decisions;
+    logs: this node's partitions, for preparing branches and finding failed directories.
+    """
 
     def __init__(self, metadata_log, tail, logs, settings, random, node_id: int, cluster_id=None):
         super().__init__(metadata_log, tail, settings, random, node_id, cluster_id)
@@ -43,9 +43,10 @@ class ActiveController(Members):
     # ---- before requests are served; these block ------------------------------------------------
 
     def take_office(self, clean: bool, first=()) -> None:
-        """Becomes the controller of the log that the tail has followed to its end.
+        """Become the controller of the log that the tail has followed to its end.
 
-        clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
+        clean: True if this broker's previous run stopped cleanly. Raises Conflict, LogError's
+        kinds.
         """
         self._take_office(self._log.elect(self._node_id))
         records = self._first_records()
@@ -64,8 +65,9 @@ class ActiveController(Members):
             if self._tail.in_transaction else []
 
     async def begin(self, epoch: int, first=(), heard=None) -> None:
-        """Becomes the controller of `epoch`, of a cluster of several controllers. first: records
-        that a new cluster begins with. heard: as for tend(). Raises LogError's kinds."""
+        """Become the controller of `epoch` in a cluster with several controllers. first: initial
+        records of a new cluster. heard: as for tend(). Raises LogError's kinds.
+        """
         self._take_office(epoch)
         async with self._deciding:
             image = self._image
@@ -77,11 +79,11 @@ class ActiveController(Members):
         self.tend(heard)
 
     def register(self, endpoints, directories, cordoned=(), first=()) -> None:
-        """Makes this broker one that leads partitions.
+        """Register this node as a broker that leads partitions.
 
-        endpoints: [(listener, host, port, security protocol's number)]. directories, cordoned: the
-        log directories' ids, and of those that get no new partitions. first: records that a new
-        cluster begins with. Raises LogError's kinds.
+        endpoints: [(listener, host, port, security protocol's number)]. directories: ids of the log
+        directories; cordoned: ids of those that get no new partitions. first: initial records of a
+        new cluster. Raises LogError's kinds.
         """
         self._heartbeats.local_id = self._node_id
         if first and self._image.offset != -1:
@@ -89,7 +91,7 @@ class ActiveController(Members):
         self._commit_now(self._registration(endpoints, directories, cordoned, first))
 
     def leave_offline_now(self, offline) -> None:
-        """leave_offline() of a start. Raises LogError's kinds."""
+        """leave_offline() during a start. Raises LogError's kinds."""
         self._commit_now(elections.leave_offline(self._image, self._node_id, offline))
 
     def _registration(self, endpoints, directories, cordoned, first=()) -> list:
@@ -99,25 +101,26 @@ class ActiveController(Members):
             after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
             directories, self._random)
         records += controller.unfence_broker(after(image, records), self._node_id)
-        # What never was cordoned need not be written.
+        # No record is needed if nothing was ever cordoned.
         return records + (brokers.cordoned(after(image, records), self._node_id, cordoned)
                           if cordoned else [])
 
     # ---- decisions ------------------------------------------------------------------------------
 
     async def register_again(self, endpoints, directories, cordoned=()) -> None:
-        """Registers listeners that came or went; does not wait for effects."""
+        """Register added or removed listeners; does not wait for the effects."""
         await self._changed_itself(
             lambda: self._registration(endpoints, directories, cordoned))
 
     async def cordon(self, directories) -> None:
-        """Writes which directories get no new partitions; does not wait for effects."""
+        """Record which directories get no new partitions; does not wait for the effects."""
         await self._changed_itself(
             lambda: brokers.cordoned(self._image, self._node_id, directories))
 
     async def _changed_itself(self, decide) -> None:
-        """Commits what this broker has to say of itself, in its turn: decide() gives records. No
-        caller sees the result."""
+        """Commit the records that decide() returns about this broker, in turn. Errors are only
+        logged, because no caller waits for the result.
+        """
         try:
             async with self._deciding:
                 await self._commit(decide())
@@ -127,9 +130,9 @@ class ActiveController(Members):
             log.exception("this broker cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
-        """Decides a CreateTopicsRequest. Returns TopicResults.
+        """Decide a CreateTopicsRequest. Returns TopicResults.
 
-        mutations: as for controller.create_topics.
+        mutations: as for topics.create_topics.
         """
         async with self._deciding:
             request, branches, refused = branching.taken(self._image, request)
@@ -137,7 +140,7 @@ class ActiveController(Members):
                 self._image, request, self._settings, self._random, mutations))
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
-                # A source that was created just now has its logs when that is in force.
+                # A source created just before has logs only once its records are in force.
                 await self._caught_up()
                 results = await in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
@@ -154,15 +157,16 @@ class ActiveController(Members):
         return results + refused
 
     async def _committed(self, records: list, results: list, refused=None) -> tuple:
-        """Commits. Returns (the results, refused when that failed; the offset to wait for, once the
-        lock is free)."""
+        """Commit. Returns (results, with errors if the append failed; the offset to wait for after
+        releasing the lock).
+        """
         failure = await self._tried(records)
         if failure is not None:
             results = (refused or _refused)(results, failure)
         return results, self._image.offset
 
     def _prepare_branches(self, results: list, branches: dict) -> list:
-        """The results, with an error where the links cannot be made. Blocks."""
+        """Return the results, with an error for each branch that cannot be linked. Blocks."""
         prepared = []
         for result in results:
             if result.error == ErrorCode.NONE and result.name in branches:
@@ -178,7 +182,7 @@ class ActiveController(Members):
         return prepared
 
     async def delete_topics(self, topics, mutations=None) -> list:
-        """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
+        """Delete topics: [(name or None, 16-byte id)]. Returns TopicResults."""
         async with self._deciding:
             records, results = await in_slices(controller.delete_topics(
                 self._image, topics, self._settings, mutations))
@@ -191,7 +195,7 @@ class ActiveController(Members):
         return results
 
     async def alter_configs(self, request, incremental: bool) -> list:
-        """Decides an (Incremental)AlterConfigsRequest.
+        """Decide an (Incremental)AlterConfigsRequest.
 
         Returns configs.Altered by resource, None for a logger.
         """
@@ -207,7 +211,7 @@ class ActiveController(Members):
         return results
 
     async def create_partitions(self, request, mutations=None) -> list:
-        """Decides a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
+        """Decide a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
         async with self._deciding:
             records, results = await in_slices(partitions.create_partitions(
                 self._image, request.topics, self._random, mutations))
@@ -218,7 +222,7 @@ class ActiveController(Members):
         return results
 
     async def elect_leaders(self, election: int, topics) -> list:
-        """Elects leaders; arguments and results as elections.elect_leaders."""
+        """Elect leaders; arguments and results as for elections.elect_leaders."""
         async with self._deciding:
             await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
@@ -229,7 +233,7 @@ class ActiveController(Members):
         return results
 
     async def alter_reassignments(self, request) -> list:
-        """Decides an AlterPartitionReassignmentsRequest; results as reassignments.alter."""
+        """Decide an AlterPartitionReassignmentsRequest; results as for reassignments.alter."""
         async with self._deciding:
             records, results = reassignments.alter(
                 self._rules(), request.topics, request.allow_replication_factor_change)
@@ -238,12 +242,12 @@ class ActiveController(Members):
         return results
 
     async def leave_offline(self, offline) -> bool:
-        """Gives up leadership where the log directory failed: [(topic name, partition index)].
+        """Give up leadership of partitions in a failed log directory: [(topic name, index)].
 
-        False when the log could not be written: to be asked again.
+        Returns False if the log could not be written; the caller retries.
         """
         async with self._deciding:
-            # A topic that was made again meanwhile has nothing there.
+            # A topic that was re-created since the failure has no logs in that directory.
             await self._caught_up()
             records = elections.leave_offline(self._image, self._node_id, [
                 partition for partition in offline if self._logs.is_offline(*partition)])
@@ -256,7 +260,7 @@ class ActiveController(Members):
         return True
 
     async def alter_client_quotas(self, request, hosts) -> list:
-        """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""
+        """Decide an AlterClientQuotasRequest; hosts and results as for client_quotas.alter."""
         async with self._deciding:
             records, results = quotas.alter(self._image, request.entries, hosts)
             if request.validate_only:
@@ -266,26 +270,26 @@ class ActiveController(Members):
         return results
 
     async def alter_scram_credentials(self, deletions, upsertions) -> list:
-        """Decides an AlterUserScramCredentialsRequest; results as credentials.alter."""
-        # Imported here, as acls below: few brokers decide these.
+        """Decide an AlterUserScramCredentialsRequest; results as for scram_credentials.alter."""
+        # Imported here, like acls below: few clusters use them.
         from pylog.metadata.controller import scram_credentials
 
         return await self._secured(scram_credentials.alter, deletions, upsertions)
 
     async def create_acls(self, rules) -> list:
-        """Adds access rules; arguments and results as acls.create."""
+        """Create ACLs; arguments and results as for acls.create."""
         from pylog.metadata.controller import acls
 
         return await self._sliced(acls.create, rules, self._random)
 
     async def delete_acls(self, filters) -> list:
-        """Removes access rules; arguments and results as acls.delete."""
+        """Delete ACLs; arguments and results as for acls.delete."""
         from pylog.metadata.controller import acls
 
         return await self._sliced(acls.delete, filters)
 
     async def change_tokens(self, decide, *args) -> list:
-        """A decision of metadata.tokens; its results."""
+        """Make a decision of controller.delegation_tokens; returns its results."""
         return await self._secured(decide, *args)
 
     async def _sliced(self, decide, *args) -> list:
@@ -303,7 +307,7 @@ class ActiveController(Members):
         return results
 
     async def update_features(self, updates, validate_only: bool) -> None:
-        """Raises refusal.Refusal when one of the features cannot have its level."""
+        """Decide an UpdateFeaturesRequest. Raises Refusal if a feature cannot have its level."""
         async with self._deciding:
             records = features.update(
                 self._image, updates, self._settings, self._node_id)
@@ -316,7 +320,7 @@ class ActiveController(Members):
         await self._tail.wait(offset)
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before (2). Raises LogError's kinds."""
+        """Return a producer id that was never allocated before. Raises LogError's kinds."""
         while not self._producer_ids.count:
             async with self._deciding:
                 if not self._producer_ids.count:
@@ -329,7 +333,7 @@ class ActiveController(Members):
 
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
-    """The results when their records could not be appended; None stays, and what is done."""
+    """Return the results with an error after a failed append, except None and finished ones."""
     return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
             else result._replace(error=ErrorCode.of(error.code),
                                  message="the metadata log could not be written")
@@ -337,10 +341,10 @@ def _refused(results: list, error: LogError, is_done=lambda result: False) -> li
 
 
 def _refused_topics(results: list, error: LogError) -> list:
-    """_refused() for [(topic name, Outcome)]."""
+    """Apply _refused() to [(topic name, Outcome)]."""
     return [(name, *_refused([outcome], error)) for name, outcome in results]
 
 
 def _refused_partitions(results: list, error: LogError) -> list:
-    """_refused() for [(topic name, [(index, Outcome)])]."""
+    """Apply _refused() to [(topic name, [(index, Outcome)])]."""
     return [(name, _refused_topics(outcomes, error)) for name, outcomes in results]

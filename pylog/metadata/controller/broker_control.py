@@ -1,10 +1,10 @@
-"""The controller's decisions on the brokers of its cluster, and what it does by itself.
+"""The controller's decisions on brokers, and its background tasks.
 
-Owns: what heartbeats said; the task that gives verdicts and looks after leaders.
-Invariants: (1) a heartbeat that changes nothing waits for no decision; (2) a broker is fenced when
-  its session is over; sooner only if its connection has ended, or it ran in the process of a
-  controller that is gone, and its inter-broker listener refuses connections; (3) a request is
-  answered once its records are in the log; its sender follows that itself.
+Owns: the state of heartbeats; the task that probes and fences brokers and balances leaders.
+Invariants: a heartbeat that changes nothing waits for no decision; a broker is fenced when its
+  session times out, and sooner only if its inter-broker listener refuses connections and either its
+  heartbeat connection closed or it shared a process with a lost controller; a request is answered
+  once its records are in the log, and its sender follows the log itself.
 Source: KIP-631, KIP-841, KIP-497, KIP-858, KIP-966; Kafka's QuorumController.
 """
 
@@ -37,13 +37,13 @@ log = logging.getLogger("pylog.metadata")
 
 
 class Members(Decider):
-    """cluster_id: what a broker must name to register; None: none may."""
+    """cluster_id: must match in registrations; None rejects every registration."""
 
     def __init__(self, metadata_log, tail, settings, random, node_id: int, cluster_id=None):
         super().__init__(metadata_log, tail, settings, random, node_id)
         self._cluster_id = cluster_id
         self._heartbeats = Heartbeats(settings["broker.session.timeout.ms"] * 1_000_000)
-        self._followed: object = None    # The registrations that `_heartbeats` knows.
+        self._followed: object = None  # The registrations that `_heartbeats` reflects.
         self._tending: asyncio.Task | None = None
         self._verdicts: set[asyncio.Task] = set()
 
@@ -51,7 +51,7 @@ class Members(Decider):
         return Rules(self._image, self._settings)
 
     def _known(self) -> Heartbeats:
-        """Heartbeats of the brokers that are registered now."""
+        """Return the heartbeats, updated to the currently registered brokers."""
         if self._followed is not self._image.brokers:
             self._followed = self._image.brokers
             self._heartbeats.follow(self._image)
@@ -66,11 +66,11 @@ class Members(Decider):
     # ---- requests of brokers --------------------------------------------------------------------
 
     async def register_broker(self, request):
-        """Decides a BrokerRegistrationRequest. Returns its response."""
+        """Decide a BrokerRegistrationRequest. Returns its response."""
         def decision():
             local_id = self._known().local_id
             if local_id not in (None, request.broker_id):
-                # Its own replicas would neither follow nor wait for those of others.
+                # This broker's own replicas would neither follow other replicas nor wait for them.
                 raise Refusal(
                     ErrorCode.INVALID_REGISTRATION,
                     f"Broker {local_id} is its own controller, and the only broker: one of "
@@ -82,7 +82,7 @@ class Members(Decider):
         try:
             async with self._deciding:
                 epoch, offset = await self._decided_in_turn(decision)
-                # An amended registration counts anew: the broker must have seen this one.
+                # An amended registration counts as new: the broker must read this record first.
                 self._known().registered(request.broker_id, offset)
         except (Refusal, LogError) as error:
             _log_refused(request, "registration", error)
@@ -91,7 +91,9 @@ class Members(Decider):
         return response(error_code=ErrorCode.NONE, broker_epoch=epoch)
 
     async def heartbeat(self, request, connection: int = 0):
-        """Decides a BrokerHeartbeatRequest. Returns its response. connection: that it came on."""
+        """Decide a BrokerHeartbeatRequest. Returns its response. connection: id of the connection
+        that received it.
+        """
         response = messages.BrokerHeartbeatResponse
         try:
             if not self.is_active:
@@ -100,7 +102,7 @@ class Members(Decider):
             needs_decision = brokers.needs_decision(self._image, known, request)
             known.came(request.broker_id, connection)
             if not needs_decision:
-                # Keeps (1).
+                # Keeps unchanged heartbeats out of the decision queue.
                 broker = self._image.brokers[request.broker_id]
                 state = brokers.State(broker.fenced, broker.in_controlled_shutdown, False)
             else:
@@ -112,18 +114,18 @@ class Members(Decider):
             return response(error_code=_code(error))
         known.touch(request.broker_id, request.current_metadata_offset, connection, _now_ns())
         if state.may_stop:
-            # Its next process need not wait for the end of this one's session.
+            # The next process of this broker need not wait for this session to time out.
             known.end(request.broker_id)
         return response(
             error_code=ErrorCode.NONE, is_fenced=state.is_fenced, should_shut_down=state.may_stop,
             is_caught_up=known.is_caught_up(request.broker_id, request.current_metadata_offset))
 
     def _check_connection(self, broker_id: int, connection: int) -> None:
-        """Raises Refusal, which nobody hears: the connection has ended."""
+        """Raise Refusal if the connection has closed. The response has no recipient then."""
         broker = self._image.brokers.get(broker_id)
         if broker is None or not self._known().counts(broker_id, connection):
             if broker is not None and not broker.fenced and self.is_active:
-                # Its own heartbeat may have unfenced it meanwhile.
+                # A decision for this broker's own heartbeat may have unfenced it since.
                 self._begin_to_judge(broker_id)
             raise Refusal(ErrorCode.NETWORK_EXCEPTION, "its connection has ended")
 
@@ -141,7 +143,7 @@ class Members(Decider):
         return state
 
     async def alter_partition(self, request, version: int = isr.WITH_EPOCHS):
-        """Decides an AlterPartitionRequest. Returns its response."""
+        """Decide an AlterPartitionRequest. Returns its response."""
         def decision():
             brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
             yield
@@ -154,7 +156,7 @@ class Members(Decider):
             return messages.AlterPartitionResponse(error_code=_code(error), topics=[])
 
     async def assign_directories(self, request):
-        """Decides an AssignReplicasToDirsRequest. Returns its response."""
+        """Decide an AssignReplicasToDirsRequest. Returns its response."""
         def decision():
             brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
             return (yield from replica_directories.assign(self._rules(), request))
@@ -166,7 +168,7 @@ class Members(Decider):
             return messages.AssignReplicasToDirsResponse(error_code=_code(error), directories=[])
 
     async def allocate_producer_ids(self, request):
-        """Decides an AllocateProducerIdsRequest. Returns its response."""
+        """Decide an AllocateProducerIdsRequest. Returns its response."""
         def decision():
             brokers.check_epoch(self._image, request.broker_id, request.broker_epoch)
             yield
@@ -184,7 +186,7 @@ class Members(Decider):
                         producer_id_len=block.count)
 
     async def unregister(self, request):
-        """Decides an UnregisterBrokerRequest. Returns its response."""
+        """Decide an UnregisterBrokerRequest. Returns its response."""
         def decision():
             if request.broker_id == self._known().local_id:
                 raise Refusal(ErrorCode.INVALID_REQUEST,
@@ -200,19 +202,21 @@ class Members(Decider):
             return response(error_code=_code(error), error_message=str(error))
         return response(error_code=ErrorCode.NONE, error_message="")
 
-    # ---- what it does by itself -----------------------------------------------------------------
+    # ---- background tasks -----------------------------------------------------------------------
 
     def tend(self, heard=None) -> None:
-        """Begins to watch over brokers and leaders, on the running loop, until resign(). heard: an
-        office.Heard of the controller before, whose broker has been silent since if its host has.
+        """Start watching brokers and leaders on the running loop, until resign(). heard: a
+        controller_election.Heard of the previous controller. Its broker
+        runs on the same host, so its session counts from then.
         """
         assert self._tending is None and self.is_active, self._node_id
         self._known()
         self._heartbeats.begin(self._image, _now_ns())
         if heard is not None:
             self._heartbeats.last_heard(heard.node_id, int(heard.at_s * 1e9))
-            # No connection to this controller shows whether that broker has ended. The others
-            # have a session: they have done nothing to be suspected. Keeps (2).
+            # No connection to this controller would show that the previous controller's broker has
+            # ended. Other brokers get a new session because nothing indicates a failure. Keeps
+            # fencing to the session timeout or a refused connection.
             broker = self._image.brokers.get(heard.node_id)
             if broker is not None and not broker.fenced:
                 self._begin_to_judge(heard.node_id)
@@ -228,7 +232,7 @@ class Members(Decider):
             wake_at = self._known().next_end_ns(self._image, _now_ns()) / 1e9
             await asyncio.sleep(max(0.01, min(wake_at, balance_at, unclean_at) - now()))
             if not await self._watched("a silent broker is not fenced", self._fence_silent):
-                # It is due at once: not at that pace.
+                # It is due immediately; the pause only limits retries.
                 await asyncio.sleep(RETRY_S)
             if now() >= balance_at:
                 balance_at = now() + balance_s
@@ -239,7 +243,9 @@ class Members(Decider):
                 await self._watched("no unclean elections", self._elect_unclean)
 
     async def _watched(self, failure: str, step) -> bool:
-        """Whether a step was done. It is due again otherwise, and the others go on."""
+        """Run one step; return False if it failed. A failed step is due again, and the others go
+        on.
+        """
         try:
             await step()
         except LogError as error:
@@ -256,7 +262,7 @@ class Members(Decider):
             await self._fence(broker_id, "no heartbeat within broker.session.timeout.ms")
 
     async def _fence(self, broker_id: int, reason: str) -> None:
-        """Keeps (2)."""
+        """Fence a broker unless it is alive again. Keeps fencing to sessions that ended."""
         def decision():
             broker = self._image.brokers.get(broker_id)
             if broker is None or broker.fenced or self._known().is_alive(broker_id, _now_ns()):
@@ -280,7 +286,9 @@ class Members(Decider):
         await self._decided(decision)
 
     def connection_closed(self, connection: int) -> None:
-        """A connection that heartbeats came on is gone: is its broker? Keeps (2)."""
+        """Probe the broker whose heartbeat connection closed. Keeps early fencing to probed
+        brokers.
+        """
         broker_id = self._known().ended(connection)
         if broker_id is None or not self.is_active or self._image.brokers[broker_id].fenced:
             return
@@ -295,7 +303,8 @@ class Members(Decider):
     async def _judge(self, broker_id: int) -> None:
         broker = self._image.brokers[broker_id]
         if await liveness_probe.is_gone(broker.endpoints, self._settings.between_brokers):
-            # A broker that sends heartbeats on a connection that is open lives. Keeps (2).
+            # A broker with an open heartbeat connection is alive. Keeps early fencing to lost
+            # connections.
             if self._image.brokers.get(broker_id) is broker and \
                     not self._known().is_connected(broker_id):
                 self._known().end(broker_id)

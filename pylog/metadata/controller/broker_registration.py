@@ -1,10 +1,10 @@
-"""Brokers come, live and go: registration, heartbeats, fencing, controlled shutdown.
+"""Broker lifecycle: registration, heartbeats, fencing, controlled shutdown.
 
 Owns: nothing; the time is passed in.
-Invariants: (1) a broker's epoch is the offset of its registration; requests under another are
-  refused; (2) a broker is unfenced once it has seen its registration; (3) while one process lives,
-  no other takes its broker id; (4) every finalized feature is one that a new broker can serve; (5)
-  what leaves the ISRs and the record that says why go together.
+Invariants: a broker's epoch is the offset of its registration, and requests with another epoch are
+  rejected; a broker is unfenced once it has read its registration; while a process is alive, no
+  other takes its broker id; a new broker must support every finalized feature; a broker leaves the
+  ISRs together with the record that gives the reason.
 Source: KIP-631, KIP-841, KIP-858, KIP-966; Kafka's ClusterControlManager and
   ReplicationControlManager; error codes and the order of checks as Kafka 4.3's.
 """
@@ -20,10 +20,10 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
 METADATA_VERSION = "metadata.version"
-# Kafka keeps its level in the quorum's own log, and its brokers need not name it.
+# Kafka stores this level in the quorum's own log, and its brokers need not report it.
 QUORUM_FEATURE = "kraft.version"
-OLDEST_REGISTRATION = 2     # Before it a broker names no log directories.
-CORDONING = 30              # The metadata.version from which brokers say what is cordoned.
+OLDEST_REGISTRATION = 2  # earlier versions have no log directories
+CORDONING = 30  # the first metadata.version with cordoned directories in registrations
 FENCE, UNFENCE = 1, -1
 
 State = namedtuple("State", ("is_fenced", "is_stopping", "may_stop"))
@@ -31,7 +31,7 @@ State.__doc__ = "What a heartbeat is answered: is the broker fenced, and may its
 
 
 def check_epoch(image: Image, broker_id: int, broker_epoch: int) -> None:
-    """Keeps (1). Raises Refusal."""
+    """Raise Refusal if the epoch is not the broker's current one."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise Refusal(ErrorCode.STALE_BROKER_EPOCH,
@@ -45,7 +45,7 @@ def check_epoch(image: Image, broker_id: int, broker_epoch: int) -> None:
 
 
 def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now_ns: int):
-    """Decides a BrokerRegistrationRequest, in steps. Returns (records, the broker's epoch).
+    """Decide a BrokerRegistrationRequest, in steps. Returns (records, the broker's epoch).
 
     Raises Refusal: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION,
     UNSUPPORTED_VERSION.
@@ -57,7 +57,7 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     before = image.brokers.get(request.broker_id)
     is_same = before is not None and before.incarnation_id == bytes(request.incarnation_id)
     if before is not None and not is_same and heartbeats.is_alive(before.id, now_ns):
-        # Keeps (3).
+        # Keeps the broker id of a live process.
         raise Refusal(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             "Another broker is registered with that broker id. If the broker was recently "
@@ -70,7 +70,7 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     _check_features(image, request)
     records: list = []
     if not is_same:
-        # Also of one that was unregistered: it is in no ISR any more, but may be eligible.
+        # Applies to an unregistered broker too: it is in no ISR any more, but may be an ELR.
         records = yield from _restarted(
             rules, request.broker_id, before is not None
             and request.previous_broker_epoch == before.epoch)
@@ -100,7 +100,7 @@ def _check_directories(image: Image, request) -> None:
 
 
 def _check_features(image: Image, request) -> None:
-    """Keeps (4)."""
+    """Raise Refusal if the broker does not support every finalized feature."""
     ranges = {feature.name: (feature.min_supported_version, feature.max_supported_version)
               for feature in request.features}
     if METADATA_VERSION not in ranges:
@@ -117,12 +117,12 @@ def _check_features(image: Image, request) -> None:
 
 
 def _restarted(rules: Rules, broker_id: int, is_clean: bool):
-    """What another process under a broker's id makes of its partitions."""
+    """Return the partition records for a new process with a known broker id, in steps."""
     image = rules.image
     if not rules.keeps_eligible or is_clean:
         return (yield from elections.moved(
             rules, elections.in_sync_on(image, broker_id), leaving=broker_id))
-    # It did not stop cleanly: records that it had acknowledged may be gone.
+    # The broker did not stop cleanly: records that it had acknowledged may be lost.
     records = yield from elections.moved(
         rules, elections.in_sync_on(image, broker_id), crashed=broker_id)
     return records + (yield from elections.moved(
@@ -148,7 +148,7 @@ def _registration(request, epoch: int, amended):
 
 
 def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
-    """Whether a heartbeat changes what the cluster knows of its broker. Raises Refusal."""
+    """Return True if a heartbeat changes the broker's state in the cluster. Raises Refusal."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
     if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request) \
@@ -161,7 +161,7 @@ def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
 
 
 def beat(rules: Rules, heartbeats: Heartbeats, request):
-    """Decides a BrokerHeartbeatRequest, in steps. Returns (records, State); raises Refusal."""
+    """Decide a BrokerHeartbeatRequest, in steps. Returns (records, State); raises Refusal."""
     image, broker_id = rules.image, request.broker_id
     check_epoch(image, broker_id, request.broker_epoch)
     broker, records = image.brokers[broker_id], []
@@ -187,13 +187,13 @@ def _leaving(rules, heartbeats, broker, request):
     broker_id, image = broker.id, rules.image
     leads = elections.leads_any(image, broker_id)
     if heartbeats.is_stopping(broker_id):
-        # Whatever it wants now.
+        # A controlled shutdown cannot be cancelled by later heartbeats.
         if leads or not heartbeats.may_stop(image, broker_id):
             return [], State(False, True, False)
         return (yield from fenced(rules, broker_id)), State(True, False, True)
     if request.want_fence or not leads:
         return (yield from fenced(rules, broker_id)), State(True, False, request.want_shut_down)
-    # Keeps (5).
+    # Keeps the reason and the ISR changes together.
     records = [] if broker.in_controlled_shutdown else [_change(broker, in_controlled_shutdown=1)]
     records += yield from elections.moved(
         rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
@@ -201,14 +201,18 @@ def _leaving(rules, heartbeats, broker, request):
 
 
 def unfenced(rules: Rules, broker_id: int):
-    """Records that let a broker lead, and have it lead what nobody leads; in steps."""
+    """Return the records that unfence a broker and elect it for partitions without leader; in
+    steps.
+    """
     records = [_change(rules.image.brokers[broker_id], fenced=UNFENCE)]
     return records + (yield from elections.moved(
         rules, elections.without_leader(rules.image), coming=broker_id))
 
 
 def fenced(rules: Rules, broker_id: int):
-    """Records that take leadership and ISRs from a broker, in steps. Keeps (5)."""
+    """Return the records that fence a broker and move its leadership and ISRs, in steps. Keeps the
+    reason and the ISR changes together.
+    """
     records = yield from elections.moved(
         rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)
     records.append(_change(rules.image.brokers[broker_id], fenced=FENCE))
@@ -221,7 +225,7 @@ def _change(broker, **fields):
 
 
 def unregistered(rules: Rules, broker_id: int):
-    """Records that remove a broker, in steps. Raises Refusal."""
+    """Return the records that unregister a broker, in steps. Raises Refusal."""
     broker = rules.image.brokers.get(broker_id)
     if broker is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -235,7 +239,7 @@ def unregistered(rules: Rules, broker_id: int):
     return records
 
 
-# ---- directories that failed, or are cordoned ---------------------------------------------------
+# ---- failed and cordoned directories ------------------------------------------------------------
 
 
 def _offline(broker, request) -> list:
@@ -244,13 +248,14 @@ def _offline(broker, request) -> list:
 
 
 def has_cordons(image: Image) -> bool:
-    """Whether the cluster's features have cordoned directories."""
+    """Return True if the cluster's metadata.version supports cordoned directories."""
     return image.features.get(METADATA_VERSION, 0) >= CORDONING
 
 
 def cordoned(image: Image, broker_id: int, directories) -> list:
-    """The record of which directories of a broker get no new replicas; none when that is known, or
-    the cluster's features have no cordons. directories: ids; None: the broker does not say."""
+    """Return the record of a broker's cordoned directories, [] if they are unchanged or unsupported
+    by the cluster. directories: ids; None if the broker does not report them.
+    """
     broker = image.brokers[broker_id]
     if directories is None or not has_cordons(image):
         return []

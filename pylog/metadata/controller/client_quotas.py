@@ -1,8 +1,8 @@
 """Decisions on client quotas: AlterClientQuotas to ClientQuotaRecords.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) an entity is altered as a whole or not at all, and the others of its request go on;
-  (2) a record changes something.
+Invariants: an entity is altered completely or not at all, and the others of its request are still
+  processed; every record changes something.
 Source: KIP-546; error codes, their order and their texts as Kafka 4.3's.
 """
 
@@ -27,7 +27,7 @@ Altered.__doc__ = "What became of one entity of a request; see pylog.config.clie
 
 
 def alter(image: Image, entries, hosts):
-    """Decides AlterClientQuotasRequest.entries. hosts: names of ip entities that do resolve.
+    """Decide AlterClientQuotasRequest.entries. hosts: names of ip entities that resolve.
 
     Returns (records, [Altered, one for each entity]).
     """
@@ -38,7 +38,7 @@ def alter(image: Image, entries, hosts):
             names = [op.key for op in entry.ops]
             if entity in results or len(set(names)) < len(names):
                 raise _bad(f"Ignoring duplicate entity {_text(entity)}")
-            # Keeps (1).
+            # Keeps each entity complete or unchanged.
             records += _records(image, entity, entry.ops, hosts)
         except Refusal as refusal:
             results[entity] = Altered(entity, refusal.error, refusal.message)
@@ -48,7 +48,7 @@ def alter(image: Image, entries, hosts):
 
 
 def _text(entity) -> str:
-    """An entity as Kafka writes it in messages, where a Java map has an order of its own."""
+    """Return an entity as in Kafka's messages, with the order of its Java map."""
     order = {quotas.CLIENT_ID: 0, quotas.USER: 1, quotas.IP: 2}
     parts = sorted(entity, key=lambda part: order.get(part[0], 3))
     shown = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in parts)
@@ -63,7 +63,7 @@ def _records(image, entity, ops, hosts) -> list:
     for op in ops:
         value = None if op.remove else op.value
         if value is not None:
-            # As in Kafka the last fault is reported.
+            # Like Kafka, report the last fault.
             fault = _fault(types, op.key, value) or fault
         if current.get(op.key) != value:
             records.append(messages.ClientQuotaRecord(

@@ -1,9 +1,9 @@
-"""Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
+"""Decisions on configs of topics, brokers, groups and client metrics: request to ConfigRecords.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
-  (2) what becomes a record satisfies the checks that put it into force; (3) with a secret, no
-  sensitive setting of a broker becomes a record in the clear.
+Invariants: a resource is altered completely or not at all, and the others of its request are still
+  processed; a record satisfies the checks that apply when it comes into force; if a secret is
+  configured, no sensitive broker setting is stored in plain text.
 Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);
   error codes and their order as Kafka 4.3's.
 """
@@ -37,9 +37,9 @@ Altered.__doc__ = "What became of one resource of a request."
 
 
 def alter(image: Image, resources, settings, node_id: int, incremental: bool):
-    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's, in steps.
+    """Decide the resources of an (Incremental)AlterConfigsRequest, in steps.
 
-    Returns (records, [Altered, or None for a logger, which is no metadata, in order]).
+    Returns (records, [Altered, in order; None for a logger, which is not metadata]).
     """
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list = []
@@ -53,7 +53,7 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
             if resource.resource_type == RESOURCE_LOGGER and incremental:
                 results.append(None)
                 continue
-            # Keeps (1).
+            # Keeps each resource complete or unchanged.
             records += _records(image, resource, settings, node_id, incremental)
         except Refusal as refusal:
             results.append(Altered(refusal.error, refusal.message))
@@ -65,8 +65,9 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
 
 
 def own_fault(image: Image, resource, settings, node_id: int, incremental: bool) -> Altered | None:
-    """Why a broker, by its own files and settings, refuses a change of its settings or of all
-    brokers', None when it does not: no controller elsewhere can tell."""
+    """Return why this broker, by its own files and settings, rejects a change to its dynamic
+    settings or the cluster default, None if it does not. A remote controller cannot check that.
+    """
     kind, name = resource.resource_type, resource.resource_name
     try:
         _check_form(resource, incremental)
@@ -92,7 +93,7 @@ def _check_form(resource, incremental: bool) -> None:
 
 
 def _error_of(resource) -> int:
-    # Kafka refuses what a broker cannot use as an invalid request (KAFKA-13609).
+    # Kafka reports a broker setting that the broker cannot use as INVALID_REQUEST (KAFKA-13609).
     return ErrorCode.INVALID_REQUEST if resource.resource_type == RESOURCE_BROKER \
         else ErrorCode.INVALID_CONFIG
 
@@ -115,7 +116,7 @@ def _records(image, resource, settings, node_id, incremental) -> list:
     _CHECKS[kind](image, name, {key: value for key, value in merged.items() if value is not None},
                   settings)
     if kind == RESOURCE_BROKER:
-        # They are written even when nothing changes: the broker applies them again.
+        # Written even if unchanged, so that the broker applies them again.
         return [_of_node(name, key, value and settings.sealer.sealed(key, value))
                 for key, value in changes.items()]
     return [messages.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
@@ -128,8 +129,9 @@ def _of_node(node: str, name: str, value: str | None):
 
 
 def sealed_anew(image: Image, settings) -> list:
-    """The records that seal, by the secret of now, what is in the clear or sealed by the one
-    before. What no secret opens stays as it is."""
+    """Return the records that encrypt, with the current secret, settings stored in plain text or
+    encrypted with the previous secret. Values that no secret decrypts stay unchanged.
+    """
     sealer, records = settings.sealer, []
     for (kind, node), configs in image.configs.items():
         for name, kept in configs.items() if kind == RESOURCE_BROKER else ():
@@ -144,7 +146,7 @@ def sealed_anew(image: Image, settings) -> list:
 
 
 def _changes(kind: int, current: dict, resource, incremental: bool) -> dict:
-    """Setting name -> its new text, None where it goes."""
+    """Return {setting: new text, or None to remove it}."""
     if incremental:
         return {config.name: _operated(kind, current, config) for config in resource.configs}
     changes = {config.name: config.value for config in resource.configs}
@@ -177,14 +179,14 @@ def _operated(kind: int, current: dict, config) -> str | None:
 
 
 def _setting(kind: int, name: str):
-    # As in Kafka, lists of groups and subscriptions can be set only as a whole.
+    # Like Kafka, set lists of groups and subscriptions only as a whole.
     if kind == RESOURCE_TOPIC:
         return catalogue.topic(name) if catalogue.is_topic(name) else None
     return dynamic.setting(name) if kind == RESOURCE_BROKER else None
 
 
 def _check_eligible(image: Image, name: str, resource, incremental: bool) -> None:
-    """Who is eligible rests on one min.insync.replicas of the cluster (KIP-966)."""
+    """Raise Refusal if the change breaks ELR's single min.insync.replicas (KIP-966)."""
     if not image.features.get(eligible.ELR_FEATURE, 0):
         return
     named = {config.name: config for config in resource.configs}
@@ -215,13 +217,13 @@ def _check_node(image: Image, name: str, node_id: int, settings) -> None:
 
 
 def _another(name: str, node_id: int) -> Refusal:
-    """What a resource's name is that does not mean this broker."""
+    """Return the Refusal for a resource name that is not this broker."""
     return _bad(f"Node id must be an integer, but it is: {name}" if node_number(name) is None
                 else f"Unexpected broker id, expected {node_id}, but received {name}")
 
 
 def node_number(name: str) -> int | None:
-    """The node that a resource's name means; None when it is no number of 32 bits."""
+    """Return the node id in a resource name, None if it is not a 32-bit number."""
     digits = name[1:] if name[:1] in ("-", "+") else name
     if not (digits.isascii() and digits.isdigit()) or len(digits) > NODE_DIGITS_MAX:
         return None
@@ -229,7 +231,7 @@ def node_number(name: str) -> int | None:
 
 
 def _check_broker(image, current: dict, resource, settings, node_id, incremental: bool) -> None:
-    """Keeps (2): the broker judges what would be in force after the change."""
+    """Check the settings that would be in force after the change. Keeps records valid in force."""
     per_broker = resource.resource_name != ""
     base = settings.usable_dynamic(current, per_broker) if incremental else {}
     changes = _changes(RESOURCE_BROKER, base, resource, incremental)
@@ -239,7 +241,7 @@ def _check_broker(image, current: dict, resource, settings, node_id, incremental
                       f"The {CORDONED} configuration value cannot be set because it requires "
                       f"metadata.version >= {brokers.CORDONING}")
     if per_broker and node_number(resource.resource_name) != node_id:
-        # It has judged: which files it has, and what its own file says, it alone knows.
+        # That broker has already checked: only it has its files and its configuration file.
         dynamic.check_layer(wanted, per_broker)
         return
     candidate = settings.check_dynamic(wanted, per_broker)
@@ -247,8 +249,9 @@ def _check_broker(image, current: dict, resource, settings, node_id, incremental
 
 
 def _check_listeners(candidate, changed: set[str]) -> None:
-    """Nobody gets in by a listener without a certificate, or whose logins cannot be: the next start
-    would end there, and whoever could mend it is outside."""
+    """Raise if a listener would have no certificate or impossible logins: the next start would
+    fail, and an administrator could not connect to repair it.
+    """
     opens = not changed.isdisjoint(("listeners", "listener.security.protocol.map"))
     if opens or any(name.startswith("ssl.") for name in changed):
         # Imported here: it loads OpenSSL.
@@ -273,7 +276,7 @@ def _of_topic(image, name, configs, settings) -> None:
 
 
 def _of_broker(image, name, configs, settings) -> None:
-    """Nothing more: the broker has judged."""
+    """Check nothing more: the broker has checked the change."""
 
 
 def _of_group(image, name, configs, settings) -> None:

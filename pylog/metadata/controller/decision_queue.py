@@ -1,10 +1,10 @@
-"""What every decision of the controller needs: its turn, the newest image, and the log's end.
+"""Shared by all decisions of the controller: their order, the newest image, the log's end.
 
 Owns: the right to append, the order of decisions.
-Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
-  holds all records before it; (2) a record counts only after the log has it; (3) who is no
-  controller decides nothing, and says so; (4) what no image could follow is never in the log: it
-  would end every broker, at every start.
+Invariants: one decision runs at a time, including one in slices, on an image with all records
+  before it; a record counts only once it is in the log; a node that is not the controller rejects
+  every decision with NOT_CONTROLLER; a record that images cannot apply never reaches the log,
+  because it would end every broker at every start.
 Source: KIP-631 (Kafka's QuorumController).
 """
 
@@ -20,7 +20,7 @@ from pylog.metadata.image.image import Delta, Image, apply
 from pylog.metadata.log.metadata_log import MetadataBatch, NotController
 from pylog.protocol import messages
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -32,7 +32,8 @@ log = logging.getLogger("pylog.metadata")
 
 
 class _Turn:
-    """A decision's turn, for `async with`. Keeps (1) and (3)."""
+    """A decision's turn, for `async with`. Keeps decisions in order and on the active controller.
+    """
 
     def __init__(self):
         self.is_in_office = False
@@ -51,13 +52,13 @@ class _Turn:
         self._lock.release()
 
     async def ended(self) -> None:
-        """Returns once nobody has the turn."""
+        """Return once no decision has the turn."""
         async with self._lock:
             pass
 
 
 class Decider:
-    """metadata_log: where it appends; tail: what it decides on."""
+    """metadata_log: receives appends; tail: has the image for decisions."""
 
     def __init__(self, metadata_log, tail, settings, random, node_id: int):
         self._log = metadata_log
@@ -67,10 +68,10 @@ class Decider:
         self._node_id = node_id
         self._epoch = -1
         self._deciding = _Turn()
-        self._try_offset = 0         # before which no snapshot is tried again
+        self._try_offset = 0  # no snapshot is attempted before this offset
         self._grown: asyncio.Event | None = None
         self.append_failed = asyncio.Event()
-        self.elections = {"clean": 0, "unclean": 0}      # Leaders; for any thread.
+        self.elections = {"clean": 0, "unclean": 0}  # leader elections; read by any thread
 
     @property
     def _image(self) -> Image:
@@ -78,17 +79,17 @@ class Decider:
 
     @property
     def log(self):
-        """Where it appends."""
+        """Return the metadata log."""
         return self._log
 
     @property
     def epoch(self) -> int:
-        """The epoch of this office, -1 before it."""
+        """Return this controller's epoch, -1 before it is elected."""
         return self._epoch
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides."""
+        """Return True if this node is the active controller."""
         return self._deciding.is_in_office
 
     def _take_office(self, epoch: int) -> None:
@@ -96,35 +97,38 @@ class Decider:
         self._deciding.is_in_office = True
 
     def resign(self) -> None:
-        """Another is the controller: whatever is still to be decided is refused. Keeps (3)."""
+        """Stop deciding: another node is the controller. Rejects all queued decisions."""
         self._deciding.is_in_office = False
         self._wake()
 
     async def resigned(self) -> None:
-        """After resign(): returns once no decision is under way any more."""
+        """Return once no decision is running; call after resign()."""
         assert not self.is_active, self._epoch
         await self._deciding.ended()
 
     # ---- decisions ------------------------------------------------------------------------------
 
     async def _decided(self, steps: "Callable[[], Any]") -> tuple:
-        """A decision in its turn. steps: makes the generator that returns (records, result), or
-        raises Refusal. Returns (result, the offset after which it is in force). Raises LogError's
-        kinds, NotController."""
+        """Run a decision in its turn. steps: creates the generator that returns (records, result)
+        or raises Refusal. Returns (result, the offset after which it is in force). Raises
+        LogError's kinds, NotController.
+        """
         async with self._deciding:
             return await self._decided_in_turn(steps)
 
     async def _decided_in_turn(self, steps: "Callable[[], Any]") -> tuple:
-        """_decided() of who has the turn."""
+        """Run a decision while the caller has the turn."""
         records, result = await in_slices(steps())
         return result, await self._commit(records)
 
     async def _caught_up(self) -> None:
-        """The image is in force here. With the turn: effects wait for no decision."""
+        """Wait until the newest image is in force here, with the turn held. Effects never wait for
+        decisions.
+        """
         await self._tail.wait(self._image.offset)
 
     async def _tried(self, records: list) -> LogError | None:
-        """Commits; returns the error that kept some or all records out of the log."""
+        """Commit; return the error if some or all records did not reach the log."""
         try:
             await self._commit(records)
         except LogError as error:
@@ -135,7 +139,7 @@ class Decider:
     # ---- the log --------------------------------------------------------------------------------
 
     async def committed_beyond(self, offset: int, seconds: float) -> None:
-        """Returns once a record stands at `offset`, this office ends, or the time is over."""
+        """Return once a record has `offset`, this controller resigned, or the time is over."""
         until = asyncio.get_running_loop().time() + seconds
         while self._image.offset < offset and self.is_active:
             left = until - asyncio.get_running_loop().time()
@@ -152,19 +156,19 @@ class Decider:
             self._grown = None
 
     async def _commit(self, records: list) -> int:
-        """Makes records part of the log (2). Returns the offset to wait for."""
-        assert self._deciding.locked()       # Keeps (1).
+        """Append records to the log and the tail. Returns the offset to wait for."""
+        assert self._deciding.locked()  # Keeps decisions in order.
         for part in _parts(records):
-            # Not cancelled halfway: records in the log must be in the tail.
+            # Shielded from cancellation: records in the log must reach the tail.
             await whole(self._append(part))
-        # Amid a transaction the image lacks records that the snapshot would stand for.
+        # Inside a transaction the image lacks records that the snapshot would cover.
         if not self._tail.in_transaction and self._image.offset >= self._try_offset \
                 and self._log.snapshot_is_due(self._image.offset):
             await in_thread(self._take_snapshot)
         return self._image.offset
 
     def _commit_now(self, records: list) -> None:
-        """_commit() of a start; blocks."""
+        """Commit during a start. Blocks."""
         for part in _parts(records):
             self._tail.push(self._appended(part))
 
@@ -181,7 +185,7 @@ class Decider:
         self._log.metadata_version = self._image.features.get(
             "metadata.version", snapshot.NEWEST_VERSION)
         end_offset = self._image.offset + len(records)
-        # Keeps (4).
+        # Keeps records that images cannot apply out of the log.
         delta = self._tail.fold(MetadataBatch(end_offset, self._epoch, records))
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
         assert last_offset == end_offset, (last_offset, end_offset)
@@ -200,18 +204,18 @@ class Decider:
             self._log.snapshot(snapshot.records_of(image), image.offset, image.epoch)
             self._log.trim(image.offset + 1)
         except (LogError, OSError) as error:
-            # Its records are in the log: their requests are answered.
+            # A failed snapshot does not fail the requests: their records are in the log.
             self._try_offset = image.offset + self._log.records_between_snapshots
             log.error("a snapshot could not be written", extra={"reason": str(error)})
 
 
 def after(image: Image, records: list) -> Image:
-    """The image as it will be once the records are appended."""
+    """Return the image as it will be after the records are appended."""
     return apply(image, records, image.offset + len(records), image.epoch) if records else image
 
 
 def _parts(records: list):
-    """Records in stretches that are appended whole: a topic never without all of its partitions."""
+    """Yield groups of records to append together: a topic always with all of its partitions."""
     first = 0
     while first < len(records):
         end = min(first + RECORDS_PER_APPEND_MAX, len(records))

@@ -1,8 +1,8 @@
-"""Decisions on delegation tokens: their making, renewal and end.
+"""Decisions on delegation tokens: creation, renewal and expiry.
 
 Owns: nothing; the time is passed in.
-Invariants: (1) a token ends with its life at the latest, however often it is renewed; (2) only its
-  owner and its renewers change it, who prove that they have it.
+Invariants: renewals never extend a token beyond its maximum lifetime; only its owner and its
+  renewers can change it, and must present its HMAC.
 Source: KIP-48, KIP-900; error codes and their order as Kafka 4.3's DelegationTokenControlManager.
 """
 
@@ -15,7 +15,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.security.delegation import proof
 from pylog.security.identities import USER
 
-REMOVED_MAX = 1000      # Of one decision; the others go with the next.
+REMOVED_MAX = 1000  # per decision; later decisions remove the rest
 
 Limits = namedtuple("Limits", ("secret", "life_ms", "renewal_ms"))
 Limits.__doc__ = "secret: None where tokens are off."
@@ -24,13 +24,15 @@ Decided.__doc__ = "record: the token as it is then, None when there is none."
 
 
 def of(image: Image) -> list:
-    """The DelegationTokenRecords of an image."""
+    """Return the DelegationTokenRecords of an image."""
     return [record for key, record in image.security.items() if key[0] == DELEGATION_TOKEN]
 
 
 def create(image: Image, limits: Limits, token_id: str, owner: str, requester: str, renewers,
            life_ms: int, now_ms: int):
-    """owner, requester: `kind:name`. renewers: [(kind, name)]. Returns (records, [Decided])."""
+    """Create a token. owner, requester: `kind:name`. renewers: [(kind, name)]. Returns (records,
+    [Decided]).
+    """
     if limits.secret is None:
         return [], [Decided(None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)]
     if any(kind != USER for kind, _ in renewers):
@@ -44,7 +46,7 @@ def create(image: Image, limits: Limits, token_id: str, owner: str, requester: s
 
 
 def renew(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
-    """Returns (records, [Decided])."""
+    """Renew a token. Returns (records, [Decided])."""
     record, error = _found(image, limits, shown, who, now_ms)
     if record is None:
         return [], [Decided(None, error)]
@@ -53,7 +55,7 @@ def renew(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, 
 
 
 def expire(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int, now_ms: int):
-    """A negative period removes the token. Returns (records, [Decided])."""
+    """Change a token's expiry; a negative period removes it. Returns (records, [Decided])."""
     record, error = _found(image, limits, shown, who, now_ms)
     if record is None:
         return [], [Decided(None, error)]
@@ -63,14 +65,14 @@ def expire(image: Image, limits: Limits, shown: bytes, who: str, period_ms: int,
 
 
 def expired(image: Image, now_ms: int):
-    """Takes out tokens whose time is over. Returns (records, [])."""
+    """Remove expired tokens. Returns (records, [])."""
     over = [record for record in of(image) if record.expiration_timestamp < now_ms]
     return [messages.RemoveDelegationTokenRecord(token_id=record.token_id)
             for record in over[:REMOVED_MAX]], []
 
 
 def _until(record, end_ms: int):
-    # Keeps (1).
+    # Keeps the maximum lifetime.
     new = messages.DelegationTokenRecord(
         owner=record.owner, requester=record.requester, renewers=record.renewers,
         issue_timestamp=record.issue_timestamp, max_timestamp=record.max_timestamp,
@@ -79,7 +81,7 @@ def _until(record, end_ms: int):
 
 
 def _found(image: Image, limits: Limits, shown: bytes, who: str, now_ms: int) -> tuple:
-    """(the record that `shown` proves, an error). Keeps (2)."""
+    """Return (the record whose HMAC is `shown`, error). Keeps tokens to owner and renewers."""
     if limits.secret is None:
         return None, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     for record in of(image):

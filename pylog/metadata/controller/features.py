@@ -1,8 +1,8 @@
 """Decisions on the cluster's feature levels: UpdateFeatures.
 
 Owns: nothing.
-Invariants: (1) a level is one that this version and every broker can serve; (2) records of one
-  request go together.
+Invariants: this version and every broker support each level; the records of one request are
+  appended together.
 Source: KIP-584, KIP-778; error codes as Kafka 4.3's.
 """
 
@@ -16,7 +16,9 @@ METADATA_VERSION = "metadata.version"
 
 
 def update(image, updates, settings, node_id: int) -> list:
-    """The records of UpdateFeaturesRequest.feature_updates; raises Refusal for all of them."""
+    """Return the records of UpdateFeaturesRequest.feature_updates. Raises Refusal for all if one
+    fails.
+    """
     records = []
     for wanted in updates:
         level = wanted.max_version_level
@@ -33,7 +35,9 @@ def update(image, updates, settings, node_id: int) -> list:
 
 
 def _ranges(image, name: str, node_id: int):
-    """Yields (who, its lowest, its highest level); who does not name the feature has 0 alone."""
+    """Yield (node, lowest, highest supported level); a node that does not report the feature
+    supports only 0.
+    """
     yield f"Local controller {node_id}", *topics.CLUSTER_FEATURES.get(name, (0, 0))
     for broker in image.brokers.values():
         low, high = next(((low, high) for known, low, high in broker.features if known == name),
@@ -59,7 +63,7 @@ def _fault(image, name: str, level: int, kind: int, node_id: int) -> str | None:
     if level > current and kind != UPGRADE:
         return "Can't downgrade to a newer version."
     if level < current and name == METADATA_VERSION:
-        # Records are written in the newest version: an older Kafka could not read them.
+        # Records are written in the newest version, which an older Kafka could not read.
         return "Refusing to perform the requested downgrade because it might delete metadata " \
                "information."
     return None

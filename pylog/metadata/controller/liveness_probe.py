@@ -1,7 +1,7 @@
-"""Checks whether a broker's process is gone by connecting to its inter-broker listener.
+"""Checks if a broker's process has ended by connecting to its inter-broker listener.
 
 Owns: the sockets of its probes.
-Invariants: (1) only a refused connection means that the process is gone: a broker that does not
+Invariants: only a refused connection proves that the process has ended; a broker that does not
   answer may be slow or unreachable from here.
 Source: TCP: a host that is up resets a connection to a port without a listener.
 """
@@ -16,9 +16,9 @@ PAUSES_S = (0.0, 0.02, 0.1, 0.4)
 async def is_gone(endpoints, listener: str) -> bool:
     """Return True if the broker's listener of that name refuses a connection within 0.6 s.
 
-    endpoints: those that the broker registered (name, host, port and more). Other listeners than
-    the one between brokers are not probed: their advertised addresses are for clients, and need
-    not reach the broker from here.
+    endpoints: as the broker registered them (name, host, port and more). Only the inter-broker
+    listener is probed: the other advertised addresses are for clients and may be unreachable from
+    here.
     """
     probed = [endpoint for endpoint in endpoints if endpoint.name == listener]
     for pause_s in PAUSES_S if probed else ():
@@ -35,7 +35,7 @@ async def _refuses(host: str, port: int) -> bool:
     except ConnectionRefusedError:
         return True
     except (OSError, TimeoutError):
-        # Keeps (1).
+        # Keeps a timeout from counting as an ended process.
         return False
     writer.close()
     return False

@@ -1,8 +1,8 @@
 """Decisions on SCRAM credentials: AlterUserScramCredentials to UserScramCredentialRecords.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) a user is altered as a whole or not at all, and the others of the request go on; (2)
-  no password is kept, only what follows from it.
+Invariants: a user is altered completely or not at all, and the others of the request are still
+  processed; passwords are never stored, only keys derived from them.
 Source: KIP-554; error codes, their order and their texts as Kafka 4.3's.
 """
 
@@ -19,7 +19,7 @@ Altered.__doc__ = "What became of one user of a request."
 
 
 def alter(image: Image, deletions, upsertions):
-    """Decides AlterUserScramCredentialsRequest. Returns (records, [Altered, one for each user])."""
+    """Decide AlterUserScramCredentialsRequest. Returns (records, [Altered, one for each user])."""
     named = Counter((entry.name, entry.mechanism) for entry in (*deletions, *upsertions))
     twice = {name for (name, _), count in named.items() if count > 1}
     found: dict[str, list] = {}
@@ -41,8 +41,9 @@ def alter(image: Image, deletions, upsertions):
 
 
 def first(texts) -> list:
-    """The records of `MECHANISM=[name=…,password=…]` texts, as kafka-storage takes them. Raises
-    ValueError without the text, which holds a password."""
+    """Return the records of `MECHANISM=[name=…,password=…]` texts, in kafka-storage's format.
+    Raises ValueError without quoting the text, which contains a password.
+    """
     return [_first(text) for text in texts]
 
 

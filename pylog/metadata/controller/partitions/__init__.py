@@ -1,5 +1,5 @@
 """Decisions on topics and partitions: placement, leaders, ISR, reassignment.
 
 Owns: nothing.
-For: `controller`. All are pure functions on an image.
+For: `controller`. All decisions are pure functions of an image.
 """

@@ -1,11 +1,11 @@
-"""Changes of ISRs that leaders ask for: AlterPartition.
+"""ISR changes that leaders request: AlterPartition.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) only the leader of the newest epoch changes an ISR, from the state that it names;
-  (2) a replica enters only under the epoch of its broker's registration, while that broker is
-  neither fenced nor stopping and has the disk with it; (3) one partition's fault is its own.
-Source: KIP-497 (AlterPartition), KIP-704, KIP-841, KIP-903 (broker epochs); Kafka's
-  ReplicationControlManager, whose order of checks this is.
+Invariants: only the leader of the newest epoch changes an ISR, starting from the state in its
+  request; a replica joins only with its broker's current epoch, while that broker is neither fenced
+  nor stopping and its directory is online; an error of one partition does not affect the others.
+Source: KIP-497 (AlterPartition), KIP-704, KIP-841, KIP-903 (broker epochs); order of checks as in
+  Kafka's ReplicationControlManager.
 """
 
 from pylog.metadata.controller.partitions.partition_change import (
@@ -19,11 +19,12 @@ from pylog.metadata.image.image import NO_LEADER_CHANGE, Image, changed
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-WITH_EPOCHS = 3      # the first version that names brokers' epochs
+WITH_EPOCHS = 3  # the first version with broker epochs
 
 
 def alter(rules: Rules, request, version: int):
-    """Decides an AlterPartitionRequest whose broker epoch is right. Returns (records, response)."""
+    """Decide an AlterPartitionRequest whose broker epoch was checked. Returns (records, response).
+    """
     response = messages.AlterPartitionResponse
     records, topics = [], []
     for wanted in request.topics:
@@ -55,7 +56,7 @@ def _altered(rules, topic, wanted, broker_id, version) -> tuple:
     if record is not None:
         state = changed(state, record)
         if record.leader not in (broker_id, NO_LEADER_CHANGE):
-            # The end of a reassignment took the leadership away.
+            # The completed reassignment moved the leadership.
             return record, new(partition_index=index, error_code=ErrorCode.NEW_LEADER_ELECTED)
     return record, new(
         partition_index=index, error_code=ErrorCode.NONE, leader_id=state.leader,
@@ -64,14 +65,15 @@ def _altered(rules, topic, wanted, broker_id, version) -> tuple:
 
 
 def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
-    """Keeps (1)."""
+    """Return the error code of a change, NONE if it is valid. Keeps changes to the current leader.
+    """
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     if not 0 <= wanted.partition_index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     state = topic.partitions[wanted.partition_index]
     if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
-        # The broker knows of a later controller than this one.
+        # The broker has read from a newer controller than this one.
         return ErrorCode.NOT_CONTROLLER
     if wanted.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -87,7 +89,7 @@ def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
         return ErrorCode.INVALID_REQUEST
     if recovery == RECOVERING and (len(ids) > 1 or state.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    # Keeps (2).
+    # Keeps joining replicas to live brokers with their current epoch.
     if all(_may_join(rules.image, *member) and _has_disk(rules, topic, wanted, member[0])
            for member in members):
         return ErrorCode.NONE
@@ -95,7 +97,7 @@ def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
 
 
 def _has_disk(rules: Rules, topic, wanted, broker_id: int) -> bool:
-    """Whether the directory that has the replica is online, as far as it is known."""
+    """Return False if the replica's directory is known to be offline."""
     index = wanted.partition_index
     state = topic.partitions[index]
     if len(state.directories) != len(state.replicas):

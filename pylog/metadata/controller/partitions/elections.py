@@ -1,9 +1,9 @@
-"""Who leads: elections that are asked for, and those that a broker's coming and going brings.
+"""Leader elections: requested ones, and those after a broker's state changes.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) a leader comes from the in-sync replicas, or the eligible ones, unless an unclean
-  election is asked for or allowed; (2) every change goes through metadata.partition_change.
-Source: KIP-460 (elections), KIP-966 (eligible replicas), KIP-112 (failed disks); Kafka's
+Invariants: a leader comes from the ISR or the ELR, unless an unclean election is requested or
+  allowed; every change goes through partition_change.
+Source: KIP-460 (elections), KIP-966 (eligible leader replicas), KIP-112 (failed disks); Kafka's
   ReplicationControlManager; error codes as Kafka 4.3's.
 """
 
@@ -19,14 +19,14 @@ from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-ELECTIONS_MAX = 1000     # of one look for leaders that are not the preferred ones
+ELECTIONS_MAX = 1000  # preferred leaders per run
 
 
 def elect_leaders(rules: Rules, election: int, topics):
-    """Decides an election of leaders, in steps: PREFERRED or UNCLEAN.
+    """Decide an election of leaders, in steps: PREFERRED or UNCLEAN.
 
     topics: [(name, partition indexes)], None for all. Returns (records, [(topic name, [(index,
-    Outcome)])]). Of all partitions, those that need no election are left out.
+    Outcome)])]). With topics=None, partitions that need no election are omitted.
     """
     asked = topics
     if topics is None:
@@ -72,11 +72,11 @@ def _elected(rules, name, index, election):
     return record
 
 
-# ---- what follows from the state of brokers -----------------------------------------------------
+# ---- changes of broker state --------------------------------------------------------------------
 
 
 def in_sync_on(image: Image, broker_id: int):
-    """Yields (topic, index) of the partitions whose ISR has the broker; None now and then."""
+    """Yield (topic, index) of the partitions with the broker in their ISR, and None as a pause."""
     for topic in image.topics.values():
         yield None
         for index, state in enumerate(topic.partitions):
@@ -85,7 +85,7 @@ def in_sync_on(image: Image, broker_id: int):
 
 
 def eligible_on(image: Image, broker_id: int):
-    """As in_sync_on, of the eligible leader replicas."""
+    """Yield like in_sync_on, for the eligible leader replicas."""
     for topic in image.topics.values():
         yield None
         for index, state in enumerate(topic.partitions):
@@ -94,7 +94,7 @@ def eligible_on(image: Image, broker_id: int):
 
 
 def without_leader(image: Image):
-    """As in_sync_on, of the partitions that nobody leads."""
+    """Yield like in_sync_on, for the partitions without a leader."""
     for topic in image.topics.values():
         yield None
         for index, state in enumerate(topic.partitions):
@@ -103,17 +103,19 @@ def without_leader(image: Image):
 
 
 def leads_any(image: Image, broker_id: int) -> bool:
-    """Whether the broker leads a partition."""
+    """Return True if the broker leads a partition."""
     return any(state.leader == broker_id for topic in image.topics.values()
                for state in topic.partitions)
 
 
 def moved(rules: Rules, partitions, *, leaving: int = NO_LEADER, coming: int = NO_LEADER,
           crashed: int = NO_LEADER):
-    """Records for leaders and ISRs, in steps, of `partitions`: (topic, index), or None for a pause.
+    """Return the leader and ISR records, in steps, for `partitions`: (topic, index), None for a
+    pause.
 
-    leaving: a broker that leaves ISRs and leads nothing. coming: one that may lead though the image
-    has it fenced. crashed: one that leaves ISRs and eligible replicas, for it may lack records.
+    leaving: a broker that leaves ISRs and leads nothing. coming: a broker that may lead although it
+    is still fenced in the image. crashed: a broker that leaves ISRs and ELRs because it may lack
+    records.
     """
     def may_lead(broker_id: int) -> bool:
         return broker_id not in (leaving, crashed) and (
@@ -140,8 +142,7 @@ def moved(rules: Rules, partitions, *, leaving: int = NO_LEADER, coming: int = N
 
 
 def balanced(rules: Rules):
-    """Records that give preferred replicas their leadership back, in steps; ELECTIONS_MAX at most.
-    """
+    """Return the records that elect preferred leaders, in steps; ELECTIONS_MAX at most."""
     records: list = []
     for topic in rules.image.topics.values():
         yield
@@ -159,7 +160,9 @@ def balanced(rules: Rules):
 
 
 def unclean(rules: Rules):
-    """Records for partitions without a leader whose topics allow an unclean one, in steps."""
+    """Return the records of unclean elections for leaderless partitions of topics that allow them,
+    in steps.
+    """
     records = yield from moved(rules, (
         found for found in without_leader(rules.image)
         if found is None or rules.allows_unclean(found[0].name)))
@@ -167,7 +170,8 @@ def unclean(rules: Rules):
 
 
 def leave_offline(image: Image, broker_id: int, offline) -> list:
-    """Records for replicas of a broker whose disk failed: another in-sync one leads, or none (1).
+    """Return the records that move leadership off a broker's failed disk: to another in-sync
+    replica, or to none. Keeps leaders in the ISR.
 
     offline: [(topic name, partition index)].
     """

@@ -1,8 +1,8 @@
-"""Eligible leader replicas: whether a cluster keeps them, and what makes them void.
+"""Eligible leader replicas (ELR): if a cluster has them, and what invalidates them.
 
 Owns: nothing.
-Invariants: (1) a replica was made eligible under the min.insync.replicas that is in force; (2)
-  where they are kept, all brokers go by one min.insync.replicas.
+Invariants: every ELR member was added under the min.insync.replicas in force; with ELR, all brokers
+  use one min.insync.replicas.
 Source: KIP-966; Kafka's ConfigurationControlManager.
 """
 
@@ -15,7 +15,9 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def cleared(image: Image, records: list) -> list:
-    """What must follow the ConfigRecords of a decision. Keeps (1)."""
+    """Return the records that must follow a decision's ConfigRecords. Keeps ELRs to the current
+    min.insync.replicas.
+    """
     if not image.features.get(ELR_FEATURE, 0):
         return []
     return [messages.ClearElrRecord(topic_name=(
@@ -25,7 +27,7 @@ def cleared(image: Image, records: list) -> list:
 
 
 def one_minimum(image: Image, settings) -> list:
-    """What a cluster's settings lack for (2), and have too much of."""
+    """Return the records that give all brokers one min.insync.replicas."""
     records = [messages.ConfigRecord(resource_type=kind, resource_name=name, name=MIN_IN_SYNC,
                                      value=None)
                for (kind, name), values in image.configs.items()

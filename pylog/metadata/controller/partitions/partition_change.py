@@ -1,11 +1,11 @@
-"""One change of a partition, whatever causes it: replicas, ISR, leader and directories together.
+"""One change of a partition, for any reason: replicas, ISR, leader and directories together.
 
 Owns: nothing.
-Invariants: (1) a leader is in the ISR it is named with, unless the partition keeps both; (2) an
-  unclean leader is alone in the ISR and marked as recovering; (3) eligible replicas are in neither
-  the ISR nor more than the ISR's shortage needs; (4) a reassignment ends with the change that puts
-  all of its new replicas in sync; (5) replicas are named with their directories, in one order; (6)
-  nobody leads who is no replica, nor is remembered as the last to lead.
+Invariants: a leader is in the ISR of its record, unless the partition keeps both; an unclean leader
+  is the only ISR member and marked as recovering; the ELR contains no ISR member, and no more
+  replicas than the ISR is short of; a reassignment ends with the change that puts all of its new
+  replicas in sync; replicas and directories are written together, in one order; only a replica
+  becomes leader or last known leader.
 Source: Kafka's PartitionChangeBuilder; KIP-455 (reassignments), KIP-704 (recovering leaders),
   KIP-858 (directories), KIP-966 (eligible leader replicas).
 """
@@ -15,16 +15,17 @@ from pylog.metadata.controller.partitions.eligible_leader_replicas import ELR_FE
 from pylog.metadata.image.image import NO_LEADER, NO_LEADER_CHANGE, RESOURCE_BROKER, Image
 from pylog.protocol import messages
 
-# How a leader is chosen: the numbers of the first two are ElectLeadersRequest's.
+# Election types; the first two have ElectLeadersRequest's numbers.
 PREFERRED, UNCLEAN, ONLINE = 0, 1, 2
 RECOVERED, RECOVERING = 0, 1
-# Ids of directories that are none (Kafka's DirectoryId).
+# Reserved directory ids (Kafka's DirectoryId).
 MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3))
 
 
 class Rules:
-    """What decisions on partitions go by. settings: of this node, below those in the image. lost:
-    (broker id, topic name, index) of replicas whose disk failed."""
+    """The inputs of decisions on partitions. settings: this node's, overridden by the image's.
+    lost: (broker id, topic name, index) of replicas on failed disks.
+    """
 
     def __init__(self, image: Image, settings, lost=frozenset()):
         self.image = image
@@ -34,13 +35,13 @@ class Rules:
         self._of_brokers = image.configs.get((RESOURCE_BROKER, ""), {})
 
     def min_in_sync(self, name: str) -> int:
-        """How many in sync are enough in a topic: as many as its first partition has, at most."""
+        """Return the topic's min.insync.replicas, at most its first partition's replica count."""
         wanted = int(self._setting(name, "min.insync.replicas"))
         first = self.image.partition(name, 0)
         return wanted if first is None else min(wanted, len(first.replicas))
 
     def allows_unclean(self, name: str) -> bool:
-        """`unclean.leader.election.enable` of a topic."""
+        """Return the topic's `unclean.leader.election.enable`."""
         return str(self._setting(name, "unclean.leader.election.enable")).lower() == "true"
 
     def _setting(self, name: str, setting: str):
@@ -50,13 +51,13 @@ class Rules:
         return self._settings[setting] if found is None else found
 
     def has_disk(self, broker_id: int, name: str, index: int, directory: bytes) -> bool:
-        """Whether the directory of a replica is online, as far as it is known."""
+        """Return False if the directory of a replica is known to be offline."""
         return (broker_id, name, index) not in self._lost and is_online(
             self.image, broker_id, directory)
 
 
 def is_online(image: Image, broker_id: int, directory: bytes) -> bool:
-    """Whether a broker has a log directory, as far as it is known."""
+    """Return False if a broker is known not to have the log directory online."""
     broker = image.brokers.get(broker_id)
     if broker is None or directory == LOST:
         return False
@@ -65,8 +66,9 @@ def is_online(image: Image, broker_id: int, directory: bytes) -> bool:
 
 
 class PartitionChange:
-    """Set what is to be different, then take record(). may_lead: says of a broker id whether it
-    can lead now; active brokers can without it."""
+    """Set the fields to change, then call record(). may_lead: function of a broker id, by default
+    True for active brokers.
+    """
 
     def __init__(self, rules: Rules, topic, index: int, may_lead=None):
         state = topic.partitions[index]
@@ -76,21 +78,21 @@ class PartitionChange:
         self.eligible = list(state.eligible_leader_replicas)
         self.recovery = state.leader_recovery_state
         self.election = ONLINE
-        self.crashed: list[int] = []    # Replicas that may lack what they had: never eligible.
+        self.crashed: list[int] = []  # may lack acknowledged records: never in the ELR
         self.directories: dict[int, bytes] = {}
         self._may_lead = may_lead or rules.image.broker_is_active
-        # Earlier versions changed the replicas alone: the pairs are unknown then.
+        # Earlier versions updated only the replicas: then the pairs are unknown.
         self._known = dict(zip(state.replicas, state.directories)) if (
             len(state.directories) == len(state.replicas)) else {}
 
     def record(self):
-        """The PartitionChangeRecord; None when nothing changes."""
+        """Return the PartitionChangeRecord, None if nothing changes."""
         new = messages.PartitionChangeRecord(partition_id=self.index, topic_id=self.topic.id)
         self._end_reassignment()
         self._fill_eligible()
         self._elect(new)
         if new.leader == NO_LEADER_CHANGE and not set(self.state.replicas) <= set(self.replicas):
-            # Replicas that leave must not be followed or follow under the old epoch.
+            # Removed replicas must not be followed, nor follow, under the old leader epoch.
             new.leader = self.state.leader
         self._write_eligible(new)
         self._write_isr(new)
@@ -101,7 +103,7 @@ class PartitionChange:
         return new if _changes(new) else None
 
     def _end_reassignment(self) -> None:
-        """Keeps (4)."""
+        """End a reassignment whose new replicas are all in sync."""
         if not (self.adding or self.removing):
             return
         isr = [id_ for id_ in self.isr if id_ not in self.removing]
@@ -111,7 +113,9 @@ class PartitionChange:
             self.isr, self.replicas, self.adding, self.removing = isr, replicas, [], []
 
     def _fill_eligible(self) -> None:
-        """Keeps (3): who was in sync when the ISR fell below its minimum has all that counts."""
+        """Fill the ELR: a replica that was in sync when the ISR fell below its minimum has every
+        committed record. Keeps the ELR within the ISR's shortage.
+        """
         if not self.rules.keeps_eligible:
             return
         if len(self.isr) >= min(self.rules.min_in_sync(self.topic.name),
@@ -130,22 +134,22 @@ class PartitionChange:
             return
         new.leader = leader
         if is_unclean:
-            # Keeps (2).
+            # Keeps an unclean leader the only ISR member, marked as recovering.
             new.isr = [leader]
             if self.state.leader_recovery_state != RECOVERING:
                 new.leader_recovery_state = RECOVERING
         elif leader in self.eligible:
-            # Keeps (1).
+            # Keeps the leader in the ISR.
             self.isr = [leader]
             self.eligible = [id_ for id_ in self.eligible if id_ != leader]
 
     def _leader(self) -> tuple:
-        """(the leader's id or NO_LEADER, whether it may lack records)."""
+        """Return (leader id or NO_LEADER, True if the leader may lack records)."""
         first = self.replicas[0] if self.election == PREFERRED else self.state.leader
         for id_ in (first, self.state.leader, *self.replicas):
             if id_ != NO_LEADER and self._is_complete(id_) and self.can_lead(id_):
                 return id_, False
-        known = self.state.last_known_elr    # Keeps (6).
+        known = self.state.last_known_elr  # Keeps leaders to replicas.
         if self.rules.keeps_eligible and not self.isr and not self.eligible and (
                 len(known) == 1 and known[0] in self.replicas and self.can_lead(known[0])):
             return known[0], True
@@ -160,8 +164,8 @@ class PartitionChange:
             self.rules.keeps_eligible and not self.isr and broker_id in self.eligible)
 
     def can_lead(self, broker_id: int) -> bool:
-        """Whether the broker serves, and has the disk with its replica."""
-        # Where it is, not where it is said to be from now on.
+        """Return True if the broker is active and the disk with its replica is online."""
+        # The current directory, not the one that this change assigns.
         directory = self._known.get(broker_id) or self._directory(broker_id)
         return self._may_lead(broker_id) and self.rules.has_disk(
             broker_id, self.topic.name, self.index, directory)
@@ -169,7 +173,7 @@ class PartitionChange:
     # ---- the record -----------------------------------------------------------------------------
 
     def _write_isr(self, new) -> None:
-        # Without eligible replicas the last one in sync stays there when it leaves.
+        # Without ELR, the last in-sync replica stays in the ISR when it leaves.
         if new.isr is None and (self.isr or self.rules.keeps_eligible) and (
                 self.isr != list(self.state.isr)):
             new.isr = self.isr
@@ -181,8 +185,9 @@ class PartitionChange:
             new.eligible_leader_replicas = self.eligible
 
     def _write_last_known(self, new) -> None:
-        """Who led last is remembered while nobody leads, and it is a replica; in its place who was
-        eligible last. Else a partition that lost power would wait for an administrator."""
+        """Write the last known leader while there is none, or else the last ELR. Without it, a
+        partition after a power loss would wait for an administrator.
+        """
         if not self.rules.keeps_eligible:
             return
         state = self.state
@@ -200,7 +205,8 @@ class PartitionChange:
         state = self.state
         if self.replicas != list(state.replicas) or any(
                 self._known.get(id_) != directory for id_, directory in self.directories.items()):
-            # Keeps (5). A cluster that assigns no directories has none.
+            # Keeps replicas and directories in one order. A cluster without assigned directories
+            # has none.
             directories = [self._directory(id_) for id_ in self.replicas]
             if (state.directories or self.directories) and directories != list(state.directories):
                 new.directories = directories

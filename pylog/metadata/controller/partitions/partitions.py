@@ -1,7 +1,7 @@
-"""More partitions of topics that exist.
+"""Adds partitions to existing topics.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) a topic's new partitions are made together or not at all.
+Invariants: all new partitions of a topic are created, or none.
 Source: KIP-195; error codes as Kafka 4.3's.
 """
 
@@ -18,10 +18,10 @@ Outcome.__doc__ = "What became of one part of a request."
 
 
 def create_partitions(image: Image, topics, random, mutations=None):
-    """Decides CreatePartitionsRequest.topics, in steps (metadata.slices). Returns
-    (records, [(topic name, Outcome)]).
+    """Decide CreatePartitionsRequest.topics, in steps (eventloop.slices). Returns (records, [(topic
+    name, Outcome)]).
 
-    mutations: as for controller.create_topics.
+    mutations: as for topics.create_topics.
     """
     counts = Counter(topic.name for topic in topics)
     records: list = []
@@ -40,7 +40,7 @@ def create_partitions(image: Image, topics, random, mutations=None):
         except Refusal as refusal:
             results[topic.name] = Outcome(refusal.error, refusal.message)
             continue
-        # Keeps (1).
+        # Keeps a topic's partitions all or none.
         records += made
         results[topic.name] = Outcome()
     return records, list(results.items())

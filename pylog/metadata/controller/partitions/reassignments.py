@@ -1,8 +1,8 @@
-"""Moves of partitions to other brokers: begun, called off, listed. They end in partition_change.
+"""Starts, cancels and lists partition reassignments; partition_change completes them.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) the replicas that a move adds or removes are named while it is under way; (2) a
-  move that is called off leaves the replicas it found, and none in sync only where none was.
+Invariants: a partition lists its adding and removing replicas while it is reassigned; a cancelled
+  reassignment restores the original replicas, and leaves the ISR empty only if it was empty.
 Source: KIP-455, KIP-860; Kafka's PartitionReassignmentReplicas and PartitionReassignmentRevert.
 """
 
@@ -15,7 +15,7 @@ from pylog.protocol.errors import ErrorCode
 
 
 def alter(rules: Rules, topics, factor_may_change: bool):
-    """Decides AlterPartitionReassignmentsRequest.topics.
+    """Decide AlterPartitionReassignmentsRequest.topics.
 
     Returns (records, [(topic name, [(index, Outcome)])]).
     """
@@ -53,8 +53,8 @@ def _altered(rules, name, wanted, factor_may_change):
     if not factor_may_change and len(target) != factor:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"The replication factor is changed from {factor} to {len(target)}")
-    # Keeps (1). What an earlier move was adding is no replica of before: it is added still, or
-    # goes again.
+    # Keeps adding and removing replicas listed. A replica that an earlier reassignment was adding
+    # is not an original one: it stays an adding replica or is removed again.
     before = set(state.replicas) - set(state.adding_replicas)
     change = PartitionChange(rules, topic, index)
     change.removing = [id_ for id_ in sorted(state.replicas) if id_ not in target]
@@ -72,12 +72,13 @@ def _cancelled(rules, topic, index, state):
     change.adding, change.removing = [], []
     known = state.isr or state.eligible_leader_replicas or state.last_known_elr
     if known and not set(known) & set(change.replicas):
-        # Keeps (2): the one that leads then may lack records.
+        # Keeps the ISR: the leader elected here may lack records.
         if not rules.allows_unclean(topic.name):
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                           f"Unable to revert partition assignment for {topic.name}:{index} because "
                           "it would require an unclean leader election.")
-        # One in sync whom nobody could ask would lead later, unmarked.
+        # An in-sync replica that cannot lead now would lead later without being marked as
+        # recovering.
         if state.isr and not any(change.can_lead(id_) for id_ in change.replicas):
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                           f"Unable to revert partition assignment for {topic.name}:{index} because "
@@ -88,7 +89,7 @@ def _cancelled(rules, topic, index, state):
 
 
 def under_way(image: Image, topics):
-    """Reassignments under way: [(topic name, [(index, Partition)])].
+    """Return reassignments in progress: [(topic name, [(index, Partition)])].
 
     topics: [(name, partition indexes)], None for all.
     """

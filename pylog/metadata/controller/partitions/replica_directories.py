@@ -1,9 +1,9 @@
-"""Which directory of its broker a replica lies in: AssignReplicasToDirs.
+"""Assigns replicas to log directories of their broker: AssignReplicasToDirs.
 
 Owns: nothing.
-Invariants: (1) an assignment to a directory that is not online takes the replica out of the ISR in
-  the same decision.
-Source: KIP-858; Kafka's ReplicationControlManager; answers as Kafka 4.3's.
+Invariants: an assignment to an offline directory removes the replica from the ISR in the same
+  decision.
+Source: KIP-858; Kafka's ReplicationControlManager; responses as Kafka 4.3's.
 """
 
 from pylog.metadata.controller.partitions import elections
@@ -14,7 +14,7 @@ from pylog.protocol.errors import ErrorCode
 
 
 def assign(rules: Rules, request):
-    """Decides an AssignReplicasToDirsRequest whose broker epoch is right, in steps.
+    """Decide an AssignReplicasToDirsRequest whose broker epoch was checked, in steps.
 
     Returns (records, response).
     """
@@ -42,7 +42,7 @@ def assign(rules: Rules, request):
                 answers.append(response.PartitionData(partition_index=index, error_code=error))
             topics.append(response.TopicData(topic_id=wanted.topic_id, partitions=answers))
         directories.append(response.DirectoryData(id=directory.id, topics=topics))
-    # Keeps (1).
+    # Keeps replicas in offline directories out of the ISR.
     records += yield from elections.moved(rules, (
         (_with(topic, index, record), index) for topic, index, record in offline),
         leaving=broker.id)
@@ -60,7 +60,7 @@ def _fault(topic, index: int, broker_id: int) -> int:
 
 
 def _with(topic, index: int, record):
-    """The topic after one record of this decision."""
+    """Return the topic after one record of this decision."""
     if record is None:
         return topic
     states = list(topic.partitions)

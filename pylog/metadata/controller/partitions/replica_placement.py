@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go: striped over racks, and over the brokers of each.
+"""Places the replicas of new partitions: striped over racks, and over the brokers of each rack.
 
 Owns: nothing.
-Invariants: (1) a partition's replicas lie on different brokers, and on as many racks as there are
-  or as it has replicas; (2) fenced brokers come last in their rack, and never first in a partition;
-  (3) a broker that is stopping, or whose log directories are all cordoned, gets nothing.
+Invariants: a partition's replicas are on different brokers, and on as many racks as possible;
+  fenced brokers come last in their rack, and never first in a partition; a broker that is stopping,
+  or whose log directories are all cordoned, gets no replicas.
 Source: Kafka's StripedReplicaPlacer; KIP-36 (racks), KIP-1066 (cordoned directories).
 """
 
@@ -13,9 +13,9 @@ from pylog.protocol.errors import ErrorCode
 
 
 def place(image: Image, count: int, factor: int, random) -> list:
-    """Replica lists of `count` partitions with `factor` replicas. random: a random.Random.
+    """Return replica lists for `count` partitions with `factor` replicas. random: a random.Random.
 
-    Raises Refusal where there are too few brokers.
+    Raises Refusal if there are too few brokers.
     """
     racks = _Racks(image, random)
     _check(racks, factor)
@@ -36,7 +36,7 @@ def _check(racks, factor: int) -> None:
 
 
 class _Stripe:
-    """Brokers of a rack, of which each partition takes one after another from the next start."""
+    """Brokers of one rack; each partition takes them in order, from the next start position."""
 
     def __init__(self, ids, random):
         self.ids = list(ids)
@@ -48,7 +48,7 @@ class _Stripe:
         self.taken, self.turn = 0, -1
 
     def next(self, turn: int):
-        """The next broker of this turn; None when it has had them all."""
+        """Return the next broker of this turn, None after the last."""
         if self.turn != turn:
             self.turn, self.taken = turn, 0
             self.start = (self.start + 1) % max(len(self.ids), 1)
@@ -63,7 +63,7 @@ class _Racks:
     def __init__(self, image: Image, random):
         racks: dict = {}
         for broker in image.brokers.values():
-            # Keeps (3).
+            # Keeps stopping and cordoned brokers without new replicas.
             if not broker.in_controlled_shutdown and image.takes_replicas(broker.id):
                 racks.setdefault(broker.rack or "", ([], []))[broker.fenced].append(broker.id)
         self._random = random
@@ -75,9 +75,10 @@ class _Racks:
         self._first = random.randrange(max(len(self._racks), 1))
 
     def place(self, factor: int) -> tuple:
-        """One partition's replicas."""
+        """Return one partition's replicas."""
         if self._turn == self.active and self.active > 1:
-            # All starts were used: the same brokers need not follow each other again.
+            # All start positions were used. Shuffle, so that the same brokers do not always follow
+            # each other.
             self._random.shuffle(self._racks)
             for rack in self._racks:
                 for stripe in rack:
@@ -86,7 +87,7 @@ class _Racks:
         count, turn = len(self._racks), self._turn
         self._first %= count
         at, leader = self._first, None
-        while leader is None:        # Keeps (2).
+        while leader is None:  # Keeps fenced brokers from leading.
             leader = self._racks[at][0].next(turn)
             at += 1
             if at == count:
@@ -96,7 +97,7 @@ class _Racks:
         while len(replicas) < factor:
             found = None
             if rack == led:
-                led = -1             # Keeps (1): it has its first already.
+                led = -1  # Keeps replicas on different brokers: this rack has placed its first one.
             else:
                 found = _next(self._racks[rack], turn)
             rack = (rack + 1) % count
@@ -108,6 +109,6 @@ class _Racks:
 
 
 def _next(rack, turn: int):
-    """The next active broker of a rack, then the next fenced one."""
+    """Return the next active broker of a rack, then the next fenced one."""
     found = rack[0].next(turn)
     return rack[1].next(turn) if found is None else found

@@ -1,11 +1,11 @@
-"""What a CreateTopics request says of branches, and the records of one.
+"""Parses the branch options of a CreateTopics request, and completes the records of branches.
 
 Owns: nothing; no clock, no disk.
-Invariants: (1) the creation options are no settings: they are in no ConfigRecord; (2) a branch has
-  the partitions, the replication factor and the settings of its source, with those of the request
-  above them; (3) its leader epochs go on where the source's are, for its batches carry them.
-Source: none. Options of CreateTopics rather than an API key of our own: every client and tool can
-  make a branch, and a broker that knows none of it refuses the setting by its name.
+Invariants: creation options are not configs and are in no ConfigRecord; a branch has the
+  partitions, the replication factor and the configs of its source, overridden by the request's
+  configs; its leader epochs continue those of the source, because its batches contain them.
+Source: none. CreateTopics options instead of a new API key: every client and tool can create a
+  branch, and a broker without branches rejects the config by name.
 """
 
 from pylog.protocol.counts import counted
@@ -23,22 +23,23 @@ OPTIONS = (SOURCE, AT_OFFSET, AT_TIME)
 
 
 def source_name(topic) -> str | None:
-    """Return the topic that a CreatableTopic names as the source of a branch, None if it does not.
+    """Return the source topic that a CreatableTopic names for a branch, None if it names none.
 
-    An empty name is a name: it is rejected later, with the reason.
+    An empty name counts as a name: it is rejected later, with the reason.
     """
     options = _options(topic)
     return options.get(SOURCE) or "" if options else None
 
 
 def _options(topic) -> dict[str, str | None]:
-    """Return the creation options of a CreatableTopic. A name that is given twice has the last
-    value, for the check of rights as for the branch itself."""
+    """Return the creation options of a CreatableTopic. If a name occurs twice, the last value
+    counts, for authorization and for the branch.
+    """
     return {config.name: config.value for config in topic.configs if config.name in OPTIONS}
 
 
 def taken(image: Image, request) -> tuple:
-    """(the request without creation options, name of a branch -> (source, Cut), refused topics)."""
+    """Return (the request without creation options, {branch: (source, Cut)}, rejected topics)."""
     new = messages.CreateTopicsRequest
     branches, refused, topics = {}, [], []
     for topic in request.topics:
@@ -54,7 +55,7 @@ def taken(image: Image, request) -> tuple:
             continue
         given = {config.name: config.value for config in topic.configs
                  if config.name not in OPTIONS}
-        configs = {**image.topic_config(source.name), **given}      # Keeps (1), (2).
+        configs = {**image.topic_config(source.name), **given}  # The branch inherits.
         topics.append(new.CreatableTopic(
             name=topic.name, num_partitions=len(source.partitions),
             replication_factor=len(source.partitions[0].replicas), assignments=[],
@@ -105,7 +106,7 @@ def _cut(options: dict) -> Cut:
 
 
 def with_epochs(image: Image, records: list, results: list, branches: dict) -> None:
-    """Keeps (3) in the records of new topics."""
+    """Set the records of new branches to the source's leader epochs. Keeps epochs continuous."""
     sources = {result.topic_id: image.topics[branches[result.name][0]] for result in results
                if result.error == ErrorCode.NONE and result.name in branches}
     for record in records:
@@ -115,7 +116,7 @@ def with_epochs(image: Image, records: list, results: list, branches: dict) -> N
 
 
 def without(records: list, gone: list) -> list:
-    """The records but for those of topics that could not be made: [TopicResult]."""
+    """Return the records without those of failed topics. gone: [TopicResult]."""
     names, ids = {result.name for result in gone}, {result.topic_id for result in gone}
     return [record for record in records
             if bytes(getattr(record, "topic_id", b"") or b"") not in ids

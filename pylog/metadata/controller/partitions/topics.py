@@ -1,8 +1,8 @@
-"""The controller's decisions: pure functions from an image and a request to records and answers.
+"""Decisions on topics, the first records of a cluster, and producer ids.
 
-Owns: nothing; no clock, no disk, no randomness of its own.
-Invariants: (1) the records of one decision fit the image they were made from;
-  (2) a topic is refused with the error that Kafka gives, and the other topics of its request go on.
+Owns: nothing; no clock, no disk; randomness is passed in.
+Invariants: the records of a decision apply to the image that it was made from; a topic is rejected
+  with Kafka's error code, and the other topics of its request are still processed.
 Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.
 """
 
@@ -29,11 +29,11 @@ PRODUCER_ID_MAX = 2**63 - 1
 TOPIC_NAME_CHARACTERS_MAX = 249
 METADATA_VERSION = NEWEST_VERSION
 METADATA_VERSION_MIN = OLDEST_VERSION
-# Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
+# Feature -> (lowest, highest supported level); a new cluster gets the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
             "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1),
             "streams.version": (0, 1)}
-# Likewise, of several brokers.
+# The same for a cluster of several brokers.
 CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset((
@@ -42,7 +42,7 @@ DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-# Ids with a meaning of their own in Kafka: none, and the metadata topic (KIP-516).
+# Ids that Kafka reserves, such as the zero id and the metadata topic's (KIP-516).
 _RESERVED_IDS = frozenset(number.to_bytes(16, "big") for number in range(100))
 
 TopicResult = namedtuple(
@@ -54,7 +54,7 @@ ProducerIds = namedtuple("ProducerIds", ("first", "count"))
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Why `name` cannot name a topic, or None when it can."""
+    """Return why `name` is not a valid topic name, None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -69,23 +69,24 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def random_id(random) -> bytes:
-    """A fresh 16-byte id as Kafka makes them: a UUID whose base64 form starts with no '-'."""
+    """Return a new 16-byte id like Kafka's: a UUID whose base64 form does not start with '-'."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
-        # 62 is '-' in URL-safe base64; a leading one would read as an option on a command line.
+        # 62 is '-' in URL-safe base64, and a leading '-' would look like an option on a command
+        # line.
         if raw[0] >> 2 != 62 and bytes(raw) not in _RESERVED_IDS:
             return bytes(raw)
 
 
 def id_text(id_: bytes) -> str:
-    """Kafka's text form of a 16-byte id: URL-safe base64 without padding, 22 characters."""
+    """Return Kafka's text form of a 16-byte id: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(id_).decode("ascii").rstrip("=")
 
 
 def id_from_text(text: str) -> bytes:
-    """The 16 bytes of an id's text form; raises ValueError when it is none."""
+    """Return the 16 bytes of an id's text form. Raises ValueError if it is invalid."""
     raw = base64.b64decode(text.strip() + "==", altchars=b"-_", validate=True)
     if len(raw) != 16:
         raise ValueError(f"{text!r} is not an id of 16 bytes")
@@ -96,11 +97,11 @@ def id_from_text(text: str) -> bytes:
 
 
 def create_topics(image: Image, request, settings, random, mutations=None):
-    """Decides a CreateTopicsRequest, in steps (metadata.slices). Returns
-    (records, [TopicResult in the request's order]).
+    """Decide a CreateTopicsRequest, in steps (eventloop.slices). Returns (records, [TopicResult in
+    the request's order]).
 
-    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
-    records. mutations: the client's account (client_quotas.Mutations), None without a limit.
+    settings: pylog.config.Settings. random: a random.Random. `validate_only` returns no records.
+    mutations: the client's quota (client_quotas.Mutations), None without a limit.
     """
     if _asks_too_much(request.topics, settings):
         text = "Excessively large number of partitions per request."
@@ -130,7 +131,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
 
 
 def charge(mutations, partitions: int) -> None:
-    """Counts partitions that are made or removed; refuses what the client may not change now."""
+    """Charge created or deleted partitions to the quota. Raises Refusal if it is exhausted."""
     if mutations is not None and not mutations.charge(partitions):
         raise Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
@@ -150,14 +151,14 @@ def _asks_too_much(topics, settings) -> bool:
 
 
 class _CollidingNames:
-    """Names that differ only in '.' and '_', which would share metric names."""
+    """Detects names that differ only in '.' and '_', which would share metric names."""
 
     def __init__(self, image: Image):
         self.image = image
         self.names: dict[str, str] | None = None
 
     def claim(self, name: str) -> None:
-        """Refuses `name` when another one is too alike, else remembers it."""
+        """Add `name`. Raises Refusal if it collides with an existing name."""
         if "." not in name and "_" not in name:
             return
         if self.names is None:
@@ -197,7 +198,7 @@ def _create_topic(image, topic, settings, random, taken):
 def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
     if topic.name in COORDINATOR_TOPICS:
-        # Acknowledged group state must not expire, also when a client made the topic.
+        # Committed group state must not expire, even if a client created the topic.
         configs.setdefault("cleanup.policy", "compact")
     missing = [name for name, value in configs.items() if value is None]
     if missing:
@@ -211,7 +212,7 @@ def _topic_configs(topic, settings) -> dict:
 
 
 def _assignment(image, topic, settings, random):
-    """Replica lists by partition: the request's own, or placed here."""
+    """Return replica lists by partition, from the request or placed here."""
     if topic.assignments:
         return (yield from _manual_assignment(image, topic))
     factor, count = topic.replication_factor, topic.num_partitions
@@ -251,7 +252,7 @@ def _manual_assignment(image, topic):
 
 
 def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
-    """Raises Refusal when these cannot be a partition's replicas."""
+    """Raise Refusal if these replicas are invalid for a partition."""
     prefix = "The manual partition assignment includes"
     if not replicas:
         raise bad_assignment(f"{prefix} an empty replica list.")
@@ -273,7 +274,9 @@ def bad_assignment(message: str) -> Refusal:
 
 
 def partition_records(image: Image, topic_id: bytes, first: int, assignment: list):
-    """The records of new partitions from index `first` on, in steps; replica lists by partition."""
+    """Return the records of new partitions from index `first` on, in steps. assignment: replica
+    lists by partition.
+    """
     records = []
     for index, replicas in enumerate(assignment, first):
         yield
@@ -282,7 +285,7 @@ def partition_records(image: Image, topic_id: bytes, first: int, assignment: lis
 
 
 def partition_record(image: Image, topic_id: bytes, index: int, replicas):
-    """The record of a new partition, led by the first of its replicas that is active."""
+    """Return the record of a new partition; its first active replica leads."""
     in_sync = [broker_id for broker_id in replicas if image.broker_is_active(broker_id)]
     return messages.PartitionRecord(
         partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=in_sync,
@@ -292,17 +295,20 @@ def partition_record(image: Image, topic_id: bytes, index: int, replicas):
 
 
 def directory_of(image: Image, broker_id: int) -> bytes:
-    """The id of the directory in which a broker gets a new replica, as far as it is known."""
+    """Return the directory id for a broker's new replica, DIRECTORY_UNASSIGNED if the broker
+    chooses.
+    """
     broker = image.brokers.get(broker_id)
-    # With several directories the broker itself chooses (KIP-858).
+    # A broker with several directories chooses one itself (KIP-858).
     return broker.directories[0] if broker is not None and len(broker.directories) == 1 \
         else DIRECTORY_UNASSIGNED
 
 
 def delete_topics(image: Image, topics, settings, mutations=None):
-    """Decides which topics go, in steps. topics: [(name or None, 16-byte id)], one of both given.
+    """Decide which topics to delete, in steps. topics: [(name or None, 16-byte id)], exactly one
+    given.
 
-    Returns (records, [TopicResult in order]); the result of a topic that goes carries name and id.
+    Returns (records, [TopicResult in order]); the result of a deleted topic has name and id.
     """
     records: list = []
     results: list[TopicResult] = []
@@ -316,7 +322,7 @@ def delete_topics(image: Image, topics, settings, mutations=None):
         key = name if name is not None else topic_id
         try:
             if seen[key] == 0:
-                continue      # A repeated topic is answered once.
+                continue  # A repeated topic gets one result.
             topic = _topic_to_delete(image, name, topic_id, seen[key], settings)
             if topic.id in removed:
                 raise Refusal(ErrorCode.INVALID_REQUEST,
@@ -359,25 +365,26 @@ def _topic_to_delete(image, name, topic_id, times, settings):
 
 
 def bootstrap(image: Image):
-    """The first records of an empty metadata log."""
+    """Return the first records of an empty metadata log."""
     assert image.offset == -1, image.offset
     return [messages.FeatureLevelRecord(name=name, feature_level=high)
             for name, (_, high) in FEATURES.items()]
 
 
 def bootstrap_cluster(settings) -> list:
-    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966), by one
-    min.insync.replicas for all."""
+    """Return bootstrap() for a cluster of several brokers: with ELR (KIP-966), which needs one
+    min.insync.replicas for all.
+    """
     return [*bootstrap(Image()),
             messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1),
             *eligible.one_minimum(Image(), settings)]
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):
-    """A broker's start: registered under the offset of the record itself, fenced at first.
+    """Return the records of a broker's start: registered with the offset as epoch, fenced at first.
 
-    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the
-    offset at which the record will stand, since appends compare the log's end.
+    endpoints: [(name, host, port, security protocol's number)]. The broker epoch equals the
+    record's future offset, because an append fails if the log's end has moved.
     """
     new = messages.RegisterBrokerRecord
     return [new(
@@ -391,7 +398,7 @@ def register_broker(image: Image, broker_id, endpoints, rack, directories, rando
 
 
 def unfence_broker(image: Image, broker_id: int):
-    """Lets a registered broker lead partitions; nothing when it does already."""
+    """Return the record that unfences a broker, [] if it is active already."""
     broker = image.brokers[broker_id]
     if not broker.fenced and not broker.in_controlled_shutdown:
         return []
@@ -400,13 +407,13 @@ def unfence_broker(image: Image, broker_id: int):
 
 
 def lead_again(image: Image, broker_id: int, clean: bool):
-    """What a broker leads after its start.
+    """Return the records that restore a broker's leadership after its start.
 
-    Partitions that lost their leader when it left (Kafka's brokers fence themselves at a stop) get
-    it back when it is in the ISR, or, the ISR being empty, was eligible (KIP-966). After an unclean
-    stop, what it led gets a new leader epoch: what it had appended may have been lost with the
-    power, so that the same offsets could be given out twice; an epoch lets consumers see where the
-    histories part (KIP-320).
+    The broker leads again the partitions that lost their leader when it stopped (Kafka's brokers
+    fence themselves at a stop), if it is in the ISR or, with an empty ISR, in the ELR (KIP-966).
+    After an unclean stop, the partitions that it led get a new leader epoch: a power loss may have
+    taken appended records, so their offsets could be used twice, and the epoch shows consumers
+    where the logs diverge (KIP-320).
     """
     new = messages.PartitionChangeRecord
     records = []
@@ -425,10 +432,10 @@ def lead_again(image: Image, broker_id: int, clean: bool):
 
 
 def left_alone(image: Image, broker_id: int) -> list:
-    """What remains of a cluster for the one broker of it that goes on by itself.
+    """Return the records for the one broker that continues a cluster by itself.
 
-    It leads what it has in sync. Of what it lacks nobody leads anything, and the last ISR is still
-    known. Nobody else is eligible: it does not wait for them from now on.
+    It leads every partition that it has in sync. Partitions that it lacks have no leader, and their
+    last ISR is kept. It removes all other brokers from the ELRs, so that nothing waits for them.
     """
     records = [messages.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=1)
@@ -457,7 +464,7 @@ def _left_alone(state, broker_id: int) -> dict:
 
 
 def allocate_producer_ids(image: Image, broker_id: int):
-    """A block of producer ids for a broker. Returns (records, ProducerIds)."""
+    """Allocate a block of producer ids to a broker. Returns (records, ProducerIds)."""
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
         raise OverflowError("all producer ids are spent")
