@@ -1,8 +1,9 @@
-"""The APIs that Python answers: a class per family, and all of their handlers by api key.
+"""The APIs that Python handles: one class per API family, and the table of handlers by api key.
 
 Owns: nothing.
-Invariants: (1) an api key has one handler; (2) faults of a request are values in its answer; (3) a
-  handler reaches what its family's constructor names, and nothing else of the broker.
+Invariants: each api key has one handler; errors of a request are values in its response; a handler
+  uses only the objects that its family's constructor receives.
+Source: Kafka's KafkaApis.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pylog.api.groups import (
 from pylog.api.security import acls_and_users, delegation_tokens as tokens
 from pylog.protocol import api
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator,
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from pylog.security.access import Access
     from pylog.share.service import Sharing
 
-    # Classes of messages are made from the schemas when the broker runs.
+    # Message classes are generated from the schemas at run time.
     Message = Any
-    # Parts of an answer are work for a millisecond or so each; None is a pause without one.
+    # Each part of a response takes about a millisecond to create; None pauses without a part.
     Parts = Iterator[Message | None] | AsyncIterator[Message | None]
-    # What a handler returns: the answer, or one that comes later, or its parts.
+    # Result of a handler: the response, a response that completes later, or its parts.
     Result = Message | Pending | Coroutine[Any, Any, Message] | Parts
     Handler = Callable[[RequestContext, Message], Result]
 
@@ -65,7 +66,7 @@ def _no_sasl(context: RequestContext) -> None:
 
 
 def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> dict[int, Handler]:
-    """Handlers that are made when one of them is first asked for."""
+    """Return handlers that are created on first use."""
     made: dict[int, Handler] = {}
 
     def later(key: int) -> Handler:
@@ -82,7 +83,7 @@ def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cl
                   metadata_service: MetadataService, settings: Settings,
                   watch: Callable[[int], object], client_quotas: ClientQuotas,
                   access: Access | None) -> dict[int, Handler]:
-    # Imported here: not every broker has share groups.
+    # Imported here because not every broker has share groups.
     from pylog.api.data import share_fetch, share_state
     from pylog.api.groups import share as share_groups, share_offsets
 
@@ -108,7 +109,7 @@ def _streams_groups(coordinator: GroupCoordinator, controller: ActiveController,
                     metadata_service: MetadataService, client_quotas: ClientQuotas,
                     settings: Settings, now_ms: Callable[[], int],
                     access: Access | None) -> dict[int, Handler]:
-    # Imported here: few brokers have Streams groups.
+    # Imported here because few brokers have Streams groups.
     from pylog.api.groups.streams import StreamsGroupsApi
     from pylog.api.groups.streams_topics import InternalTopics
 
@@ -127,12 +128,12 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
              access: Access | None = None, repeats: Repeats | None = None,
              authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
              ) -> dict[int, Handler]:
-    """The handlers of all families, each family with what it needs. Keeps (3).
+    """Return the handlers of all families.
 
-    metadata_service: has the image in force. listener_name, registered: see api.cluster,
-    api.configs. sharing: gives share groups, made when they are first asked for; watch: see
-    api.share_fetch. asker, forward: see api.tokens; authentication: api.security; repeats:
-    api.consumer_groups.
+    metadata_service: has the current image. listener_name: see api.cluster.cluster. registered: see
+    api.cluster.configs. sharing: returns the share groups, created on first use. watch: see
+    api.data.share_fetch. asker, forward: see api.security.delegation_tokens. authentication: see
+    api.security.acls_and_users. repeats: see api.groups.consumer.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
     in_transactions = transactions_family.TransactionsApi(
@@ -179,7 +180,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
 
 def _guarded(found: dict[int, Handler], access: Access, metadata_service: MetadataService,
              settings: Settings) -> dict[int, Handler]:
-    # Imported here: not every broker asks what its clients may do.
+    # Imported here because not every broker has an authorizer.
     from pylog.api.authorization.rules import Rights
 
     return Rights(access, metadata_service, settings).around(found)

@@ -1,10 +1,10 @@
-"""The handlers of controller listeners: the controller's own requests and those of other families,
-decided here or refused.
+"""The handlers of controller listeners: the controller's own requests, and other families' requests
+that the active controller handles and others reject.
 
 Owns: nothing.
-Invariants: (1) every api key that these listeners advertise has a handler, but for Envelope, which
-  server.control opens.
-Source: KIP-919 (what tools may ask a controller); Kafka 4.3's controller listener.
+Invariants: every api key that controller listeners advertise has a handler, except Envelope, which
+  server.controller_listeners handles.
+Source: KIP-919 (requests of tools to controllers); Kafka 4.3's controller listener.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
@@ -39,8 +39,9 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
              asker: Callable[[RequestContext], tokens.Asker], access: Access | None,
              authentication: Callable[[RequestContext], AuthenticationApi | None]
              ) -> dict[int, Handler]:
-    """Api key -> handler. observers: metadata_log.Observers. watch: has the end of a connection
-    reported. access: None, everything is allowed. The others as for api.handlers."""
+    """Return handlers by api key. observers: metadata_log.Observers. watch: requests a notification
+    when a connection closes. access: None allows everything. The others as in api.handlers.
+    """
     decider: Any = controller.HereOrNowhere(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
@@ -62,19 +63,19 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
     served = {key: handle for key, handle in found.items() if key in api.OF_CONTROLLER}
-    # Keeps (1).
+    # Every advertised api key has a handler.
     assert served.keys() | {api.ENVELOPE} == api.OF_CONTROLLER.keys(), sorted(served)
     guarded = controller.guarded(served)
     if access is None:
         return guarded
-    # Imported here: not every controller asks what its clients may do.
+    # Imported here because not every controller has an authorizer.
     from pylog.api.authorization.rules import Rights
 
     return Rights(access, metadata_service, settings).around(guarded)
 
 
 class ControllersApi:
-    """DescribeCluster (60) for who dials a controller: the cluster's controllers."""
+    """DescribeCluster (60) on controller listeners: describes the controllers."""
 
     def __init__(self, metadata: MetadataService, settings: Settings, node_id: int):
         self._metadata = metadata
@@ -85,10 +86,10 @@ class ControllersApi:
         return {api.DESCRIBE_CLUSTER: self.describe_cluster}
 
     def describe_cluster(self, context: RequestContext, request: Message) -> Message:
-        """The cluster's id and its controllers (KIP-919).
+        """Return the cluster's id and its controllers (KIP-919).
 
-        MISMATCHED_ENDPOINT_TYPE (in version 0 INVALID_REQUEST): brokers' endpoints;
-        UNSUPPORTED_ENDPOINT_TYPE: any other.
+        Errors: MISMATCHED_ENDPOINT_TYPE (in version 0 INVALID_REQUEST) if brokers are requested;
+        UNSUPPORTED_ENDPOINT_TYPE for other types.
         """
         response = messages.DescribeClusterResponse
         kind = request.endpoint_type
@@ -103,7 +104,8 @@ class ControllersApi:
                             error_message=f"Unsupported endpoint type {kind}")
         deciding = self._metadata.controller
         nodes = {id_: (voter.host, voter.port) for id_, voter in self._voters.items()}
-        # As it was dialled: the voters' setting may have a name that only the nodes know.
+        # Use the address that the client connected to: controller.quorum.voters may contain a name
+        # that only the nodes can resolve.
         nodes[self._node_id] = context.local_host, context.local_port
         return response(
             endpoint_type=kind, cluster_id=self._metadata.cluster_id,

@@ -1,7 +1,7 @@
-"""ApiVersions (18): what this broker serves, by API and by feature.
+"""ApiVersions (18): the supported API versions and features.
 
 Owns: nothing.
-Invariants: (1) what is not served is not advertised.
+Invariants: only supported versions and features are advertised.
 Source: KIP-35, KIP-511 (client software names), KIP-584 (features).
 """
 
@@ -13,20 +13,21 @@ from pylog.metadata.controller.partitions.topics import CLUSTER_FEATURES, FEATUR
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.metadata.service import MetadataService
 
-LEVEL_0_SINCE = 4    # Older clients cannot read a lowest level of 0 (KAFKA-17011).
+LEVEL_0_SINCE = 4  # Older clients cannot read a minimum level of 0 (KAFKA-17011).
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class VersionsApi:
-    """ApiVersions. metadata: has the image in force. advertised: api key -> (lowest, highest
-    version). of_cluster: of several brokers."""
+    """ApiVersions. metadata: has the current image. advertised: api key -> (lowest, highest
+    version). of_cluster: the cluster has several brokers.
+    """
 
     def __init__(self, metadata: MetadataService, advertised: dict[int, tuple[int, int]],
                  of_cluster: bool):
@@ -38,11 +39,11 @@ class VersionsApi:
         return {api.API_VERSIONS: self.api_versions}
 
     def api_versions(self, context: RequestContext, request: Message) -> Message:
-        """Every API that is served with its first and last version, and the features in force.
+        """Return the version range of each served API, and the finalized features.
 
-        request: None when its version is beyond ours: UNSUPPORTED_VERSION with the range of
-        ApiVersions itself then goes out in version 0 (KIP-511). INVALID_REQUEST: a software name
-        that Kafka's pattern does not match.
+        request: None if its version is not supported; the response is then UNSUPPORTED_VERSION with
+        the range of ApiVersions, in version 0 (KIP-511). Error INVALID_REQUEST if a software name
+        does not match Kafka's pattern.
         """
         if request is None:
             return _unsupported_version()
@@ -58,7 +59,8 @@ class VersionsApi:
             supported_features=[response.SupportedFeatureKey(
                 name=name, min_version=low if context.api_version >= LEVEL_0_SINCE else max(low, 1),
                 max_version=high) for name, (low, high) in self._features.items()],
-            # A metadata log that Kafka wrote may have more: what they promise is not served here.
+            # A metadata log written by Kafka may contain more features, which pylog does not
+            # support.
             finalized_features_epoch=image.offset,
             finalized_features=[response.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level)
@@ -66,7 +68,7 @@ class VersionsApi:
 
 
 def _unsupported_version():
-    """The one range that would have worked."""
+    """Return an error response with the supported range of ApiVersions."""
     low, high = api.SERVED[api.API_VERSIONS]
     response = messages.ApiVersionsResponse
     return response(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[

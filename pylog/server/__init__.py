@@ -1,1 +1,1 @@
-"""What joins the parts of one broker while it runs."""
+"""Connects the parts of one running broker: network, dispatch, metadata, security."""

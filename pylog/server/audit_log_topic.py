@@ -1,10 +1,9 @@
-"""The audit log's topic: what the file gets, as records that are a JSON object each.
+"""The audit log's topic: the same lines as the audit file, each a record with a JSON object.
 
-Owns: the lines that wait to be written there, and the task that writes them.
-Invariants: (1) nothing waits for the topic: what there is no room for is counted, as for the file;
-  (2) the lines of a broker are in one partition, in order; (3) lines that are not
-  known to be written, whatever the reason, are tried again until the broker stops: they may be
-  there twice.
+Owns: the queued lines, and the task that writes them.
+Invariants: a full queue never blocks a request: the line is dropped and counted, as for the file;
+  all lines of a broker are in one partition, in order; lines whose write is not confirmed are
+  retried until the broker stops, so they may be duplicated.
 Source: none.
 """
 
@@ -23,7 +22,7 @@ from pylog.metadata.controller.partitions.topics import topic_name_fault
 from pylog.protocol.errors import ErrorCode
 from pylog.security.audit import LINES_MAX, Outlet
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog.coordinator.runtime.broker_client import Brokers
     from pylog.coordinator.runtime.internal_topic import Node
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.audit")
 
-BATCH_BYTES = 256 << 10      # Of lines that are written at once.
+BATCH_BYTES = 256 << 10  # Of one batch.
 APPEND_SECONDS = 10.0
 AGAIN_SECONDS = 1.0
 END_SECONDS = 2.0
 
 
 class AuditTopic(Outlet):
-    """Records to the topic called `name`, which is created where it is not. Raises ConfigError."""
+    """Writes lines to the topic `name` and creates it if it is missing. Raises ConfigError."""
 
     def __init__(self, name: str, node: Node, brokers: Brokers):
         super().__init__()
@@ -59,14 +58,14 @@ class AuditTopic(Outlet):
         self._writing: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """On the event loop: what waits by now and comes later is written."""
+        """Start writing queued and new lines. Call on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._more.set()
         self._writing = self._loop.create_task(
             supervisor.restarting("audit topic", self._write))
 
     async def stop(self) -> None:
-        """Gives what still waits END_SECONDS, and says what was left."""
+        """Write the queued lines for at most END_SECONDS, and log the number that remains."""
         if self._writing is None:
             return
         try:
@@ -82,7 +81,7 @@ class AuditTopic(Outlet):
         self._writing = None
 
     def offer(self, line: str) -> bool:
-        """From any thread. Keeps (1)."""
+        """Queue a line. Return False if the queue is full. Callable from any thread."""
         data = line.encode(errors="backslashreplace")
         if len(self._waiting) >= LINES_MAX or not self._has_room(len(data)):
             return False
@@ -109,20 +108,20 @@ class AuditTopic(Outlet):
                 self.dropped += is_too_large
                 most, self._is_told = BATCH_BYTES, False
             elif is_too_large:
-                most = 0     # One at a time: the topic takes less than others do.
+                most = 0  # One line per batch: the topic's max.message.bytes is small.
             else:
                 self._tell(error.name)
-                await asyncio.sleep(AGAIN_SECONDS)   # Keeps (3).
+                await asyncio.sleep(AGAIN_SECONDS)  # Retry the unconfirmed lines.
 
     def _tell(self, reason: str) -> None:
-        """Once until it works again."""
+        """Log a failure, once until the next success."""
         if not self._is_told:
             self._is_told = True
             log.warning("the audit log's topic is not written: tried again", extra={
                 "topic": self.name, "reason": reason})
 
     def _next(self, most: int) -> list[bytes]:
-        """The oldest lines, of `most` bytes or one."""
+        """Return the oldest lines, up to `most` bytes but at least one."""
         lines, size = [self._waiting[0]], len(self._waiting[0])
         for line in islice(self._waiting, 1, None):
             size += len(line)
@@ -140,12 +139,12 @@ class AuditTopic(Outlet):
                 topic = self._topic.current
                 if error != ErrorCode.NONE or topic is None:
                     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                # Keeps (2).
+                # One partition per broker keeps its lines in order.
                 index = self._node.node_id % len(topic.partitions)
                 return await self._brokers.append(topic, index, data)
         except TimeoutError:
             return ErrorCode.REQUEST_TIMED_OUT
         except Exception as failure:
-            # Keeps (3): a controller that cannot write its log, say.
+            # For example, the controller cannot write its log. The lines are retried.
             self._tell(str(failure) or type(failure).__name__)
             return ErrorCode.UNKNOWN_SERVER_ERROR

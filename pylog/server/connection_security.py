@@ -1,9 +1,9 @@
-"""Who the connections belong to and what they may do: the parts of security, put together.
+"""Authentication and authorization of connections: combines the modules of pylog.security.
 
-Owns: the identities of connections, the access, the logins under way.
-Invariants: (1) when rules or credentials changed, no right from before is in force; (2) a
-  connection that ends is forgotten.
-Source: csrc/net/guard.c, for what strangers may send.
+Owns: the identities of connections, the access checks, the logins in progress.
+Invariants: after access rules or credentials change, no earlier grant remains in force; no state of
+  a closed connection remains.
+Source: csrc/net/guard.c, for the requests that unauthenticated clients may send.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pylog.security.certificate_names import Rules, Unmapped
 from pylog.security.contained import Contained
 from pylog.security.sasl import Mechanisms
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,7 +40,7 @@ _AS_NODE = api.FETCH, authorizer.CLUSTER_ACTION, authorizer.CLUSTER, authorizer.
 
 
 class Guard:
-    """`access`: None without an authorizer. now_ms: the wall clock. topic: of the audit log."""
+    """enforcer: None without an authorizer. now_ms: the wall clock. topic: of the audit log."""
 
     def __init__(self, settings: Settings, metadata: MetadataService, grants: Grants,
                  network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int],
@@ -48,7 +48,7 @@ class Guard:
         self.identities = identities.Identities()
         self._settings, self._listener_name = settings, network.listener_name
         self._metadata = metadata
-        self._mappings: dict[str, Rules] = {}    # By their text.
+        self._mappings: dict[str, Rules] = {}  # By the text of the rules.
         self._grants = grants
         self._reactors = network.reactors
         path = settings["audit.log.file"]
@@ -67,7 +67,9 @@ class Guard:
             mechanisms, self.identities, network.reactors, settings, network.listener_name, now_ms)
 
     def take(self, security: dict, changed: frozenset | None = None) -> None:
-        """Puts an image's access rules into force; arguments as Authorizer.take. Keeps (1)."""
+        """Apply an image's access rules, with the arguments of Authorizer.take, and revoke all
+        grants if a decision may have changed.
+        """
         if self.access is None or self.access.authorizer.take(security, changed) is False:
             return
         for connection, number in self.identities.set_by_host(
@@ -76,8 +78,10 @@ class Guard:
         self._grants.void()
 
     def ask_again(self) -> bool:
-        """To be called often: what decides by more than the metadata may have changed its mind,
-        and what could not take the rules may do so now. Whether answers of before are void."""
+        """Call about once per second. Reloads rules that the authorizer failed to load, and revokes
+        grants if its decisions can change without the metadata. Return True if cached responses are
+        also invalid.
+        """
         if self.access is None:
             return False
         enforcer = self.access.authorizer
@@ -90,16 +94,16 @@ class Guard:
 
     @property
     def audit_dropped(self) -> int:
-        """Lines that the audit log had no room for."""
+        """Return the number of lines dropped because the audit log was full."""
         return 0 if self.audit is None else self.audit.dropped
 
     def start(self) -> None:
-        """On the event loop, when topics can be written."""
+        """Call on the event loop once topics are writable."""
         if self._audit_topic is not None:
             self._audit_topic.start()
 
     async def stop(self) -> None:
-        """As long as topics can be written."""
+        """Call while topics are still writable."""
         if self._audit_topic is not None:
             await self._audit_topic.stop()
 
@@ -108,7 +112,7 @@ class Guard:
             self._audit_file.close()
 
     def connected(self, event: Connected) -> None:
-        """A connection of a listener without SASL: its certificate says who it is."""
+        """Authenticate a connection of a listener without SASL by its client certificate."""
         principal = identities.ANONYMOUS
         if event.certificate:
             try:
@@ -125,27 +129,29 @@ class Guard:
         self._reactors.retry(event.connection)
 
     def _mapping(self, listener: int) -> Rules:
-        """Raises ConfigError."""
+        """Return the listener's mapping rules. Raises ConfigError."""
         text = self._settings.of_listener(self._listener_name(listener), MAPPING_RULES)
         if text not in self._mappings:
             self._mappings[text] = Rules(text)
         return self._mappings[text]
 
     def closed(self, event: Closed) -> None:
-        # Keeps (2).
+        # Drop all state of the connection.
         self.identities.leave(event.connection)
         self.authentication.forget(event.connection)
 
     def may_write_in(self, asked: Verify) -> bool:
-        """Whether who sends it may write under its transactional id (CVE-2018-17196)."""
+        """Return True if the producer may use its transactional id (CVE-2018-17196)."""
         return self.access is None or self.access.decide(
             self.identities.principal(asked.principal),
             self.identities.host(asked.connection) or "", api.PRODUCE, authorizer.WRITE,
             authorizer.TRANSACTIONAL_ID, asked.transactional_id.decode("utf-8", "replace"))
 
     def may(self, miss: Miss, topic: str) -> bool | None:
-        """Whether a miss's principal has the right that is asked for, and no other: an audit tells
-        of what was tried. None: its number is not its connection's any more."""
+        """Return True if the principal has the right that the request needs. Checks no other right,
+        because each check is audited. Return None if the connection has closed or changed its
+        identity.
+        """
         if self.access is None:
             return True
         host = self.identities.host(miss.connection)

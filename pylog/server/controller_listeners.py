@@ -1,9 +1,9 @@
-"""Controller listeners: which handlers they have, and what comes in envelopes.
+"""Request handlers of controller listeners, and requests in envelopes.
 
 Owns: nothing.
-Invariants: (1) what an envelope holds is answered as if it had come by itself, from the principal
-  and the address that it names; (2) an envelope holds only what clients may send; (3) only who may
-  act as a node opens one.
+Invariants: a request in an envelope is handled as if it came directly from the principal and
+  address in the envelope; an envelope may contain only requests of clients; only principals with
+  ClusterAction may send one.
 Source: KIP-590; Kafka's EnvelopeUtils.
 """
 
@@ -14,7 +14,7 @@ from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.security.identities import Principal
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 IPV4_BYTES = 4
 VERSION_BYTES, PRINCIPAL_VERSION = 2, 0
 ADDRESS_BYTES = frozenset((IPV4_BYTES, 16))
-# Keeps (2): the requests between nodes, and those of a connection itself.
+# Requests between nodes, and requests that concern only their connection.
 NOT_FORWARDED = frozenset((
     api.FETCH, api.SASL_HANDSHAKE, api.API_VERSIONS, api.SASL_AUTHENTICATE, api.ALTER_PARTITION,
     api.ENVELOPE, api.FETCH_SNAPSHOT, api.BROKER_REGISTRATION, api.BROKER_HEARTBEAT,
@@ -33,9 +33,10 @@ NOT_FORWARDED = frozenset((
 
 
 class ControllerListeners:
-    """handlers: by api key. is_own: says of a listener's number whether it is one of them.
-    access: None, everything is allowed. identities: gives numbers to who is in envelopes.
-    is_active: whether the active controller is here."""
+    """handlers: by api key. is_own: returns True for the number of a controller listener. access:
+    None allows everything. identities: assigns numbers to principals in envelopes. is_active:
+    returns True if this node is the active controller.
+    """
 
     def __init__(self, handlers: dict[int, Handler], is_own: Callable[[int], bool],
                  access: Access | None, identities: Callable[[], Identities],
@@ -47,26 +48,27 @@ class ControllerListeners:
         self._answer: Callable[[RequestContext, bytes], Awaitable[bytes]] | None = None
 
     def answer_with(self, answer: Callable[[RequestContext, bytes], Awaitable[bytes]]) -> None:
-        """answer: a request's body to the answer's frame without its size; raises ProtocolError."""
+        """answer: handles a request body and returns the response frame without its size; raises
+        ProtocolError.
+        """
         self._answer = answer
 
     def handler(self, api_key: int) -> Handler:
-        """Raises ProtocolError for what is not served here."""
+        """Return the handler. Raises ProtocolError for an api key that is not served here."""
         found = self._handlers.get(api_key)
         if found is None:
             raise ProtocolError(f"api key {api_key} is not served on a controller's listener")
         return found
 
     async def open(self, context: RequestContext, request: Message) -> Message:
-        """The answer to what is in an Envelope (58).
+        """Handle the request in an Envelope (58).
 
-        CLUSTER_AUTHORIZATION_FAILED; NOT_CONTROLLER: its sender asks another one;
-        PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST: no request that clients send, or not one
-        that can be read.
+        Errors: CLUSTER_AUTHORIZATION_FAILED; NOT_CONTROLLER: the sender tries another controller;
+        PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST: malformed, or not a request of clients.
         """
         response = messages.EnvelopeResponse
         if self._access is not None and not self._access.is_node(context):
-            # Keeps (3).
+            # Only principals with ClusterAction may send envelopes.
             return response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if not self._is_active():
             return response(error_code=ErrorCode.NOT_CONTROLLER)
@@ -81,9 +83,11 @@ class ControllerListeners:
 
     async def _answered_to(self, principal: Principal, context: RequestContext,
                            request: Message) -> bytes:
-        """The frame that answers what is in an envelope. Raises ProtocolError. Keeps (1)."""
+        """Return the response frame of the request in an envelope, handled with the principal and
+        address in the envelope. Raises ProtocolError.
+        """
         answer, identities = self._answer, self._identities()
-        assert answer is not None      # The dispatcher set it before it served.
+        assert answer is not None  # set by the dispatcher before it serves
         host = _address(bytes(request.client_host_address))
         number = identities.lend(principal, host)
         try:
@@ -93,7 +97,7 @@ class ControllerListeners:
 
 
 def _principal(request: Message) -> Principal | None:
-    """Who an envelope's request is from, None when it cannot be read."""
+    """Return the principal in an envelope, None if it cannot be decoded."""
     data = bytes(request.request_principal or b"")
     if data[:VERSION_BYTES] != PRINCIPAL_VERSION.to_bytes(VERSION_BYTES, "big"):
         return None
@@ -109,7 +113,7 @@ def _principal(request: Message) -> Principal | None:
 
 def _opened(context: RequestContext, request: Message, host: str,
             principal: int) -> tuple[RequestContext, bytes]:
-    """The request in an envelope, from a host, and its body. Raises ProtocolError."""
+    """Return the context and body of the request in an envelope. Raises ProtocolError."""
     data = bytes(request.request_data)
     key, version, correlation_id, client_id, at = codec.decode_request_header(data)
     low, high = api.OF_CONTROLLER.get(key, (1, 0))
@@ -123,10 +127,10 @@ def _opened(context: RequestContext, request: Message, host: str,
 
 
 def _address(packed: bytes) -> str:
-    """Raises ProtocolError."""
+    """Return an address as text. Raises ProtocolError."""
     if len(packed) not in ADDRESS_BYTES:
         raise ProtocolError(f"an address of {len(packed)} bytes")
-    # Imported here: an envelope comes now and then, and to few nodes.
+    # Imported here because few nodes receive envelopes, and rarely.
     import ipaddress
 
     return str(ipaddress.ip_address(packed))

@@ -1,16 +1,18 @@
-"""From the reactors' events to handlers and back: decode, route, reply; decide misses.
+"""Processes the events of the reactors: decodes requests, calls handlers, sends responses, and
+decides misses.
 
 Owns: the tasks of asynchronous handlers while they run.
-Invariants: (1) every request is answered, once, or its connection is closed; (2) a miss is
-  decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
-  where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
-  a group's requests go before others, and neither keep the loop longer than SLICE_NS from what it
-  has to do besides; (5) whatever a handler returns, its answer passes _reply(); (6) what a request
-  names twice is answered once, a long request or answer is worked on in slices, and no answer
-  grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or another
-  decision, holds up no long ones of another kind: groups', Metadata, the rest.
-Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
-  KIP-219 (quotas).
+Invariants: one response: each request gets exactly one response, or its connection is closed;
+  atomic misses: a miss is decided from the current image in one step, so that no grant outlives its
+  topic; request time quotas count the time of handlers, but not the time that they wait; bounded
+  slices: group requests run first, and requests of either kind occupy the event loop for at most
+  SLICE_NS at a time; all responses pass through _reply(), whatever a handler returns; bounded
+  responses: duplicate elements of a request are handled once, long requests and responses are
+  processed in slices, and no response exceeds control.response.bytes.max; separate queues: a long
+  request that waits for a disk or a decision delays only long requests of the same kind: groups,
+  Metadata, others.
+Source: KIP-511 (ApiVersions in any version), KIP-896 (supported versions), KIP-124 and KIP-219
+  (quotas).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.server import request_log, response_cache
 from pylog.server.response_cache import AnswerCache, Making
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
@@ -59,23 +61,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.dispatch")
 
-ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
-# A member that is not heard in time loses its partitions: not for others' large questions.
+ANSWER_UNSUPPORTED_VERSION = 0  # for unknown versions of ApiVersions (KIP-511)
+# A late heartbeat costs a group member its partitions, so these never wait for long requests.
 PROMPT = frozenset((
     api.JOIN_GROUP, api.SYNC_GROUP, api.LEAVE_GROUP, api.OFFSET_COMMIT, api.OFFSET_FETCH,
     api.FIND_COORDINATOR, api.HEARTBEAT, api.CONSUMER_GROUP_HEARTBEAT, api.SHARE_GROUP_HEARTBEAT,
     api.STREAMS_GROUP_HEARTBEAT))
-QUEUED_MAX = 1024        # Requests taken and not begun, of groups and of others; and a poll's.
+QUEUED_MAX = 1024  # Maximum of queued group requests, of other requests, and of events per poll.
 SLICE_NS = 5_000_000
-QUEUED_REPLIES_MAX = 64  # Before they are flushed.
+QUEUED_REPLIES_MAX = 64  # Before a flush.
 CACHED = frozenset((api.METADATA,))
-LONG_MAX = 2                     # Long requests in hand, of each kind (7).
-LONG_SLICE_NS = SLICE_NS // 3    # Each kind may have one in a turn of the loop (4).
-LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn, of each kind.
-DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
-UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
+LONG_MAX = 2  # Concurrent long requests of each kind.
+LONG_SLICE_NS = SLICE_NS // 3  # All three kinds may run in one slice.
+LONG_BYTES_MAX = 64 << 20  # Running or queued, of each kind.
+DECODED_BYTES_MAX = 32 << 20  # Decoded size of a request or chunk.
+UNSURVEYED_BYTES_MAX = 256 << 10  # Longer requests are checked in a thread.
 
-# What a handler may return besides the answer (pylog.api): parts of it, or what is awaited.
+# Result types of a handler other than a response (pylog.api): parts, and awaitables.
 PARTS = frozenset((types.GeneratorType, types.AsyncGeneratorType))
 AWAITED = frozenset((types.CoroutineType, Pending))
 _NO_MORE = object()
@@ -92,12 +94,13 @@ class Dispatcher:
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
                  closed: Callable[[Closed], None] | None = None,
                  may_join: Callable[[bytes, int, int], None] | None = None):
-        """metadata: has the image in force. install: lets the data plane use a topic; False while
-        no log of it is open. guard: what knows of connections, made when it is first asked for;
-        access: None, everything is allowed. verification: of what is produced in transactions.
-        turn: ends with each drain(). forwarding: to a controller elsewhere, None where it is here.
-        control: the controller listeners, if there are any. closed: is told of connections that
-        ended, if somebody asked for that. may_join: hears of followers that have caught up.
+        """metadata: has the current image. install: makes a topic available to the data plane;
+        returns False while none of its logs is open. guard: returns the connection security,
+        created on first use; access: None allows everything. verification: of transactional
+        produces. turn: ended after each drain(). forwarding: to a remote controller; None if the
+        controller is local. control: the controller listeners, if any. closed: called when a
+        connection closes, for connections that requested it. may_join: called when a follower has
+        caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -123,24 +126,24 @@ class Dispatcher:
             for _ in range(3))
         self._tasks: set[asyncio.Task[object]] = set()
         self._cache = AnswerCache()
-        self._prompt: deque[RequestContext] = deque()    # Not begun, oldest first: groups',
-        self._patient: deque[RequestContext] = deque()   # and what may wait.
-        self._queued = 0                 # Replies since the last flush.
-        self._flush_is_due = False       # Somebody will flush at the end of this turn.
+        self._prompt: deque[RequestContext] = deque()  # Queued requests, oldest first: of groups,
+        self._patient: deque[RequestContext] = deque()  # and others.
+        self._queued = 0  # Replies since the last flush.
+        self._flush_is_due = False  # A flush is scheduled for this loop iteration.
         self._resuming = False
 
     def drain(self) -> None:
-        """Takes events that are there, and does of their requests what a slice allows.
+        """Process available events and requests for at most one slice.
 
-        What comes meanwhile is taken too: what all leave for the end of this turn of the loop,
-        records to append and answers to send, goes in larger batches.
+        Also takes events that arrive during the slice: work deferred to its end, such as appends
+        and responses, then forms larger batches.
         """
         self._flush_is_due = True
         self._turn.begin()
         try:
             self._drain()
         finally:
-            # Whatever went wrong, what was left is done and what is answered is sent.
+            # Even after an exception, finish the deferred work and send the responses.
             self._turn.end()
             self._flush()
 
@@ -155,11 +158,11 @@ class Dispatcher:
             if self._quotas.clock_ns() >= until_ns:
                 break
         if (self._prompt or self._patient) and not self._resuming:
-            self._resuming = True   # Keeps (4).
+            self._resuming = True  # Bounded slices: let other tasks of the event loop run.
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _poll(self) -> bool:
-        """Takes events: whether there were any."""
+        """Queue new events. Return False if there are none."""
         if max(len(self._prompt), len(self._patient)) >= QUEUED_MAX:
             return False
         events = self._reactors.poll()
@@ -175,7 +178,7 @@ class Dispatcher:
         self.drain()
 
     def _take(self, event: Event) -> None:
-        """Whatever is no request."""
+        """Process an event that is not a request."""
         try:
             if type(event) is Miss:
                 self._decide_miss(event)
@@ -193,17 +196,17 @@ class Dispatcher:
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
-                assert self._closed is not None   # Nobody else asks for such events.
+                assert self._closed is not None  # Only connections with set_interest() send it.
                 self._closed(event)
         except Exception:
-            # A bug of ours: the events that came with it are taken all the same.
+            # A bug. The other events of the poll must still be processed.
             log.exception("an event was not served", extra={"event": type(event).__name__})
             if isinstance(event, UnknownClient | Connected):
-                # Keeps (1): its connection waits for the answer.
+                # The connection waits for this response.
                 self._reactors.close_connection(event.connection)
 
     def _send(self, context: RequestContext, frame: bytes, throttle_ms: int) -> None:
-        """Queues a reply; those of one turn of the loop are flushed together."""
+        """Queue a response. Responses of one loop iteration are flushed together."""
         self._reactors.queue_reply(context.token, frame, context.correlation_id, throttle_ms)
         self._queued += 1
         if self._queued >= QUEUED_REPLIES_MAX:
@@ -251,11 +254,11 @@ class Dispatcher:
         except ProtocolError as error:
             self._refuse(context, error)
         except Exception:
-            # Keeps (1), whatever it was: the events that came with it are served all the same.
+            # Even after a bug, the request gets a response, and the other events are processed.
             self._fail(context)
 
     def _handle(self, context: RequestContext, body: bytes) -> Any:
-        """The answer, or what is to be awaited for it."""
+        """Return the response or an awaitable."""
         row = ELEMENTS.get(context.api_key)
         if row is not None and len(body) > row.short_bytes_max:
             return self._long(context, body)
@@ -263,7 +266,7 @@ class Dispatcher:
         return self._in_parts(context, result) if type(result) in PARTS else result
 
     def _handler(self, context: RequestContext) -> Handler:
-        """Raises ProtocolError for what the request's listener does not serve."""
+        """Return the handler. Raises ProtocolError if the listener does not serve the request."""
         if self._control is not None and self._control.is_own(context.listener):
             return self._control.handler(context.api_key)
         if context.api_key not in self._handlers:
@@ -271,7 +274,8 @@ class Dispatcher:
         return self._handlers[context.api_key]
 
     async def answered(self, context: RequestContext, body: bytes) -> bytes:
-        """The frame, without its size, that answers a request in an envelope. Raises ProtocolError.
+        """Handle a request from an envelope and return the response frame without its size. Raises
+        ProtocolError.
         """
         result = self._handle(context, body)
         answer = await result if type(result) in AWAITED else result
@@ -280,14 +284,14 @@ class Dispatcher:
             size_prefix=False, bytes_max=self._answer_bytes_max)
 
     def _is_forwarded(self, context: RequestContext, body: bytes) -> bool:
-        """Raises ProtocolError."""
-        # On its listener the controller here is meant, and says so when it is not the active one.
+        """Return True if the request belongs to a remote controller. Raises ProtocolError."""
+        # A request on a controller listener is for this controller, active or not.
         return self._forwarding is not None and not (
             self._control is not None and self._control.is_own(context.listener)) \
             and self._forwarding.takes(context, body)
 
     async def _forward(self, context: RequestContext, body: bytes) -> None:
-        """Has the controller answer."""
+        """Forward the request to the active controller."""
         assert self._forwarding is not None
         try:
             frame = await self._forwarding.forward(context, body)
@@ -300,7 +304,7 @@ class Dispatcher:
             self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
 
     def _conclude(self, context: RequestContext, result: Any) -> None:
-        """Brings a handler's result to _reply(), now or when it is there. Keeps (5)."""
+        """Pass a handler's result to _reply(), immediately or when it is available."""
         _WAYS.get(type(result), Dispatcher._reply)(self, context, result)
 
     def _reply_when_answered(self, context: RequestContext, pending: Pending) -> None:
@@ -318,7 +322,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _finish(self, context: RequestContext, coroutine: Coroutine) -> bytes | None:
-        """Replies with what a coroutine gives. Returns the frame, None when there is none."""
+        """Send the coroutine's response. Return the frame, None if it failed."""
         try:
             answer = await coroutine
         except ProtocolError as error:
@@ -330,7 +334,7 @@ class Dispatcher:
         return None
 
     def _decode(self, context: RequestContext, body: bytes, row) -> Any:
-        """The request's message; None for an ApiVersions of a version that nobody can read yet."""
+        """Decode the request. Return None for an unknown version of ApiVersions."""
         key, version = context.api_key, context.api_version
         if key == api.API_VERSIONS and not api.is_served(18, version):
             return None
@@ -338,16 +342,16 @@ class Dispatcher:
             return codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, WHOLE_MAX)
         request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, row.whole_max)
         if elements.repeats(row, request):
-            # Keeps (6).
+            # Bounded responses: handle duplicate elements once.
             pieces = self._pieces(context, body)
             pieces.survey()
             request = pieces.next(pieces.leaves)
         return request
 
-    # ---- answers that are given again -----------------------------------------------------------
+    # ---- cached responses -----------------------------------------------------------------------
 
     def _cache_key(self, context: RequestContext, body: bytes) -> tuple | None:
-        """What an answer depends on besides the image; None where it is not worth it."""
+        """Return what the response depends on besides the image, None if it is not cacheable."""
         if len(body) > response_cache.BODY_BYTES_MAX or self._quotas.timed:
             return None
         if self._metadata.departures is not None and self._metadata.departures.any:
@@ -382,7 +386,7 @@ class Dispatcher:
     async def _finish_for_all(
             self, context: RequestContext, coroutine: Coroutine, key: tuple,
             making: Making) -> None:
-        """Answers those too who ask the same while a cacheable answer is being made."""
+        """Finish a cacheable response, and send it to all requests that joined it."""
         try:
             frame = await self._finish(context, coroutine)
         finally:
@@ -407,13 +411,13 @@ class Dispatcher:
         return Answer(context.api_key, context.api_version, self._answer_bytes_max)
 
     def _turns_of(self, api_key: int) -> Turns:
-        # Keeps (7): a place is held for as long as its handler waits.
+        # Separate queues: a long request occupies its slot for as long as its handler waits.
         if api_key in PROMPT:
             return self._groups_turns
         return self._metadata_turns if api_key == api.METADATA else self._other_turns
 
     async def _long(self, context: RequestContext, body: bytes) -> Any:
-        """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
+        """Process a request a few elements at a time, and return the response."""
         turns = self._turns_of(context.api_key)
         handle = self._handler(context)
         row = ELEMENTS[context.api_key]
@@ -437,7 +441,7 @@ class Dispatcher:
         return found
 
     async def _whole(self, context: RequestContext, result: Any) -> Any:
-        """The whole answer from what a handler returned."""
+        """Return the complete response for a handler's result."""
         if type(result) not in PARTS:
             return await result if type(result) in AWAITED else result
         answer = self._answer(context)
@@ -445,7 +449,7 @@ class Dispatcher:
         return answer.finished()
 
     async def _add(self, turns: Turns, answer: Answer, result: Any) -> None:
-        """Adds what a handler returned, all of its parts; they may pause with None."""
+        """Add a handler's result with all its parts. A part of None only pauses."""
         if type(result) is types.GeneratorType:
             for part in result:
                 if part is not None:
@@ -460,7 +464,7 @@ class Dispatcher:
             answer.add(await result if type(result) in AWAITED else result)
 
     def _in_parts(self, context: RequestContext, parts: Any) -> Any:
-        """The answer from its parts; a coroutine of it when there is more than one."""
+        """Return the response; a coroutine if there is more than one part."""
         if type(parts) is types.AsyncGeneratorType:
             return self._rest(context, [], parts)
         first = next(parts)
@@ -484,7 +488,7 @@ class Dispatcher:
     # ---- replies --------------------------------------------------------------------------------
 
     def _reply(self, context: RequestContext, answer: Any) -> bytes | None:
-        """Sends an answer. Returns its frame, None when it could not be sent."""
+        """Send a response. Return its frame, None if it failed."""
         begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
@@ -496,8 +500,7 @@ class Dispatcher:
             frame = codec.response_frame(
                 context.api_key, version, context.correlation_id, answer,
                 bytes_max=self._answer_bytes_max)
-            # Kafka answers at once and leaves the client alone after that, however old its version
-            # is.
+            # As in Kafka: respond immediately, then mute the connection, also for old clients.
             if context.closes:
                 self._reactors.reply(context.token, frame, close=True)
             else:
@@ -520,7 +523,8 @@ class Dispatcher:
             context.principal, (context.client_id or "").encode(), context.busy_ns))
 
     def _count(self, context: RequestContext, begun_ns: int, error_code: int) -> None:
-        """Where the request's time went; what is awaited counts as parked, work in it too."""
+        """Record the request's time. The time of awaitables counts as parked, including their work.
+        """
         parked_ns = begun_ns - context.parked_ns if context.parked_ns else 0
         self._reactors.answered(
             context.api_key, context.taken_ns - context.began_ns,
@@ -534,7 +538,7 @@ class Dispatcher:
         self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
 
     def _fail(self, context: RequestContext) -> None:
-        """A bug of ours: logged in full, and the client's connection is closed."""
+        """A bug: log it with its traceback and close the connection."""
         log.exception("request failed", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
         self._reactors.reply(context.token, None, close=True)
@@ -543,7 +547,7 @@ class Dispatcher:
     # ---- misses ---------------------------------------------------------------------------------
 
     def _security(self) -> Guard:
-        assert self._guard is not None   # Nobody else makes such events.
+        assert self._guard is not None  # Only Guard enables such events.
         return self._guard()
 
     def _decide_miss(self, miss: Miss) -> None:
@@ -552,11 +556,12 @@ class Dispatcher:
             for index, (name, topic_id) in enumerate(miss.topics):
                 errors[index] = self._grant(miss, name, topic_id)
         finally:
-            # Keeps (1).
+            # Always resume: the connection waits for this response.
             self._reactors.resume(miss.token, errors)
 
     async def _verify(self, asked: Verify) -> None:
-        """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
+        """Check if partitions are part of the producer's transaction. Always resumes the request.
+        """
         verdicts: list[int]
         try:
             if self._access is not None and not self._security().may_write_in(asked):
@@ -570,7 +575,8 @@ class Dispatcher:
         self._reactors.resume(asked.token, verdicts)
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
-        """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
+        """Install the grant for one topic, in one step from the current image. Return an error
+        code.
         """
         image = self._metadata.image
         if name is not None:
@@ -582,9 +588,10 @@ class Dispatcher:
             refusal = ErrorCode.UNKNOWN_TOPIC_ID
             text = "" if topic is None else topic.name
         rights = READ | WRITE | FOLLOW
-        # An empty name is checked too: Kafka checks rights before names. An unknown id has no name.
+        # An empty name is also checked, because Kafka checks authorization before names. An unknown
+        # id has no name to check.
         if self._access is not None and (name is not None or text):
-            # Whoever may not see a topic is not told whether there is one.
+            # An unauthorized client must not learn if the topic exists.
             may = self._security().may(miss, text)
             if may is None:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -599,7 +606,7 @@ class Dispatcher:
         return ErrorCode.NONE
 
 
-# A handler's result finds its way by its type (5); any other is an answer. Not bound to a
-# dispatcher, which would then live, with what it holds, until the collector runs.
+# The type of a handler's result selects the function; any other type is a response. Not bound
+# methods: they would form a reference cycle that keeps a dispatcher alive until garbage collection.
 _WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
     Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}

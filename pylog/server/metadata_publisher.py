@@ -1,10 +1,10 @@
-"""The one cause of effects: what the metadata log says is put into force here, in its order.
+"""Applies committed metadata records to this broker, in order. No other code causes these effects.
 
-Owns: the task that registers this broker again when its listeners changed.
-Invariants: (1) every delta of the tail passes through _apply(), in order, whoever wrote its
-  records; (2) an effect that fails is logged, and the others follow, those on other topics too; (3)
-  a topic's grants are void before its logs close, and again after its logs came or changed, so that
-  nobody is sent to old ones.
+Owns: the task that registers this broker again after its listeners changed.
+Invariants: every delta passes through _apply(), in order, whichever node wrote its records; a
+  failed effect is logged, and the others still run, including those on other topics; a topic's
+  grants are revoked before its logs close, and again after its logs were opened or changed, so that
+  no request is sent to old logs.
 Source: Kafka's BrokerMetadataPublisher.
 """
 
@@ -18,7 +18,7 @@ from pylog.api.cluster.client_quotas import resolve_later
 from pylog.eventloop.threads import in_thread
 from pylog.metadata.image.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,10 +31,10 @@ log = logging.getLogger("pylog.publisher")
 
 
 class Publisher:
-    """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
-    and the `coordinators`. apply_settings: puts the broker's settings into force where it is
-    composed; blocks and returns the listeners' addresses when they changed, else None.
-    apply_security: takes the access rules and credentials in force, and which of them changed.
+    """metadata: a MetadataService. Its records are applied to `logs`, `grants`, `quotas` and the
+    `coordinators`. apply_settings: applies the broker's settings to the composed broker; blocks,
+    and returns the listeners' addresses if they changed, else None. apply_security: gets the
+    current access rules and credentials, and the changed keys.
     """
 
     def __init__(self, node_id: int, metadata, logs, grants, quotas, coordinators, apply_settings,
@@ -48,17 +48,17 @@ class Publisher:
         self._apply_settings = apply_settings
         self._security = apply_security
         self._registering: asyncio.Task | None = None
-        self.replicas: Replicas | None = None      # Where there are other brokers.
-        self.repeats: Repeats | None = None        # Answers that are given again, where there are.
-        self.name_nodes: Callable[[Image], None] | None = None     # Where they are reached.
-        self.membership: Membership | None = None  # Likewise.
+        self.replicas: Replicas | None = None  # None without other brokers.
+        self.repeats: Repeats | None = None  # Heartbeat responses that reactors repeat.
+        self.name_nodes: Callable[[Image], None] | None = None  # Takes the nodes' addresses.
+        self.membership: Membership | None = None  # None without other brokers.
 
     def add_coordinator(self, coordinator) -> None:
-        """One that was made later. It has taken the topics as they are in force."""
+        """Add a coordinator that was created later, with the currently applied topics."""
         self._coordinators.append(coordinator)
 
     async def run(self) -> None:
-        """Puts records into force as they are committed, until cancelled. Keeps (1)."""
+        """Apply records as they are committed, until cancelled."""
         tail = self._metadata.tail
         while True:
             await tail.grown()
@@ -67,16 +67,18 @@ class Publisher:
                 tail.applied(delta.after.offset)
 
     async def stop(self, task: asyncio.Task) -> None:
-        """Ends run(), which is `task`: what is not in force yet the next start reads."""
+        """Cancel run(), which is `task`. Records that are not applied yet are applied at the next
+        start.
+        """
         tasks = [task] if self._registering is None else [task, self._registering]
         for running in tasks:
             running.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def registered(self) -> None:
-        """Returns once this broker's listeners, as they are now, are in force in the image."""
+        """Wait until the image contains this broker's current listeners."""
         if self._registering is not None:
-            # Not its result: a registration that failed does not concern later requests.
+            # Ignore its result: a failed registration does not concern later requests.
             await asyncio.wait([self._registering])
         tail = self._metadata.tail
         await tail.wait(tail.newest.offset)
@@ -90,7 +92,7 @@ class Publisher:
             try:
                 await effect(delta)
             except Exception:
-                # Keeps (2).
+                # The other effects must still run.
                 supervisor.report("metadata publisher", "an effect of metadata failed",
                                   effect=effect.__name__, offset=delta.after.offset)
 
@@ -108,7 +110,7 @@ class Publisher:
         elif not self._metadata.cordons_are_told():
             told = registrar.cordon()
         if told is not None:
-            # Not awaited: it is a decision, and those may wait for what is applied here.
+            # Not awaited: it is a controller decision, which may wait for records applied here.
             self._registering = asyncio.get_running_loop().create_task(
                 supervisor.reporting("registration", told))
 
@@ -126,7 +128,7 @@ class Publisher:
         if self.replicas is not None:
             self.replicas.stop(changes)
         for topic in gone:
-            self._grants.remove(topic.name)      # Keeps (3).
+            self._grants.remove(topic.name)  # Before its logs close.
         await in_thread(self._apply_logs, delta.after, gone, made, changed, changes)
         if self.replicas is not None:
             self.replicas.start(delta.after, changes)
@@ -137,7 +139,7 @@ class Publisher:
             _each((*made, *changed), coordinator.topic_changed)
 
     def _apply_logs(self, image, gone, made, changed, changes) -> None:
-        """Closes, opens and changes the parts of partition logs. Blocks."""
+        """Close, open and change partition logs. Blocks."""
         logs, roles = self._logs, self._metadata.local_roles
         _each(gone, lambda topic: logs.delete(topic.name))
         _each(made, lambda topic: logs.create(
@@ -168,7 +170,7 @@ class Publisher:
             self._security(delta.after.security, delta.security)
 
     async def _void_repeats(self, delta: Delta) -> None:
-        """Answers that are given again were right under other rights, settings or features."""
+        """Repeated responses depend on access rules, settings and features."""
         if self.repeats is not None and (
                 delta.security or delta.after.features is not delta.before.features
                 or any(kind != RESOURCE_TOPIC for kind, _ in delta.configs)):
@@ -180,7 +182,7 @@ class Publisher:
 
 
 def topic_changes(delta: Delta) -> tuple:
-    """(topics that went, topics that came, topics with other partitions), as lists of Topic."""
+    """Return (deleted topics, new topics, changed topics), as lists of Topic."""
     before, after = delta.before.topics_by_id, delta.after.topics_by_id
     gone = [before[id_] for id_ in delta.topic_ids if id_ in before and id_ not in after]
     made = [after[id_] for id_ in delta.topic_ids if id_ in after and id_ not in before]
@@ -189,7 +191,7 @@ def topic_changes(delta: Delta) -> tuple:
 
 
 def _each(topics, effect) -> None:
-    """One effect on each of the topics. Keeps (2)."""
+    """Apply an effect to each topic. A failure on one topic does not affect the others."""
     for topic in topics:
         try:
             effect(topic)

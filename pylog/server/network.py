@@ -1,9 +1,9 @@
-"""What listens: the reactors, their listeners and limits, as the settings in force say.
+"""The network layer of a broker: creates the reactors, and applies listener settings and limits.
 
 Owns: the reactors.
-Invariants: (1) a listener's number is given once, so that a connection that outlives its listener
-  keeps its name; (2) a listener that stays the same is not touched by a change of others; (3) the
-  resolver is asked only for limits of hosts that changed.
+Invariants: a listener number is never reused, so that a connection that outlives its listener keeps
+  its listener name; changing some listeners does not affect unchanged ones; only limits of changed
+  host names are resolved.
 Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 """
 
@@ -22,7 +22,7 @@ from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError
 from pylog.protocol import api, tables
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog.security.tls import ListenerTls
 
@@ -31,18 +31,20 @@ log = logging.getLogger("pylog.network")
 NEVER_FLEXIBLE = 1 << 14
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
-REPORT_MS = 10_000    # between two lines about the same shortage
+REPORT_MS = 10_000  # between two log lines about the same shortage
 
 
 class Network:
-    """The reactors of one broker. `addresses` and `controller_addresses` are [(listener name, host,
-    port)] as bound."""
+    """The reactors of one broker. `addresses` and `controller_addresses`: [(listener name, host,
+    port)] of the bound listeners.
+    """
 
     def __init__(self, settings, grants, io_pool, quotas, asks: bool = False, throttle=None,
                  repeats=None):
-        """asks: whose connections they are makes a difference on listeners without authentication
-        too. throttle: of what followers fetch, a native Throttle or None. repeats: answers that
-        are given again, a native Repeats or None."""
+        """asks: identify connections on listeners without authentication, too. throttle: of
+        follower fetches, a native Throttle or None. repeats: heartbeat responses that reactors
+        repeat, a native Repeats or None.
+        """
         self._settings = settings
         self._asks = asks
         self.reactors = _reactors(settings, grants, io_pool, quotas, throttle, repeats)
@@ -69,23 +71,25 @@ class Network:
                 for listener, port in self._open.values() if listener in listeners]
 
     def is_controllers(self, number: int) -> bool:
-        """Whether a listener, by its number, is one of the controller."""
+        """Return True if the number is that of a controller listener."""
         return self._names[number] in self._controller_names
 
     def listener_name(self, number: int) -> str:
-        """The name of a listener by the number that its connections carry, of ended ones too."""
+        """Return the name of a listener, open or closed, by the number that its connections carry.
+        """
         return self._names[number]
 
     def nodes(self, image) -> list[tuple[int, list[tuple[int, str, int, str | None]]]]:
-        """Each open listener's number, and where the active brokers are reached by its name:
-        (id, host, port, rack)."""
+        """Return for each open listener its number and the active brokers' endpoints with its name:
+        (id, host, port, rack).
+        """
         return [(number, [(id_, endpoint.host, endpoint.port, broker.rack)
                           for id_, broker in image.brokers.items() if not broker.fenced
                           for endpoint in broker.endpoints if endpoint.name == listener.name])
                 for number, (listener, _) in self._open.items()]
 
     def open(self) -> None:
-        """Binds the listeners. Raises StartError."""
+        """Bind the listeners. Raises StartError."""
         self._set_limits()
         for listener in self._listeners:
             try:
@@ -107,10 +111,10 @@ class Network:
         self._resize()
 
     def apply(self) -> bool:
-        """Brings the settings in force into force here. Blocks. True: `addresses` changed.
+        """Apply the current settings. Blocks. Return True if `addresses` changed.
 
-        What the system refuses is logged, as in Kafka: the change stands, and the next start or
-        change tries again.
+        Logs failures of the system, as Kafka does: the settings remain changed, and the next start
+        or change tries again.
         """
         self._set_limits()
         self._resize()
@@ -133,7 +137,9 @@ class Network:
         return bool(ended or added)
 
     def _listen_soon(self, listener, attempts: int) -> None:
-        """A port that an ended listener had is free once every reactor has let go of it."""
+        """Open a listener. Retry while its port is in use: the port of a closed listener becomes
+        free when every reactor has closed its socket.
+        """
         for attempt in range(attempts):
             try:
                 self._listen(listener)
@@ -154,7 +160,7 @@ class Network:
     def _listen(self, listener) -> None:
         number = len(self._names)
         if listener.protocol != "PLAINTEXT":
-            # Imported here: it costs a start some ms, and not every broker has secrets.
+            # Imported here: it adds some ms to startup, and not every broker holds secrets.
             from pylog.security import dumps
 
             dumps.keep_out()
@@ -163,17 +169,17 @@ class Network:
         port = self.reactors.listen(
             number, listener.host, listener.port, self._backlog, self._flags(listener),
             None if tls is None else tls.maker)
-        assert number == len(self._names) and number not in self._open, number   # Keeps (1).
+        assert number == len(self._names) and number not in self._open, number  # never reused
         self._names.append(listener.name)
         self._open[number] = listener, port
         if tls is not None:
             self._tls[number] = tls
 
     def _tls_of(self, listener) -> ListenerTls | None:
-        """Raises ConfigError."""
+        """Return the TLS of a listener, None without TLS. Raises ConfigError."""
         if listener.protocol not in TLS_PROTOCOLS:
             return None
-        # Imported here: it loads OpenSSL, and not every broker needs it.
+        # Imported here because it loads OpenSSL, which not every broker needs.
         from pylog.security.tls import ListenerTls
 
         tls = ListenerTls(self._settings, listener)
@@ -185,7 +191,7 @@ class Network:
         return bool(self._tls)
 
     def refresh_certificates(self) -> None:
-        """Takes what has changed of certificates, in settings and files. Blocks."""
+        """Apply changed certificates, from settings and files. Blocks."""
         for tls in list(self._tls.values()):
             tls.refresh()
 
@@ -215,13 +221,13 @@ class Network:
                     self.reactors.join(number, listener.host, port, self._backlog, before,
                                        self._flags(listener), None if tls is None else tls.maker)
                 except OSError as error:
-                    # The other reactors' sockets go on, and they pass connections on.
+                    # The other reactors still listen, and hand connections over to this one.
                     log.error("a network thread does not listen",
                               extra={"listener": repr(listener), "reason": error.strerror})
 
     def _set_limits(self) -> None:
         if self._settings.connection_limits != self._limits_by_host:
-            # Keeps (3): any other setting is in force at once, whatever the resolver does.
+            # Only if they changed: a slow resolver must not delay other settings.
             self._limits_by_host = dict(self._settings.connection_limits)
             self._limits_by_address = {
                 address: count for host, count in self._limits_by_host.items()
@@ -234,12 +240,12 @@ class Network:
             *limits.connections(len(self._settings.log_dirs)))
 
     def _limit_listener(self, number: int, name: str) -> None:
-        """Apply listener.name.<listener>.max.connections, or max.connections without one."""
+        """Apply listener.name.<listener>.max.connections, or else max.connections."""
         self.reactors.set_listener_limit(
             number, self._settings.of_listener(name, "max.connections"))
 
     def report_shortages(self, now_ms: int) -> None:
-        """Logs, now and then, that descriptors or input buffers are short. Once a second or so."""
+        """Log a shortage of descriptors, at most every REPORT_MS. Call about once per second."""
         stats = self.reactors.stats()
         crowded = stats["connections_crowded"], stats["connections_evicted"]
         if crowded != self._crowded and not 0 <= now_ms - self._reported_ms < REPORT_MS:
@@ -252,7 +258,7 @@ class Network:
 
 
 def _addresses(host: str) -> list[bytes]:
-    """The host's addresses, IPv4 as v4-mapped; none when it has no address, which is logged."""
+    """Resolve a host to addresses, IPv4 as v4-mapped. On failure, log it and return none."""
     try:
         found = {str(entry[4][0]).partition("%")[0]
                  for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}

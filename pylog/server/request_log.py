@@ -1,7 +1,7 @@
-"""Log lines about requests and connections that the reactors report.
+"""Logs requests and connections that the reactors report.
 
 Owns: nothing.
-Invariants: (1) a line says how many of its kind were left out before it.
+Invariants: each line contains the number of suppressed lines of its kind before it.
 Source: Kafka's request logger.
 """
 
@@ -11,7 +11,7 @@ import logging
 
 from pylog.protocol import tables
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import Slow, Unsafe
 
@@ -25,7 +25,7 @@ def unsafe(event: Unsafe) -> None:
 
 
 def slow(event: Slow) -> None:
-    """One line of the request log."""
+    """Log a slow request."""
     requests.warning("slow request", extra={
         "api": tables.api_name(event.api_key), "version": event.api_version,
         "client": event.client_id.decode("utf-8", "replace"), "peer": event.peer,

@@ -1,16 +1,16 @@
-"""Answers that are given again to whoever asks the same, while the image stays what it is.
+"""Caches responses that depend only on the request and the metadata image.
 
-Owns: the frames of answers, and who waits for one that is being made.
-Invariants: (1) an answer is given only while the image is the one it was made from; (2) the frames
-  take BYTES_MAX at most, with what was asked; (3) an answer that takes long is made once for all
-  who ask for it meanwhile.
-Source: Kafka has none: a broker of thousands of partitions whose clients all start at once is
-  asked for the same Metadata by each of them.
+Owns: cached frames, and requests that wait for a response in progress.
+Invariants: a frame is used only with the image it was created from; frames and their keys use at
+  most BYTES_MAX; a slow response is created once for all requests that arrive before it is
+  complete.
+Source: none. Without it, when many clients of a broker with thousands of partitions start at once,
+  each would cause the same Metadata response to be created.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.metadata.image.image import Image
@@ -20,7 +20,7 @@ BYTES_MAX = 8 << 20
 
 
 class Making:
-    """An answer that is being made from `image`, and the others who wait for it."""
+    """A response in progress, created from `image`, and the other requests that wait for it."""
 
     __slots__ = ("image", "waiting")
 
@@ -30,7 +30,7 @@ class Making:
 
 
 class AnswerCache:
-    """Frames by what was asked, and where: (..., body)."""
+    """Frames by (api key, version, listener, …, body)."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
@@ -39,7 +39,7 @@ class AnswerCache:
         self._making: dict[tuple, Making] = {}
 
     def find(self, image: Image, key: tuple) -> bytes | None:
-        """The frame that answers `key`. Keeps (1)."""
+        """Return the frame for `key` and this image, or None. Drops the frames of another image."""
         if image is not self._image:
             self._image = image
             self._frames.clear()
@@ -47,7 +47,7 @@ class AnswerCache:
         return self._frames.get(key)
 
     def add(self, image: Image, key: tuple, frame: bytes) -> None:
-        """Keeps (1), (2): a frame of another image, or one that is too long, is not taken."""
+        """Add a frame. Ignores frames of another image, or longer than BYTES_MAX."""
         size = len(frame) + len(key[-1])
         if image is not self._image or size > BYTES_MAX:
             return
@@ -59,7 +59,7 @@ class AnswerCache:
         assert self._bytes <= BYTES_MAX, (self._bytes, size)
 
     def join(self, image: Image, key: tuple, context: RequestContext) -> bool:
-        """Lets a request wait for the answer that is being made; False when there is none (3)."""
+        """Let a request wait for the response in progress. Return False if there is none."""
         making = self._making.get(key)
         if making is None or making.image is not image:
             return False
@@ -67,11 +67,11 @@ class AnswerCache:
         return True
 
     def begin(self, image: Image, key: tuple) -> Making:
-        """The answer to `key` is being made from now on, until end()."""
+        """Mark the response for `key` as in progress until end()."""
         making = self._making[key] = Making(image)
         return making
 
     def end(self, key: tuple, making: Making) -> None:
-        # Another image may have begun another one.
+        # It may have been replaced by a response for another image.
         if self._making.get(key) is making:
             del self._making[key]
