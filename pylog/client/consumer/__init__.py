@@ -1,4 +1,4 @@
-"""The consumer, with both group protocols, and scan.
+"""The consumer with both group protocols, and scan.
 
 Owns: fetched records, positions.
 For: users import `pylog.client.Consumer` and `scan`.

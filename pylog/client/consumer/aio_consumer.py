@@ -1,9 +1,10 @@
-"""The consumer of a program with asyncio: the same calls as consumer.Consumer, awaited.
+"""The asyncio consumer: the calls of consumer.Consumer, awaited.
 
-Owns: the waiting of polls; the work is consuming.Consuming's, on the running loop.
-Invariants: (1) one task at a time polls or iterates; (2) callbacks may be coroutine functions; (3)
-  positions move only past what a poll returns: when it raises or is cancelled, they stay.
-Source: aiokafka for how it feels; Kafka's consumer for what it means.
+Owns: the waiting of polls. core.Consuming does the work, on the running loop.
+Invariants: only one task at a time polls or iterates; callbacks may be coroutine functions;
+  positions move only past records that a poll returns: if it raises or is cancelled, they do not
+  change.
+Source: aiokafka for the Python API; Kafka's consumer for the semantics.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Consumer:
         return self._started
 
     async def start(self) -> Consumer:
-        """Once, on the loop that all calls will be made on."""
+        """Start the consumer. Call once, on the loop that all calls will use."""
         if self._started is None:
             core = Consuming(self.settings, _call, self._event.set)
             self._started = await core.start()
@@ -77,7 +78,9 @@ class Consumer:
     # Reading
 
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """Up to max_records (default max.poll.records) records; empty after `timeout` seconds."""
+        """Return up to max_records (default max.poll.records) records; empty after `timeout`
+        seconds.
+        """
         most = self._records_max if max_records is None else max_records
         collector = self._core.collector
         found: list[Record] = await self._poll(
@@ -92,8 +95,9 @@ class Consumer:
     async def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                            headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
                            ) -> tuple[Columns, list[TopicPartition]] | None:
-        """Native columns, without pyarrow and NumPy, and whose their sources are; None after
-        `timeout` seconds without a record. Raises KafkaError."""
+        """Return native columns, without pyarrow and NumPy, and the partition of each source
+        number. Returns None after `timeout` seconds without a record. Raises KafkaError.
+        """
         known = self._core.subscription.known
         found: tuple[Columns, list[TopicPartition]] | None = await self._columns(
             timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
@@ -102,7 +106,7 @@ class Consumer:
     async def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                          columns: Iterable[str] = ALL_COLUMNS,
                          max_bytes: int = COLUMN_BYTES_MAX) -> Any:
-        """A pyarrow.RecordBatch, without a row after `timeout` seconds."""
+        """Return a pyarrow.RecordBatch; it has no rows after `timeout` seconds without a record."""
         from pylog.client import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
@@ -114,8 +118,9 @@ class Consumer:
                          columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
                          key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
                          ) -> dict[str, Any]:
-        """NumPy arrays by column name; {} after `timeout` seconds without a record. Raises
-        RecordDeserializationError at a record whose length is not the dtype's."""
+        """Return NumPy arrays by column name; {} after `timeout` seconds without a record. Raises
+        RecordDeserializationError if a record's length differs from the dtype's.
+        """
         from pylog.client import arrow
 
         names, known = arrow.ordered(columns), self._core.subscription.known
@@ -131,13 +136,15 @@ class Consumer:
             timeout, lambda: collector.columns(max_records, headers, max_bytes), make)
 
     async def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
-        """What `make` makes of what `take` took; None after `timeout` seconds."""
+        """Poll with `take` and convert the result with `make`. Returns None after `timeout`
+        seconds.
+        """
         core = self._core
         if core.closed:
             raise ClosedError("the consumer is closed")
         if core.polling:
             raise ConcurrentUseError(
-                "another task is polling this consumer: use one consumer per task")  # Keeps (1).
+                "another task is polling this consumer: use one consumer per task")
         core.polling = True
         try:
             return await self._polled(timeout, take, make)
@@ -156,8 +163,8 @@ class Consumer:
                 core.auto_commit(offsets)
             if core.attention:
                 await core.attend(max(0.0, end_s - time.monotonic()))
-            # Yield to the tasks that fetch, in a program that polls without pause. Before records
-            # are taken: a cancellation after that would lose them.
+            # Let the fetch tasks run even if the application polls without pause. Do it before
+            # taking records: a cancellation after that would lose them.
             await asyncio.sleep(0)
             found = await self._handed_out(take, make)
             if core.fetcher.starved:
@@ -174,7 +181,9 @@ class Consumer:
                 pass
 
     async def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
-        """Keeps (3). Nothing in it waits, so it cannot be cancelled."""
+        """Take and convert without awaiting, so that it cannot be cancelled. Keeps positions
+        unchanged if it raises.
+        """
         try:
             found = take()
             if not found:
@@ -188,8 +197,11 @@ class Consumer:
         return made
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Record by record, without end: a commit holds what came so far, the last one included.
-        An iteration that was left is gone on with by the next one, or by a poll."""
+        """Iterate over records endlessly. A commit includes all records yielded so far, also the
+        last.
+
+        After a break, the next iteration or poll continues with the remaining records.
+        """
         while True:
             record = self._core.next_record()
             if record is None:
@@ -198,12 +210,13 @@ class Consumer:
                 yield record
 
     def wakeup(self) -> None:
-        """The poll that waits, or the next one, raises WakeupError."""
+        """Make the waiting poll, or the next one, raise WakeupError."""
         self._core.woken = True
         self._core.notify()
 
     def metrics(self) -> Metrics:
-        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.
+        """
         return self._core.metrics()
 
     # Subscription
@@ -212,25 +225,27 @@ class Consumer:
                         listener: Any = None, on_assign: Callable[..., Any] | None = None,
                         on_revoke: Callable[..., Any] | None = None,
                         on_lost: Callable[..., Any] | None = None) -> None:
-        """Topics by name, or all that match a pattern (re, or one name that begins with "^")."""
+        """Subscribe to topics by name, or to all that match a pattern (re, or one name with "^"
+        first).
+        """
         callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
-        self._listener = callbacks, self._listener  # The second until the first replaces it.
+        self._listener = callbacks, self._listener  # Holds the old one until replaced.
         await self._core.subscribe(topics, pattern, weakly(callbacks))
         self._listener = callbacks
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these partitions, without a group's help."""
+        """Assign exactly these partitions, without a group."""
         await self._core.assign(partitions)
 
     async def unsubscribe(self) -> None:
         await self._core.unsubscribe()
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer has now."""
+        """Return the currently assigned partitions."""
         return [tp for tp, state in self._core.subscription.states.items() if not state.revoking]
 
     def subscription(self) -> set[str]:
-        """The topics, those of a pattern as they are known now."""
+        """Return the subscribed topics; for a pattern, those that currently match."""
         return set(self._core.subscription.topics)
 
     def member_id(self) -> str | None:
@@ -238,17 +253,17 @@ class Consumer:
         return membership.member_id if membership is not None else None
 
     def group_metadata(self) -> GroupMetadata:
-        """For Producer.send_offsets_to_transaction."""
+        """Return the metadata for Producer.send_offsets_to_transaction."""
         return self._core.group_metadata()
 
     # Positions
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of every assigned partition where it is known, in the form that a commit takes."""
+        """Return the known positions of assigned partitions, in commit()'s format."""
         return self._core.consumed()
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next poll goes on at `offset`."""
+        """Continue at `offset` with the next poll."""
         await self._core.seek(TopicPartition.of(partition), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -258,7 +273,7 @@ class Consumer:
         await self._core.seek_to(partitions, "latest")
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that a poll gives."""
+        """Return the offset of the next record to be polled."""
         return await self._core.position(TopicPartition.of(partition), timeout)
 
     async def pause(self, *partitions: TopicPartition) -> None:
@@ -280,7 +295,7 @@ class Consumer:
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int],
                                 timeout: float | None = None) -> dict[TopicPartition, Any]:
-        """The first record at or after each time (ms): OffsetAndTimestamp, None if none is."""
+        """Return the first record at or after each time (ms) as OffsetAndTimestamp, or None."""
         return await self._core.list_offsets(times, timeout)
 
     async def lag(self, *partitions: TopicPartition, timeout: float | None = None
@@ -291,21 +306,21 @@ class Consumer:
 
     async def commit(self, offsets: Mapping[TopicPartition, Any] | None = None,
                      timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commits the positions, or these offsets (int or OffsetAndMetadata: the next to read)."""
+        """Commit the positions, or these offsets (int or OffsetAndMetadata: the next to read)."""
         return await self._core.commit(offsets, timeout)
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
                      callback: Callable[..., Any] | None = None) -> None:
-        """Without waiting; callback(offsets, error or None)."""
+        """Commit in the background, then call callback(offsets, error or None)."""
         given = self._core.committable() if offsets is None else offsets
         self._core.commit_in_background(given, callback)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
                       ) -> None:
-        """With enable.auto.offset.store=false: later commits without offsets hold these.
+        """Store offsets for later commits without offsets (enable.auto.offset.store=false).
 
-        Takes records that are processed, or offsets as commit() takes them. Does not wait.
-        Raises IllegalStateError, and stores nothing then, for a partition that is not assigned.
+        Accepts processed records, or offsets as for commit(). Does not wait. Raises
+        IllegalStateError, and stores nothing, if a partition is not assigned.
         """
         self._core.store(offsets)
 
@@ -322,13 +337,13 @@ class Consumer:
         return await self._core.list_topics(timeout)
 
     async def close(self, timeout: float = CLOSE_S) -> None:
-        """Commits where that is automatic, leaves the group, closes the connections."""
+        """Commit if that is automatic, leave the group and close the connections."""
         if self._started is not None:
             await self._started.close(timeout)
 
 
 async def _call(function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
-    """Keeps (2)."""
+    """Call a callback and await its result if it is a coroutine function."""
     result = function(partitions)
     if inspect.isawaitable(result):
         await result

@@ -1,10 +1,9 @@
-"""Who of a group reads which partitions: range, roundrobin, sticky and cooperative-sticky.
+"""Assign partitions to group members: range, roundrobin, sticky and cooperative-sticky.
 
-Owns: nothing; pure functions of what the members brought.
-Invariants: (1) each partition of a subscribed topic goes to exactly one member that subscribed to
-  it (cooperative: or to nobody until its owner has let go of it); (2) the same input gives the same
-  output; (3) sticky: loads differ by at most one where subscriptions are equal, and no partition
-  moves that need not.
+Owns: nothing. Pure functions of the members' subscriptions.
+Invariants: each partition of a subscribed topic goes to exactly one member that subscribed to it
+  (cooperative: or to none until its owner has released it); the same input gives the same output;
+  sticky: with equal subscriptions, loads differ by at most 1 and no partition moves unnecessarily.
 Source: KIP-54 (sticky), KIP-429 (cooperative), KIP-792 (generations); Kafka's names of assignors.
 """
 
@@ -21,7 +20,7 @@ Assignment = dict[str, list[Partition]]
 
 @dataclass(frozen=True)
 class Member:
-    """What one member brought. owned: what it has now; generation: when it got that."""
+    """A member's subscription. owned: its current partitions; generation: when it received them."""
 
     topics: frozenset[str]
     owned: tuple[Partition, ...] = ()
@@ -35,7 +34,7 @@ Counts = Mapping[str, int]  # topic -> number of partitions
 
 @dataclass(frozen=True)
 class Assignor:
-    """cooperative: members keep what they own while they join. keeps: it looks at `owned`."""
+    """cooperative: members keep their partitions while they join. keeps: it uses `owned`."""
 
     name: str
     assign: Callable[[Counts, Members], Assignment]
@@ -44,13 +43,14 @@ class Assignor:
 
 
 def in_order(members: Members) -> list[str]:
-    """Member ids, static members first, by their instance ids: they keep their place."""
+    """Return member ids, static members first, by instance id, so that their order never changes.
+    """
     return sorted(members, key=lambda id_: (
         members[id_].instance_id is None, members[id_].instance_id or id_, id_))
 
 
 def assign_range(counts: Counts, members: Members) -> Assignment:
-    """Topic by topic a contiguous range each; the first members get one more."""
+    """Assign a contiguous range of each topic to each member; the first members get one more."""
     made: Assignment = {id_: [] for id_ in members}
     order = in_order(members)
     for topic in sorted(counts):
@@ -67,7 +67,7 @@ def assign_range(counts: Counts, members: Members) -> Assignment:
 
 
 def assign_roundrobin(counts: Counts, members: Members) -> Assignment:
-    """All partitions dealt out in turn, past members that did not subscribe to the topic."""
+    """Assign all partitions in turn, skipping members that did not subscribe to the topic."""
     made: Assignment = {id_: [] for id_ in members}
     order = in_order(members)
     at = 0
@@ -82,7 +82,7 @@ def assign_roundrobin(counts: Counts, members: Members) -> Assignment:
 
 
 def assign_sticky(counts: Counts, members: Members) -> Assignment:
-    """Balanced, and as much as possible as it was."""
+    """Balance the load and keep as many partitions as possible with their owners."""
     kept = _kept(counts, members)
     if len({member.topics for member in members.values()}) == 1:
         made = _equal(counts, members, kept)
@@ -92,7 +92,9 @@ def assign_sticky(counts: Counts, members: Members) -> Assignment:
 
 
 def assign_cooperative(counts: Counts, members: Members) -> Assignment:
-    """As sticky, but what another member still owns is given out only in the next round."""
+    """Assign as sticky does, but hold back partitions that another member owns until the next
+    round.
+    """
     made = assign_sticky(counts, members)
     owner = {part: id_ for id_, parts in _kept(counts, members).items() for part in parts}
     return {id_: [part for part in parts if owner.get(part, id_) == id_]
@@ -108,7 +110,7 @@ ASSIGNORS = {assignor.name: assignor for assignor in (
 
 
 def pack_sticky(owned: Iterable[Partition], generation: int) -> bytes:
-    """The user data by which an eager sticky member tells what it had (it owns nothing now)."""
+    """Encode the user data that reports an eager sticky member's previous partitions."""
     topics = defaultdict(list)
     for topic, number in owned:
         topics[topic].append(number)
@@ -122,7 +124,7 @@ def pack_sticky(owned: Iterable[Partition], generation: int) -> bytes:
 
 
 def unpack_sticky(data: bytes) -> tuple[tuple[Partition, ...], int]:
-    """(owned, generation) of sticky user data. Raises ValueError."""
+    """Decode (owned, generation) from sticky user data. Raises ValueError."""
     owned: list[Partition] = []
     at = 4
     try:
@@ -145,7 +147,9 @@ def _partitions(counts: Counts) -> list[Partition]:
 
 
 def _kept(counts: Counts, members: Members) -> Assignment:
-    """What each member may keep: it exists, is subscribed to, and nobody had it later."""
+    """Return the partitions that each member may keep: they exist, their topic is subscribed to,
+    and no other member owned them in a later generation.
+    """
     claims: dict[Partition, list[tuple[int, str]]] = defaultdict(list)
     for id_, member in members.items():
         for topic, number in dict.fromkeys(member.owned):
@@ -155,18 +159,18 @@ def _kept(counts: Counts, members: Members) -> Assignment:
     for part in sorted(claims):
         newest = max(claims[part])[0]
         owners = [id_ for generation, id_ in claims[part] if generation == newest]
-        if len(owners) == 1:  # Two owners of one generation: nobody knows whose it is.
+        if len(owners) == 1:  # Two owners in the same generation: the owner is ambiguous.
             kept[owners[0]].append(part)
     return kept
 
 
 def _equal(counts: Counts, members: Members, kept: Assignment) -> Assignment:
-    """All members want the same topics: everybody gets the floor, some one more."""
+    """Assign each member the floor or one partition more. All have the same topics."""
     topics = next(iter(members.values())).topics
     wanted = [part for part in _partitions(counts) if part[0] in topics]
     floor, more = divmod(len(wanted), len(members))
     made: Assignment = {}
-    # Who has most keeps one above the floor: fewest partitions move.
+    # Members with the most partitions keep one above the floor, so that the fewest move.
     by_load = sorted(in_order(members), key=lambda id_: -len(kept[id_]))
     for id_ in by_load:
         limit = floor
@@ -189,13 +193,13 @@ def _unequal(counts: Counts, members: Members, kept: Assignment) -> Assignment:
     owner = {part: id_ for id_, parts in made.items() for part in parts}
     order = in_order(members)
     takers = {topic: [id_ for id_ in order if topic in members[id_].topics] for topic in counts}
-    # What few may take is given out first.
+    # Assign partitions with few possible owners first.
     free = [part for part in _partitions(counts) if part not in owner and takers[part[0]]]
     for part in sorted(free, key=lambda part: (len(takers[part[0]]), part)):
         least = min(takers[part[0]], key=lambda id_: len(made[id_]))
         made[least].append(part)
         owner[part] = least
-    # Every move lowers the sum of squares of the loads, so this ends.
+    # Every move lowers the sum of squares of the loads, so this terminates.
     moved = True
     while moved:
         moved = False

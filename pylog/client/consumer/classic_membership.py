@@ -1,10 +1,11 @@
-"""A consumer's membership of its group, by the classic protocol: join, sync, heartbeat, leave.
+"""Group membership with the classic protocol: join, sync, heartbeat, leave.
 
 Owns: member id and generation; the heartbeat task.
-Invariants: (1) partitions are taken away and given only inside `attend`, which the application's
-  poll drives: callbacks never come out of the blue; (2) an eager member owns nothing while it
-  joins, a cooperative one keeps what it need not give up; (3) a member that the group has dropped
-  reports `lost` to the application, not `revoked`: others may read those partitions already.
+Invariants: partitions are assigned and revoked only inside `attend`, which the application's poll
+  drives, so callbacks run only during a poll; an eager member owns nothing while it joins, a
+  cooperative one keeps the partitions that it need not give up; a member that the group has removed
+  reports `lost` to the application, not `revoked`, because other members may already read those
+  partitions.
 Source: Kafka's consumer group protocol; KIP-62 (heartbeats), KIP-345 (static members), KIP-394
   (member id required), KIP-429 (cooperative), KIP-792 (generation in the subscription).
 """
@@ -25,7 +26,7 @@ from pylog.client.types import TopicPartition
 from pylog.protocol import codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
-JOIN = "join"  # The channel of what waits for other members.
+JOIN = "join"  # Connection channel of requests that block until other members have joined.
 PROTOCOL_TYPE = "consumer"
 SUBSCRIPTION_VERSION = 3
 ASSIGNMENT_VERSION = 3
@@ -38,7 +39,7 @@ _DROPPED = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION)}
 
 
 class Membership:
-    """What both protocols share: polls, callbacks, taking and giving of partitions."""
+    """Shared part of both protocols: polls, callbacks, assigning and revoking partitions."""
 
     def __init__(self, host: Any, group: str):
         self.host = host
@@ -51,7 +52,7 @@ class Membership:
         self.generation = -1
         self.lost = False
         self.failure: Exception | None = None
-        self.told: BaseException | None = None   # What a callback of the application's raised.
+        self.told: BaseException | None = None  # Raised by a callback of the application.
         self.polled_s = time.monotonic()
         self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
         self.task: asyncio.Task[None] | None = None
@@ -62,20 +63,22 @@ class Membership:
 
     @property
     def is_late(self) -> bool:
-        """The application has not polled for longer than max.poll.interval.ms."""
+        """Return True if the application has not polled for longer than max.poll.interval.ms."""
         return not self.host.polling and time.monotonic() - self.polled_s > self.poll_interval_s
 
     def owned(self) -> list[TopicPartition]:
         return [tp for tp, state in self.subscription.states.items() if not state.revoking]
 
     async def give(self, partitions: Iterable[TopicPartition]) -> None:
-        """New partitions are here; the callback may seek before anything is fetched."""
+        """Add partitions; the callback may seek before anything is fetched."""
         given = sorted(partitions)
         self.subscription.add(given)
         await self._tell("assigned", given)
 
     async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
-        """Partitions go. Commits first where that is automatic. Keeps (3)."""
+        """Revoke partitions, after an automatic commit if enabled. Reports them as lost with
+        `lost`.
+        """
         taken = sorted(partitions)
         if not taken:
             return
@@ -89,14 +92,15 @@ class Membership:
             self.subscription.drop(taken)
 
     async def _tell(self, what: str, partitions: list[TopicPartition]) -> None:
-        """What a callback raises is raised by the poll, after what is to be done: the group waits
-        for it, and what it gave is this member's."""
+        """Call the listener. The poll raises the callback's exception only after the rebalance step
+        is complete: the group waits for this member, and the partitions are assigned to it.
+        """
         try:
             await self.host.call_listener(what, partitions)
         except (Exception, asyncio.CancelledError) as failure:
             task = asyncio.current_task()
             if isinstance(failure, asyncio.CancelledError) and task and task.cancelling():
-                raise  # The client ends this task: the callback did not raise it.
+                raise  # The client cancels this task; the callback did not raise it.
             self.told = self.told or failure
             self.host.notify()
 
@@ -108,18 +112,18 @@ class Membership:
         raise AssertionError("each protocol has its own")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a group that never changes."""
+        """Report a bug in the heartbeat task; otherwise the group would seem never to change."""
         failure = None if task.cancelled() else task.exception()
         if isinstance(failure, Exception):
             self.fail(failure)
 
     def fail(self, failure: Exception) -> None:
-        """The next poll raises it."""
+        """Make the next poll raise `failure`."""
         self.failure = failure
         self.host.notify()
 
     def raise_told(self) -> None:
-        """Raises what a callback has raised."""
+        """Raise the exception that a callback raised, if any."""
         told, self.told = self.told, None
         if told is not None:
             raise told
@@ -140,7 +144,7 @@ class Membership:
 
 
 class ClassicMembership(Membership):
-    """JoinGroup, SyncGroup, Heartbeat; one member leads and assigns."""
+    """JoinGroup, SyncGroup, Heartbeat; one member leads the group and assigns."""
 
     def __init__(self, host: Any, group: str):
         super().__init__(host, group)
@@ -149,7 +153,7 @@ class ClassicMembership(Membership):
         self.needs_join = True
         self.stable = False
         self.leads = False
-        self.counted: dict[str, int] = {}  # What the last assignment of this leader was made of.
+        self.counted: dict[str, int] = {}  # Partition counts in this leader's last assignment.
         self.had: list[TopicPartition] = []
         self.beat_s = self.settings.seconds("heartbeat.interval.ms")
         self.session_s = self.settings.seconds("session.timeout.ms")
@@ -163,7 +167,7 @@ class ClassicMembership(Membership):
         self.needs_join = True
 
     def metadata_changed(self) -> None:
-        """A leader whose topics have grown has the group join again."""
+        """Rejoin if this member leads and a topic has more partitions."""
         if self.leads and self.stable and self.counted != self._counts(self.counted):
             self.needs_join = True
             self.host.notify()
@@ -172,7 +176,7 @@ class ClassicMembership(Membership):
         return {topic: self.cluster.metadata.partition_count(topic) for topic in topics}
 
     async def attend(self) -> None:
-        """Joins as often as it takes. Raises KafkaError."""
+        """Join until the group is stable. Raises KafkaError."""
         self.raise_failure()
         if self.task is None:
             self.start_beating()
@@ -199,7 +203,11 @@ class ClassicMembership(Membership):
         self.raise_told()
 
     async def _prepare(self) -> None:
-        """Keeps (2). It beats on until nothing is left to be handled."""
+        """Revoke partitions before joining. Heartbeats continue until the application has handled
+        it.
+
+        An eager member gives up all partitions, a cooperative one only those of other topics.
+        """
         owned = self.owned()
         if not self.cooperative:
             self.had = owned or self.had
@@ -210,7 +218,7 @@ class ClassicMembership(Membership):
         self.stable = False
 
     def _recovers(self, failure: KafkaError) -> bool:
-        """Whether joining again may help; forgets what the group no longer knows."""
+        """Return True if joining again may help; forget a member id that the group has dropped."""
         if failure.code in _DROPPED:
             self._forget_member(failure.code == ErrorCode.UNKNOWN_MEMBER_ID)
             return True
@@ -228,7 +236,7 @@ class ClassicMembership(Membership):
         self.host.notify()
 
     async def _join(self) -> list[TopicPartition]:
-        """One round of join and sync; what this member gets."""
+        """Do one join and sync. Returns this member's partitions."""
         self.needs_join = False
         topics = self.subscription.topics
         timeout_s = self.poll_interval_s + JOIN_SLACK_S
@@ -284,10 +292,10 @@ class ClassicMembership(Membership):
         await self.take(taken)
         await self.give(wanted - owned)
         if self.cooperative and taken:
-            self.needs_join = True  # So that others can have what was just given up.
+            self.needs_join = True  # Lets others get the partitions that were just released.
 
     def _pack(self, name: str, topics: Iterable[str]) -> bytes:
-        """This member's subscription, as the assignor called `name` wants it."""
+        """Encode this member's subscription for the assignor `name`."""
         subscription = messages.ConsumerProtocolSubscription
         owned: dict[str, list[int]] = {}
         for topic, number in self.owned():
@@ -305,7 +313,7 @@ class ClassicMembership(Membership):
         return SUBSCRIPTION_VERSION.to_bytes(2, "big") + body
 
     async def _share_out(self, answer: Any) -> dict[str, list[assignors.Partition]]:
-        """The leader's work."""
+        """Assign partitions, as the group's leader."""
         assignor = self.assignors[answer.protocol_name]
         members = {row.member_id: _member(row, assignor) for row in answer.members}
         topics = {topic for member in members.values() for topic in member.topics}
@@ -353,12 +361,12 @@ class ClassicMembership(Membership):
             raise refused(self.cluster, self.group, code)
 
     def commit_refused(self, failure: KafkaError) -> None:
-        """A commit showed that the group has gone on without this member."""
+        """Handle a rejected commit: the group may have rebalanced without this member."""
         if failure.code in _DROPPED and self.stable:
             self._forget_member(failure.code == ErrorCode.UNKNOWN_MEMBER_ID)
 
     async def leave(self, reason: str = "the consumer is being closed") -> None:
-        """Tells the group, once; a static member stays in it until its session ends."""
+        """Leave the group. A static member stays until its session times out."""
         if not self.member_id or self.instance_id is not None:
             return
         request = messages.LeaveGroupRequest
@@ -373,13 +381,13 @@ class ClassicMembership(Membership):
         try:
             await ask_coordinator(self.cluster, self.group, build, timeout_s=JOIN_SLACK_S)
         except KafkaError:
-            pass  # The session's end informs the group as well.
+            pass  # The session timeout has the same effect.
         self.stable = False
         self.member_id, self.generation = "", -1
 
 
 def pack(share: Iterable[assignors.Partition]) -> bytes:
-    """The bytes of an assignment: version, then ConsumerProtocolAssignment."""
+    """Encode an assignment: version, then ConsumerProtocolAssignment."""
     assignment = messages.ConsumerProtocolAssignment
     topics: dict[str, list[int]] = {}
     for topic, number in share:
@@ -392,7 +400,7 @@ def pack(share: Iterable[assignors.Partition]) -> bytes:
 
 
 def unpack(data: bytes) -> list[TopicPartition]:
-    """The partitions of an assignment; none for an empty one. Raises ProtocolError."""
+    """Decode the partitions of an assignment; empty data gives none. Raises ProtocolError."""
     if not data:
         return []
     version = min(int.from_bytes(data[:2], "big"), ASSIGNMENT_VERSION)
@@ -402,7 +410,7 @@ def unpack(data: bytes) -> list[TopicPartition]:
 
 
 def _member(row: Any, assignor: assignors.Assignor) -> assignors.Member:
-    """What a member of the join's answer brought."""
+    """Decode a member's subscription from the JoinGroup response."""
     version = min(int.from_bytes(row.metadata[:2], "big"), SUBSCRIPTION_VERSION)
     try:
         found = codec.program("ConsumerProtocolSubscription", version).decode(row.metadata, 2)
@@ -419,12 +427,12 @@ def _member(row: Any, assignor: assignors.Assignor) -> assignors.Member:
             elif version < _GENERATION_VERSION and len(user_data) >= _INT32.size:
                 generation = _INT32.unpack_from(user_data)[0]
         except ValueError:
-            pass  # As Kafka's: a member with odd user data counts as one that owned nothing.
+            pass  # As in Kafka: a member with invalid user data counts as owning nothing.
     return assignors.Member(frozenset(found.topics), owned, generation, row.group_instance_id)
 
 
 def _assignors(names: Iterable[Any]) -> dict[str, assignors.Assignor]:
-    """By name; Kafka's class names and Assignor objects are taken too."""
+    """Return assignors by name. Accepts Kafka's class names and Assignor objects too."""
     made = {}
     for name in names:
         if isinstance(name, assignors.Assignor):

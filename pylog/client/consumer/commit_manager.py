@@ -1,11 +1,11 @@
-"""What a consumer commits: when, as whom, and what becomes of a refusal.
+"""Commit offsets: automatic, explicit and stored offsets, and failed commits.
 
-Owns: the order of commits, and what was committed automatically last.
-Invariants: (1) automatic commits hold only what earlier polls handed out, not what the application
-  may be at work on; (2) of commits of a partition the one that was asked for last counts; (3) with
-  enable.auto.offset.store=false, a commit without offsets holds only what store_offsets() stored,
-  and each stored offset once.
-Source: Kafka's consumer, for what each call means.
+Owns: the order of commits, and the last automatically committed offsets.
+Invariants: automatic commits include only records of earlier polls, not those that the application
+  may still be processing; of several commits of a partition, the last requested wins; with
+  enable.auto.offset.store=false, a commit without offsets includes only offsets stored with
+  store_offsets(), each once.
+Source: Kafka's consumer, for the semantics of each call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
 
 
 class Committing:
-    """The half of Consuming that commits; the other one makes what this one uses."""
+    """The commit half of Consuming, which creates the attributes used here."""
 
     cluster: Cluster
     subscription: Subscription
@@ -72,15 +72,18 @@ class Committing:
             raise ClosedError("the consumer is closed")
 
     def consumed(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of what is assigned; before: as the poll of that number found them."""
+        """Return the positions of assigned partitions. before: the positions before the poll of
+        that number.
+        """
         found = {tp: state.stood(before) for tp, state in list(self.subscription.states.items())}
         return {tp: OffsetAndMetadata(offset, "", record_epoch)
                 for tp, (offset, record_epoch) in found.items() if offset is not None}
 
     def committable(self, before: int = sys.maxsize) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that a commit without offsets commits. Keeps (3).
+        """Return the offsets for a commit without offsets. Includes each stored offset once.
 
-        before: leave out what the poll of that number and later ones returned."""
+        before: leave out records that the poll of that number and later polls returned.
+        """
         if self._stores:
             return self.consumed(before)
         found = {tp: (state.stored, state.stored_done)
@@ -89,10 +92,11 @@ class Committing:
                 if stored is not None and stored is not done}
 
     def store(self, offsets: Any) -> None:
-        """Store offsets for later commits: all of them, or none. From any thread.
+        """Store offsets for later commits: all of them, or none. Callable from any thread.
 
-        offsets: as commit() takes them, or one or more records, each of which is done with. Raises
-        IllegalStateError, TypeError, ValueError."""
+        offsets: as for commit(), or one or more processed records. Raises IllegalStateError,
+        TypeError, ValueError.
+        """
         self._check_open()
         if self._stores:
             raise IllegalStateError(
@@ -103,31 +107,32 @@ class Committing:
         given = _after(offsets)
         states = {tp: self.subscription.state(tp) for tp in given}
         for tp, state in states.items():
-            # A new object, so that the same offset may be committed again after a later one.
+            # A new object, so that the same offset can be committed again after a later one.
             state.stored = OffsetAndMetadata(*given[tp])
 
     def moved(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that a transaction has to commit."""
+        """Return the positions that a transaction must commit."""
         states = self.subscription.states
         return {tp: found for tp, found in self.consumed().items()
                 if found.offset != states[tp].kept}
 
     def keep(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """They are committed."""
+        """Record offsets as committed."""
         for tp, found in offsets.items():
             state = self.subscription.states.get(tp)
             if state is not None:
                 state.kept = found.offset
 
     def rewind(self) -> None:
-        """The next poll goes on at what was committed last, or where this consumer began."""
+        """Continue at the last committed offset with the next poll, or where this consumer started.
+        """
         for state in self.subscription.states.values():
             if state.kept is not None and state.kept != state.position:
                 state.move_to(state.kept)
         self.fetcher.poke()
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group. Raises IllegalStateError without one."""
+        """Return this consumer's group metadata. Raises IllegalStateError without a group."""
         who = self._committer() if self.membership is not None else None
         if who is None:
             if self.settings["group.id"] is None:
@@ -148,7 +153,7 @@ class Committing:
 
     async def commit(self, offsets: Mapping[TopicPartition, Any] | None,
                      timeout_s: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commits, with tries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
+        """Commit, with retries. Raises CommitFailedError, RebalanceNeededError, KafkaError."""
         self._check_open()
         given = self.committable() if offsets is None else {
             TopicPartition.of(tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
@@ -158,7 +163,7 @@ class Committing:
         self._commits = number = self._commits + 1
 
         async def attempt() -> None:
-            # Keeps (2): one at a time, and a second try leaves alone what a later commit wrote.
+            # One at a time, and a retry skips partitions that a later commit has written.
             async with self._commit_turn:
                 left = {tp: one for tp, one in given.items()
                         if self._committed_by.get(tp, 0) < number}
@@ -202,7 +207,9 @@ class Committing:
 
     def commit_in_background(self, offsets: Mapping[TopicPartition, Any] | None,
                              callback: Callable[..., Any] | None = None) -> None:
-        """On the loop. callback(offsets, error or None) runs on the event loop's thread."""
+        """Commit without waiting. Call on the loop; callback(offsets, error or None) runs on its
+        thread.
+        """
         async def work() -> None:
             given, failure = offsets, None
             try:
@@ -219,35 +226,41 @@ class Committing:
         task.add_done_callback(self._committing.discard)
 
     def auto_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """On the loop. Keeps (1): the caller took them before this poll's records."""
+        """Commit automatically. Call on the loop; the caller took `offsets` before this poll's
+        records.
+        """
         def done(_: Any, failure: KafkaError | None) -> None:
             if failure is None:
                 self._auto_committed = offsets
 
-        # What went away meanwhile belongs to others.
+        # Revoked partitions belong to other members.
         mine = {tp: given for tp, given in offsets.items() if tp in self.subscription.states}
         self.commit_in_background(mine, done)
 
     async def commit_before_revoke(self) -> None:
-        """Partitions are about to go; what cannot be committed now is read again by others."""
+        """Commit before partitions are revoked. If it fails, their next owner reads the records
+        again.
+        """
         if not self._auto:
             return
         await self._done_with()
         try:
-            # Keeps (1).
+            # Leave out records that may still be in processing.
             await self.commit(self.committable(self.collector.poll), COMMIT_BEFORE_REVOKE_S)
         except KafkaError:
             pass
 
     def _begin_poll(self) -> None:
-        """The application is done with what it was given until now. From its thread or the loop."""
+        """Mark the records of earlier polls as processed. From the application's thread or the
+        loop.
+        """
         self.collector.poll += 1
         if self._awaits_poll:
             self.loop.call_soon_threadsafe(self._polled.set)
 
     @contextlib.contextmanager
     def _at_rest(self) -> Iterator[None]:
-        """The application waits here: it will not poll before this is over."""
+        """Mark that the application waits here, so it will not poll before this block ends."""
         before, self._rests = self._rests, True
         try:
             yield
@@ -255,12 +268,13 @@ class Committing:
             self._rests = before
 
     async def _done_with(self) -> None:
-        """Returns once the application is done with what the last poll gave it: as it polls again,
-        or does not come back at all."""
+        """Wait until the application has processed the last poll's records: until it polls again,
+        or max.poll.interval.ms passes.
+        """
         self._polled.clear()
         self._awaits_poll = True
         try:
-            # In this order: a poll that begins now sees that it is awaited.
+            # Set before this check, so that a poll that begins now sees the flag.
             if not (self.polling or self._rests):
                 async with asyncio.timeout(self.settings.seconds("max.poll.interval.ms")):
                     await self._polled.wait()
@@ -271,7 +285,7 @@ class Committing:
 
     async def committed(self, partitions: Iterable[TopicPartition], timeout_s: float | None
                         ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """None for a partition without a committed offset."""
+        """Return committed offsets; None for a partition without one."""
         self._check_open()
         wanted = [TopicPartition.of(tp) for tp in several("committed", partitions)]
         if self.settings["group.id"] is None:
@@ -281,7 +295,7 @@ class Committing:
         return {tp: found.get(tp) for tp in wanted}
 
     def _reader(self) -> Identity:
-        """Who asks for committed offsets: the newer protocol wants to know the member."""
+        """Return the identity for OffsetFetch: the newer protocol requires the member."""
         if isinstance(self.membership, ConsumerMembership) and self.membership.generation > 0:
             return Identity(self.settings["group.id"], self.membership.member_id,
                             self.membership.generation)
@@ -289,7 +303,7 @@ class Committing:
 
 
 def _after(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets that follow one or more records; or offsets by partition, checked."""
+    """Return the offsets after one or more records, or the validated offsets by partition."""
     if isinstance(given, Mapping):
         found = {TopicPartition.of(tp): OffsetAndMetadata.of(value)
                  for tp, value in given.items()}

@@ -1,10 +1,10 @@
-"""The consumer of a program without asyncio: records, Arrow or NumPy.
+"""The blocking consumer: records, Arrow or NumPy.
 
-Owns: the thread's side of polling; the work is consuming.Consuming's, on the shared event loop.
-Invariants: (1) one thread at a time, but for `wakeup` and `close`; (2) a poll that finds
-  records waiting does not go through the event loop; (3) callbacks run on the thread that polls;
-  (4) positions move only past what a poll returns: when it raises, they stay.
-Source: Kafka's consumer; kafka-python and confluent-kafka for how it feels in Python.
+Owns: the polling thread's side. core.Consuming does the work, on the shared event loop.
+Invariants: one thread at a time, except for `wakeup` and `close`; a poll that finds records waiting
+  does not use the event loop; callbacks run on the polling thread; positions move only past records
+  that a poll returns: if it raises, they do not change.
+Source: Kafka's consumer; kafka-python and confluent-kafka for the Python API.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CLOSE_S = 30.0
 COLUMN_RECORDS_MAX = 100_000
 COLUMN_BYTES_MAX = 8 << 20
 ALL_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-# What a poll returns, and the first offset of each partition that is not in it, if any.
+# Returns a poll's result, and the first offset of each partition not included in it, if any.
 Make = Callable[[Any], tuple[Any, Mapping[TopicPartition, int] | None]]
 
 
 class Consumer:
-    """Reads topics: `with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`.
+    """Read topics: `with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`.
 
-    Settings have Kafka's names, in a dict with dots or as keywords with underscores. A call while
+    Settings have Kafka's names: pass a dict with dots, or keywords with underscores. A call while
     another thread is in a call raises ConcurrentUseError, except for `wakeup` and `close`.
     """
 
@@ -74,7 +74,7 @@ class Consumer:
             shutdown.dropped(self, core)
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Keeps (1)."""
+        """Run work on the event loop; only one thread at a time."""
         try:
             with self._user:
                 return self._desk.run(work)
@@ -85,9 +85,10 @@ class Consumer:
     # Reading
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """Up to max_records (default max.poll.records) records; empty after `timeout` seconds.
+        """Return up to max_records (default max.poll.records) records; empty after `timeout`
+        seconds.
 
-        Also joins the group, runs callbacks and commits where that is automatic. Raises KafkaError.
+        Also joins the group, runs callbacks, and commits if that is automatic. Raises KafkaError.
         """
         most = self._records_max if max_records is None else max_records
         collector = self._core.collector
@@ -103,10 +104,10 @@ class Consumer:
     def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS,
                    max_bytes: int = COLUMN_BYTES_MAX) -> Any:
-        """A pyarrow.RecordBatch of what has arrived, without a row after `timeout` seconds.
+        """Return fetched records as a pyarrow.RecordBatch; no rows after `timeout` seconds.
 
-        Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers; fewer
-        where `columns` names some. max_bytes: of the values, and of the keys. Raises KafkaError.
+        Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers, or
+        those in `columns`. max_bytes limits the values, and the keys. Raises KafkaError.
         """
         from pylog.client import arrow
 
@@ -119,11 +120,11 @@ class Consumer:
                    columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
                    key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
                    ) -> dict[str, Any]:
-        """NumPy arrays by column name; {} after `timeout` seconds without a record.
+        """Return NumPy arrays by column name; {} after `timeout` seconds without a record.
 
-        With a dtype of 1 to 8 bytes ("<i8", ">f4") keys or values become one plain array. Otherwise
-        `value_offsets` and `value_data` as in Arrow. Raises KafkaError, ValueError, and
-        RecordDeserializationError at a record whose length is not the dtype's.
+        With a dtype of 1 to 8 bytes ("<i8", ">f4"), keys or values become one plain array.
+        Otherwise they are `value_offsets` and `value_data` as in Arrow. Raises KafkaError,
+        ValueError, and RecordDeserializationError if a record's length differs from the dtype's.
         """
         from pylog.client import arrow
 
@@ -136,8 +137,9 @@ class Consumer:
     def poll_columns(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                      headers: bool = True, max_bytes: int = COLUMN_BYTES_MAX
                      ) -> tuple[Columns, list[TopicPartition]] | None:
-        """Native columns, without pyarrow and NumPy, and whose their sources are; None after
-        `timeout` seconds without a record. Raises KafkaError."""
+        """Return native columns, without pyarrow and NumPy, and the partition of each source
+        number. Returns None after `timeout` seconds without a record. Raises KafkaError.
+        """
         known = self._core.subscription.known
         found: tuple[Columns, list[TopicPartition]] | None = self._columns(
             timeout, max_records, headers, max_bytes, lambda native: ((native, known), None))
@@ -150,7 +152,9 @@ class Consumer:
             timeout, lambda: collector.columns(max_records, headers, max_bytes), make)
 
     def _poll(self, timeout: float, take: Callable[[], Any], make: Make) -> Any:
-        """What `make` makes of what `take` took; None after `timeout` seconds."""
+        """Poll with `take` and convert the result with `make`. Returns None after `timeout`
+        seconds.
+        """
         with self._user:
             return self._polled(timeout, take, make)
 
@@ -187,7 +191,7 @@ class Consumer:
             core.polling = False
 
     def _handed_out(self, take: Callable[[], Any], make: Make) -> Any:
-        """Keeps (4)."""
+        """Take and convert records. Keeps positions unchanged if it raises."""
         try:
             found = take()
             if not found:
@@ -201,8 +205,11 @@ class Consumer:
         return made
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record, without end: a commit holds what came so far, the last one included.
-        An iteration that was left is gone on with by the next one, or by a poll."""
+        """Iterate over records endlessly. A commit includes all records yielded so far, also the
+        last.
+
+        After a break, the next iteration or poll continues with the remaining records.
+        """
         while True:
             record = self._core.next_record()
             if record is None:
@@ -211,12 +218,13 @@ class Consumer:
                 yield record
 
     def wakeup(self) -> None:
-        """From another thread: the poll that waits, or the next one, raises WakeupError."""
+        """Make the waiting poll, or the next one, raise WakeupError. Callable from any thread."""
         self._core.woken = True
         self._driver.post(self._core.notify)
 
     def metrics(self) -> Metrics:
-        """{group: {name: value}} by Kafka's names, with a group for each topic."""
+        """Return metrics as {group: {name: value}} with Kafka's names, including a group per topic.
+        """
         return self._core.metrics()
 
     # Subscription
@@ -225,64 +233,65 @@ class Consumer:
                   listener: Any = None, on_assign: Callable[..., Any] | None = None,
                   on_revoke: Callable[..., Any] | None = None,
                   on_lost: Callable[..., Any] | None = None) -> None:
-        """Topics by name, or all that match a pattern (re, or one name that begins with "^").
+        """Subscribe to topics by name, or to all that match a pattern (re, or one name with "^"
+        first).
 
-        The listener's on_partitions_assigned, on_partitions_revoked and on_partitions_lost, or the
-        three functions, get a list of TopicPartition inside `poll`.
+        Inside `poll`, calls the listener's on_partitions_assigned, on_partitions_revoked and
+        on_partitions_lost, or the three functions, with a list of TopicPartition.
         """
         callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
-        self._listener = callbacks, self._listener  # The second until the first replaces it.
+        self._listener = callbacks, self._listener  # Holds the old one until replaced.
         self._run(self._core.subscribe(topics, pattern, weakly(callbacks)))
         self._listener = callbacks
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these partitions, without a group's help."""
+        """Assign exactly these partitions, without a group."""
         self._run(self._core.assign(partitions))
 
     def unsubscribe(self) -> None:
         self._run(self._core.unsubscribe())
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this consumer has now."""
+        """Return the currently assigned partitions."""
         return [tp for tp, state in list(self._core.subscription.states.items())
                 if not state.revoking]
 
     def subscription(self) -> set[str]:
-        """The topics, those of a pattern as they are known now."""
+        """Return the subscribed topics; for a pattern, those that currently match."""
         return set(self._core.subscription.topics)
 
     def member_id(self) -> str | None:
-        """In the group; None without one."""
+        """Return the member id in the group; None without a group."""
         membership = self._core.membership
         return membership.member_id if membership is not None else None
 
     def group_metadata(self) -> GroupMetadata:
-        """For Producer.send_offsets_to_transaction."""
+        """Return the metadata for Producer.send_offsets_to_transaction."""
         return self._core.group_metadata()
 
     # Positions
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of every assigned partition where it is known, in the form that a commit takes."""
+        """Return the known positions of assigned partitions, in commit()'s format."""
         return self._core.consumed()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next poll goes on at `offset`."""
+        """Continue at `offset` with the next poll."""
         self._run(self._core.seek(TopicPartition.of(partition), offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Of all assigned partitions when none is named."""
+        """Continue at the beginning of these partitions; of all assigned ones by default."""
         self._run(self._core.seek_to(partitions, "earliest"))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         self._run(self._core.seek_to(partitions, "latest"))
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
-        """The offset of the next record that a poll gives."""
+        """Return the offset of the next record to be polled."""
         return int(self._run(self._core.position(TopicPartition.of(partition), timeout)))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """No records of these until `resume`."""
+        """Stop returning records of these partitions until `resume`."""
         self._run(self._core.set_paused(partitions, True))
 
     def resume(self, *partitions: TopicPartition) -> None:
@@ -299,20 +308,21 @@ class Consumer:
 
     def end_offsets(self, partitions: Iterable[TopicPartition],
                     timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The next offset to be written; with read_committed the last stable offset."""
+        """Return the next offset to be written; with read_committed, the last stable offset."""
         found: dict[TopicPartition, int] = self._run(
             self._core.ends(partitions, LATEST, timeout))
         return found
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int], timeout: float | None = None
                           ) -> dict[TopicPartition, Any]:
-        """The first record at or after each time (ms): OffsetAndTimestamp, None if none is."""
+        """Return the first record at or after each time (ms) as OffsetAndTimestamp, or None."""
         found: dict[TopicPartition, Any] = self._run(self._core.list_offsets(times, timeout))
         return found
 
     def lag(self, *partitions: TopicPartition, timeout: float | None = None
             ) -> dict[TopicPartition, int]:
-        """Records that wait behind each position, of all that is assigned by default."""
+        """Return the number of records after each position; of all assigned partitions by default.
+        """
         found: dict[TopicPartition, int] = self._run(self._core.lag(partitions, timeout))
         return found
 
@@ -320,9 +330,9 @@ class Consumer:
 
     def commit(self, offsets: Mapping[TopicPartition, Any] | None = None,
                timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commits the positions, or these offsets (int or OffsetAndMetadata: the next to read).
+        """Commit the positions, or these offsets (int or OffsetAndMetadata: the next to read).
 
-        Raises CommitFailedError when the group went on without this member.
+        Raises CommitFailedError if the group has rebalanced without this member.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = self._run(
             self._core.commit(offsets, timeout))
@@ -330,23 +340,23 @@ class Consumer:
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None = None,
                      callback: Callable[..., Any] | None = None) -> None:
-        """Without waiting. callback(offsets, error or None) runs on the client's thread."""
+        """Commit in the background. callback(offsets, error or None) runs on the client's thread.
+        """
         given = self._core.committable() if offsets is None else offsets
         self._driver.post(self._core.commit_in_background, given, callback)
 
     def store_offsets(self, offsets: Mapping[TopicPartition, Any] | Record | Iterable[Record]
                       ) -> None:
-        """With enable.auto.offset.store=false: later commits without offsets hold these.
+        """Store offsets for later commits without offsets (enable.auto.offset.store=false).
 
-        Takes records that are processed, or offsets as commit() takes them. May be called from
-        any thread. Raises IllegalStateError, and stores nothing then, for a partition that is
-        not assigned.
+        Accepts processed records, or offsets as for commit(). Callable from any thread. Raises
+        IllegalStateError, and stores nothing, if a partition is not assigned.
         """
         self._core.store(offsets)
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float | None = None
                   ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where it has committed nothing."""
+        """Return the group's committed offsets; None for a partition without one."""
         found: dict[TopicPartition, OffsetAndMetadata | None] = self._run(
             self._core.committed(partitions, timeout))
         return found
@@ -357,17 +367,17 @@ class Consumer:
         return list(self._run(self._core.partitions_for(topic, timeout)))
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[int]]:
-        """Every topic of the cluster with its partitions."""
+        """Return every topic of the cluster with its partitions."""
         found: dict[str, list[int]] = self._run(self._core.list_topics(timeout))
         return found
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Commits where that is automatic, leaves the group, closes the connections."""
+        """Commit if that is automatic, leave the group and close the connections."""
         self._desk.run(self._core.close(timeout))
 
 
 def empty_batch(names: list[str]) -> Any:
-    """A batch without rows."""
+    """Return a batch without rows."""
     import pyarrow as pa
 
     from pylog.client import arrow

@@ -1,10 +1,10 @@
-"""A consumer's membership by the newer protocol: the broker assigns, the member follows.
+"""Group membership with the KIP-848 protocol: the broker assigns partitions.
 
-Owns: member id and epoch; the heartbeat task; the assignment that the broker wants.
-Invariants: (1) as in membership: partitions come and go inside `attend` only; (2) a heartbeat says
-  in full what the member is after anything went wrong, and only what changed otherwise; (3) what
-  the member no longer owns is reported to the broker only after the application was informed.
-Source: KIP-848; KIP-1082 (the member makes its id).
+Owns: member id and epoch; the heartbeat task; the broker's target assignment.
+Invariants: partitions are assigned and revoked only inside `attend`; after any error a heartbeat
+  includes all fields, otherwise only those that changed; the broker learns that partitions were
+  revoked only after the application was notified.
+Source: KIP-848; KIP-1082 (the member generates its id).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DROPPED = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class ConsumerMembership(Membership):
-    """ConsumerGroupHeartbeat, and nothing else."""
+    """Membership that uses only ConsumerGroupHeartbeat."""
 
     def __init__(self, host: Any, group: str):
         super().__init__(host, group)
@@ -57,7 +57,7 @@ class ConsumerMembership(Membership):
             self.host.notify()
 
     async def attend(self) -> None:
-        """Follows the assignment that the last heartbeat brought. Raises KafkaError."""
+        """Apply the assignment from the last heartbeat. Raises KafkaError."""
         self.raise_failure()
         if self.lost:
             self.lost = False
@@ -74,11 +74,11 @@ class ConsumerMembership(Membership):
         owned = set(self.owned())
         await self.take(owned - named)
         await self.give(named - owned)
-        self.kick.set()  # Keeps (3).
+        self.kick.set()  # Report revoked partitions only now that the application was notified.
         self.raise_told()
 
     async def _named(self, wanted: list[tuple[bytes, int]]) -> set[TopicPartition] | None:
-        """The partitions by name; None while a topic's id is not known yet."""
+        """Return the partitions by topic name; None while a topic id is unknown."""
         for again in (True, False):
             ids = self.cluster.metadata.ids
             if all(topic_id in ids for topic_id, _ in wanted):
@@ -98,7 +98,7 @@ class ConsumerMembership(Membership):
                 while self.is_late:
                     await self._sleep(self.beat_s)
                 continue
-            if self.lost:  # The application has to know first.
+            if self.lost:  # Notify the application first.
                 await self._sleep(self.beat_s)
                 continue
             try:
@@ -140,7 +140,7 @@ class ConsumerMembership(Membership):
         topics, owned = self.subscription.topics, sorted(self.owned())
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=self.member_id, member_epoch=self.generation)
-        if self.in_full:  # Keeps (2).
+        if self.in_full:  # All fields after an error, otherwise only changes.
             request.instance_id = self.instance_id
             request.rack_id = self.settings["client.rack"] or None
             request.rebalance_timeout_ms = self.settings["max.poll.interval.ms"]
@@ -154,7 +154,7 @@ class ConsumerMembership(Membership):
         self.member_id = answer.member_id or self.member_id
 
     async def _beat_with(self, request: Any, topics: frozenset[str]) -> Any:
-        """The answer to a heartbeat of either kind of group, once what it says is taken."""
+        """Send a heartbeat of either kind of group, apply the response and return it."""
         answer = await ask_coordinator(self.cluster, self.group, lambda _: (request, None))
         if answer.error_code:
             failure = refused(self.cluster, self.group, answer.error_code)
@@ -183,11 +183,11 @@ class ConsumerMembership(Membership):
         return list(rows.values())
 
     def commit_refused(self, failure: KafkaError) -> None:
-        """The next heartbeat will report it, soon."""
+        """Send a heartbeat soon; it will report the error."""
         self.kick.set()
 
     async def leave(self, reason: str = "") -> None:
-        """A static member says that it comes back."""
+        """Leave the group. A static member announces that it will return."""
         if self.generation <= JOINING:
             return
         epoch = LEAVING if self.instance_id is None else LEAVING_STATIC
@@ -201,10 +201,10 @@ class ConsumerMembership(Membership):
             await ask_coordinator(self.cluster, self.group, lambda _: (request, None),
                                   timeout_s=JOIN_SLACK_S)
         except KafkaError:
-            pass  # The session's end informs the group as well.
+            pass  # The session timeout has the same effect.
         self.generation = JOINING
 
 
 def _new_id() -> str:
-    """A uuid as Kafka writes it."""
+    """Return a uuid in Kafka's encoding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -1,10 +1,10 @@
-"""The consumer without a face: what consumer.Consumer and aio.Consumer both drive.
+"""Shared core of the blocking and the asyncio consumer.
 
 Owns: cluster, subscription, fetcher, membership of one consumer.
-Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
-  start and wait for (`attend`): a poll that ends early does not cut it short; (2) callbacks run
-  where the application polls; (3) the group does not wait for positions.
-Source: Kafka's consumer, for what each call means.
+Invariants: joining, the commit before it and position lookups run in one task that polls start and
+  await (`attend`), so a poll that times out does not interrupt them; callbacks run where the
+  application polls; joining the group never waits for position lookups.
+Source: Kafka's consumer, for the semantics of each call.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from pylog.client.consumer.subscription_state import PartitionState, Subscriptio
 from pylog.client.consumer.fetch_collector import FetchCollector
 from pylog.protocol.errors import ErrorCode
 
-# glibc returns the heap's end as soon as 128 KiB of it are free, and gets it back page by page:
-# values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
-# of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
+# glibc returns the end of the heap to the system when 128 KiB of it are free, and faults it in
+# again page by page: polls of 5000 values of 1 KiB took 1.2 instead of 0.6 s of CPU per million
+# records (2-core EPYC). After freeing a block of this size, glibc keeps twice as much.
 HEAP_KEPT_BYTES = 16 << 20
 LEAVE_LATE_S = 1.0
 RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
 
 
 class Consuming(Committing):
-    """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
+    """One consumer. run_callback: runs the application's callbacks; notify: wakes a poll."""
 
     def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
         super().__init__(settings)
@@ -64,27 +64,27 @@ class Consuming(Committing):
                            settings["value.deserializer"])
         self.interceptors = list(settings["interceptor.classes"] or ())
         self.woken = False
-        # What an application that asks for one record after the other has not got yet.
+        # Records not yet returned to an application that reads one record at a time.
         self.iteration: Iteration | None = None
-        # Something besides membership is to be looked at: positions, metadata.
+        # Positions or metadata need attention, apart from membership.
         self.dirty = False
         self._attending: asyncio.Task[None] | None = None
         self._locating: asyncio.Task[None] | None = None
-        # The task above waits for a callback: what that asks for must not wait for the task.
+        # The task above awaits a callback. Calls made by the callback must not await the task.
         self._telling = False
         self._changed = asyncio.Event()
         self._closing = False
         self._rebalances = 0
 
     async def start(self) -> Consuming:
-        bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
+        bytearray(HEAP_KEPT_BYTES)  # Allocate and free without touching the memory.
         self.cluster.watchers.append(self._metadata_changed)
         await self.cluster.start()
         self.cluster.report(self.metrics)
         return self
 
     def metrics(self) -> Metrics:
-        """Totals by Kafka's names: of fetches and their topics, of the group, of connections."""
+        """Return totals with Kafka's names: of fetches per topic, the group and connections."""
         counts, states = self.collector.counts, list(self.subscription.states.values())
         lags = [max(0, state.high_watermark - state.position) for state in states
                 if state.position is not None and state.high_watermark >= 0]
@@ -103,9 +103,9 @@ class Consuming(Committing):
                        "records-consumed-total", "bytes-consumed-total", "")).items()}}
 
     def notify(self) -> None:
-        """Something arrived or wants attention."""
+        """Wake a poll: data has arrived or a state has changed."""
         if self._locating is not None and self.membership is not None and self.membership.attention:
-            self._locating.cancel()   # Keeps (3).
+            self._locating.cancel()  # Joining never waits for position lookups.
         self._changed.set()
         self._notify()
 
@@ -116,7 +116,7 @@ class Consuming(Committing):
             self.membership.metadata_changed()
         for state in self.subscription.states.values():
             info = metadata.partition(state.topic, state.partition)
-            # Keeps records from being skipped when a new leader lacks some that the old one had.
+            # Prevents skipping records if a new leader lacks some that the old leader had.
             if (info is not None and state.position is not None and state.record_epoch >= 0
                     and info.leader_epoch > state.record_epoch and state.validate < 0
                     and info.leader_epoch != state.checked_epoch):
@@ -125,16 +125,16 @@ class Consuming(Committing):
         self.fetcher.poke()
         self.notify()
 
-    # Attention
+    # Joining and positions
 
     @property
     def attention(self) -> bool:
-        """Whether a poll has to call `attend`."""
+        """Return True if a poll must call `attend`."""
         return (self.dirty or self.woken or self.closed or self._attending is not None
                 or self.membership is not None and self.membership.attention)
 
     def polled(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """To be called as a poll begins; the offsets to commit automatically if it is time."""
+        """Begin a poll. Returns the offsets to commit automatically if that is due."""
         self._begin_poll()
         now_s = time.monotonic()
         if self.membership is not None:
@@ -148,7 +148,7 @@ class Consuming(Committing):
         return offsets if offsets and offsets != self._auto_committed else None
 
     async def attend(self, wait_s: float | None) -> None:
-        """Joins, looks positions up: for at most wait_s, or until records are there."""
+        """Join and look up positions, for at most wait_s, or until records are available."""
         self._check_open()
         if self._closing:
             raise ClosedError("the consumer is being closed")
@@ -175,10 +175,10 @@ class Consuming(Committing):
                 raise ClosedError("the consumer was closed")
             task.result()
             if self.attention:
-                self._notify()  # What came after it was done is for the next one.
+                self._notify()  # Changes after the task finished are handled by the next one.
 
     async def _attend(self) -> None:
-        """Keeps (1)."""
+        """Run joins and position lookups; only one such task at a time."""
         subscription = self.subscription
         pauses = self.cluster.backoff()
         while True:
@@ -198,15 +198,17 @@ class Consuming(Committing):
                     raise
                 await asyncio.sleep(pauses.next())
                 continue
-            except BaseException:   # A callback may raise CancelledError too.
-                self.dirty = True   # The next poll goes on with what is left.
+            except BaseException:  # A callback may raise CancelledError too.
+                self.dirty = True  # The next poll resumes the rest.
                 raise
             if not self.dirty and not (self.membership and self.membership.attention):
                 return
             await asyncio.sleep(0)
 
     async def _locate_meanwhile(self) -> None:
-        """As _locate(), until the group calls: it waits for no partition without a leader."""
+        """Run _locate() until the group needs attention: it may wait for partitions without a
+        leader.
+        """
         if self.membership is not None and self.membership.attention:
             return
         task = self._locating = asyncio.create_task(self._locate())
@@ -216,12 +218,12 @@ class Consuming(Committing):
             task.cancel()
             self._locating = None
         if task.cancelled():
-            self.dirty = True   # What is left comes after the group.
+            self.dirty = True  # Resume after the group's work.
         else:
             task.result()
 
     async def _locate(self) -> None:
-        """Finds the positions that are not known, and checks those of new leaders."""
+        """Look up unknown positions, and validate positions after a leader change."""
         states = [state for state in self.subscription.states.values() if not state.revoking]
         missing = [state for state in states if state.position is None]
         if missing:
@@ -241,7 +243,7 @@ class Consuming(Committing):
 
     async def _from_committed(self, states: list[PartitionState]) -> None:
         epochs = {state.tp: state.epoch for state in states}
-        # A topic's id is wanted for the newest version; its name does as well.
+        # The newest request version uses topic ids, but names work too.
         found = await self.cluster.retry(lambda: offset_requests.committed(
             self.cluster, self._reader(), epochs, True))
         for state in states:
@@ -250,10 +252,11 @@ class Consuming(Committing):
                 state.move_to(given.offset, given.leader_epoch)
 
     def _failed(self, item: CompletedFetch) -> None:
-        """A partition's fetch ended with an error, and all before it was read."""
+        """Handle a failed fetch of a partition, after the application read all records before it.
+        """
         state, failure = item.state, item.error
         if state.error is not failure:
-            return      # It was told with another partition's.
+            return  # Already raised for another partition.
         for other in self.subscription.states.values():
             if other.error is failure:
                 other.error = None
@@ -273,7 +276,9 @@ class Consuming(Committing):
     # Callbacks
 
     async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
-        """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (2)."""
+        """Call the listener's on_partitions_assigned, _revoked or _lost, where the application
+        polls.
+        """
         shown = ", ".join(map(str, partitions)) or "nothing"
         self._rebalances += what == "assigned"
         if what == "lost":
@@ -329,7 +334,7 @@ class Consuming(Committing):
                 with self._at_rest():
                     await membership.take(membership.owned())
         finally:
-            # Also when the call is cancelled: the group would wait for a member without partitions.
+            # Even if the call is cancelled: the group would wait for a member without partitions.
             self.membership = None
             self.subscription.unsubscribe()
             self.cluster.wants_all_topics = False
@@ -344,7 +349,7 @@ class Consuming(Committing):
             membership.raise_told()
 
     async def _settle(self) -> None:
-        """Ends the task that polls wait for."""
+        """End the task that polls await."""
         task, self._attending = self._attending, None
         if task is not None:
             task.cancel()
@@ -360,7 +365,7 @@ class Consuming(Committing):
         self.fetcher.poke()
 
     async def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
-        """To the beginning or end, of all that is assigned when none is named."""
+        """Seek to the beginning or end; in all assigned partitions by default."""
         for tp in list(partitions) or list(self.subscription.states):
             self.subscription.state(TopicPartition.of(tp)).forget_position(where)
         self.dirty = True
@@ -377,27 +382,28 @@ class Consuming(Committing):
         self.notify()
 
     def iterate(self, found: list[Record]) -> None:
-        """A poll gave these, for next_record()."""
+        """Set the records of a poll that next_record() returns."""
         self.iteration = Iteration(self.collector, self.subscription.states, found)
 
     def next_record(self) -> Record | None:
-        """The next one of an iteration; None: a poll has to give more."""
+        """Return the next record of an iteration; None if another poll is needed."""
         record = None if self.iteration is None else next(self.iteration.rest, None)
         if record is None:
             self.iteration = None
         return record
 
     async def put_back(self) -> None:
-        """A poll comes amid an iteration: it gives what that has not."""
+        """End an iteration before a poll, so that the poll returns its remaining records."""
         iteration, self.iteration = self.iteration, None
         if iteration is not None:
             iteration.put_back()
             self.fetcher.poke()
 
     async def take_back(self, unread: Mapping[TopicPartition, int] | None = None) -> None:
-        """The application did not get what this poll took: has it fetched again.
+        """Fetch records again that this poll took but the application did not receive.
 
-        unread: the first offset of each partition that it did not get; None: it got nothing.
+        unread: the first offset of each partition that it did not receive; None: it received
+        nothing.
         """
         for tp, state in self.subscription.states.items():
             if state.poll != self.collector.poll or unread is not None and tp not in unread:
@@ -409,7 +415,7 @@ class Consuming(Committing):
         self.fetcher.poke()
 
     async def position(self, tp: TopicPartition, timeout_s: float | None) -> int:
-        """Waits until it is known."""
+        """Return the position, waiting until it is known."""
         state = self.subscription.state(tp)
         if timeout_s is None:
             timeout_s = self.settings.seconds("default.api.timeout.ms")
@@ -429,7 +435,7 @@ class Consuming(Committing):
                 self.dirty = True
                 with self._at_rest():
                     await self.attend(left_s)
-            # Neither yields to the loop when the position cannot be looked up now.
+            # If the lookup cannot start now, nothing above yields to the loop.
             await asyncio.sleep(0 if state.position is not None else 0.001)
         return state.position
 
@@ -443,7 +449,7 @@ class Consuming(Committing):
 
     async def ends(self, partitions: Iterable[TopicPartition], which: int,
                    timeout_s: float | None) -> dict[TopicPartition, int]:
-        """The first or next offsets: EARLIEST or LATEST."""
+        """Return the first offsets (EARLIEST) or the next offsets (LATEST)."""
         assert which in (EARLIEST, LATEST), which
         found = await self.list_offsets(
             dict.fromkeys(several("partitions", partitions), which), timeout_s)
@@ -451,7 +457,9 @@ class Consuming(Committing):
 
     async def lag(self, partitions: Iterable[TopicPartition], timeout_s: float | None
                   ) -> dict[TopicPartition, int]:
-        """Records between each position and the end, as of the last fetch where there was one."""
+        """Return the number of records between each position and the end, from the last fetch if
+        any.
+        """
         made, unknown = {}, []
         for tp in map(TopicPartition.of, list(partitions) or list(self.subscription.states)):
             state = self.subscription.state(tp)
@@ -474,15 +482,15 @@ class Consuming(Committing):
         return list(info.partitions)
 
     async def list_topics(self, timeout_s: float | None) -> dict[str, list[int]]:
-        """Every topic of the cluster with its partitions."""
+        """Return every topic of the cluster with its partitions."""
         metadata = await self.cluster.retry(self.cluster.every_topic, timeout_s)
         return {name: list(topic.partitions) for name, topic in metadata.topics.items()
                 if not (topic.is_internal and self.settings["exclude.internal.topics"])}
 
-    # End
+    # Close
 
     async def close(self, timeout_s: float) -> None:
-        """Commits automatically where that is set, calls the listener, leaves the group."""
+        """Commit if that is automatic, call the listener and leave the group."""
         if self.closed or self._closing:
             return
         self._closing = True
@@ -519,7 +527,9 @@ class Consuming(Committing):
             self.membership.raise_told()
 
     async def _leave_late(self) -> None:
-        """The call was cancelled: the group must not wait for this member's session to end."""
+        """Leave the group after a cancelled close, so that it need not wait for the session
+        timeout.
+        """
         try:
             async with asyncio.timeout(LEAVE_LATE_S):
                 if self.membership is not None:

@@ -1,11 +1,10 @@
-"""What was fetched and waits for the application: a bounded queue between two threads.
+"""Fetched data that the application has not read: a bounded queue between two threads.
 
-Owns: the fetched bytes until they are read; their frames go back to the pool afterwards.
-Invariants: (1) items of one partition are taken in the order of their offsets; (2) what belongs to
-  an earlier epoch of its partition is dropped unread; (3) `queued_bytes` counts record bytes that
-  were put in and not yet read to their end, but for those of paused partitions, which would keep
-  the others from being fetched.
-Source: librdkafka's queued.max.messages.kbytes, for the bound and its name.
+Owns: fetched bytes until they are read; their frames return to the pool afterwards.
+Invariants: items of one partition are read in offset order; items from an earlier epoch of their
+  partition are dropped unread; `queued_bytes` counts unread record bytes, except those of paused
+  partitions, which would block fetches of the others.
+Source: librdkafka's queued.max.messages.kbytes, for the limit and its name.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pylog.client.network.connection import Frame
 
 
 class CompletedFetch:
-    """The fetched bytes of one partition, or the error that its fetch ended with."""
+    """The fetched bytes of one partition, or the error of its fetch."""
 
     __slots__ = ("aborted", "bytes_left", "data", "epoch", "error", "fetched", "frame", "start",
                  "state")
@@ -38,15 +37,16 @@ class CompletedFetch:
 
 
 class FetchBuffer:
-    """`put` on the event loop, `head` and `done` on the thread that takes."""
+    """Queue of fetched data. Call `put` on the event loop, `head` and `done` on the reading thread.
+    """
 
     def __init__(self, bytes_max: int, read_committed: bool, check_crc: bool):
         self.bytes_max = bytes_max
         self.read_committed = read_committed
         self.check_crc = check_crc
         self.items: collections.deque[CompletedFetch] = collections.deque()
-        self.parked: list[CompletedFetch] = []  # Of paused partitions.
-        # One writer each: no lock is needed.
+        self.parked: list[CompletedFetch] = []  # Items of paused partitions.
+        # Each counter has a single writer, so no lock is needed.
         self._bytes_in = 0
         self._bytes_out = 0
 
@@ -63,9 +63,9 @@ class FetchBuffer:
         self.items.extend(items)
 
     def head(self) -> CompletedFetch | None:
-        """The next item to read, with `fetched` set unless it is an error; None: nothing is there.
+        """Return the next item, with `fetched` set unless it is an error; None if there is none.
 
-        Keeps (2). What belongs to a paused partition is put aside.
+        Drops items from an earlier epoch and parks items of paused partitions.
         """
         items = self.items
         while items:
@@ -86,7 +86,7 @@ class FetchBuffer:
         return None
 
     def done(self, item: CompletedFetch) -> None:
-        """The head was read to its end, or is dropped."""
+        """Remove the head: it was read completely, or is dropped."""
         popped = self.items.popleft()
         assert popped is item, "only the head is taken"
         self._bytes_out += len(item.data)
@@ -101,7 +101,7 @@ class FetchBuffer:
                 frame.release()
 
     def sweep(self) -> None:
-        """Drops what was put aside and is void by now. On the thread that takes."""
+        """Drop parked items that are outdated. Call on the reading thread."""
         if not self.parked:
             return
         parked = []
@@ -113,14 +113,14 @@ class FetchBuffer:
         self.parked = parked
 
     def unpark(self, state: PartitionState) -> None:
-        """A partition was resumed. Keeps (1). On the event loop."""
+        """Queue a resumed partition's items again, in offset order. Call on the event loop."""
         mine = [item for item in self.parked if item.state is state]
         self.parked = [item for item in self.parked if item.state is not state]
         self._bytes_in += sum([len(item.data) for item in mine])
         self.items.extendleft(reversed(mine))
 
     def clear(self) -> None:
-        """Lets go of everything: nothing will be read any more."""
+        """Release all items; nothing will be read any more."""
         while self.items:
             self.done(self.items[0])
         while self.parked:

@@ -1,10 +1,9 @@
-"""Makes records or columns of what was fetched, and moves the positions on.
+"""Convert fetched data to records or columns and advance the positions.
 
 Owns: the column readers.
-Invariants: (1) a position moves past exactly what was handed out: Consuming.take_back() moves it
-  back when the application did not get what was taken; (2) an error comes after all good records
-  before it, in a call of its own; (3) what a deserializer refuses stays where it is until the
-  application seeks past it.
+Invariants: a position moves exactly past the records returned; Consuming.take_back() moves it back
+  if the application did not receive them; an error is raised in a separate call, after all valid
+  records before it; a record that a deserializer rejects stays until the application seeks past it.
 Source: pylog._native.columns.
 """
 
@@ -23,17 +22,18 @@ Deserializer = Callable[[bytes], Any] | None
 
 
 class FetchCollector:
-    """`records` or `columns`, from one thread at a time."""
+    """Return `records` or `columns`, on one thread at a time."""
 
     def __init__(self, queue: FetchBuffer, failed: Callable[[CompletedFetch], None],
                  key: Deserializer, value: Deserializer):
-        """failed: decides about an item that is an error; raises it where that is the outcome."""
+        """failed: handles an item that is an error, and raises it if the application must see it.
+        """
         self.queue = queue
         self.failed = failed
         self.key = key
         self.value = value
         self.counts = Records()
-        self.poll = 0       # The number of the poll that takes.
+        self.poll = 0  # Number of the current poll.
         self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:
@@ -48,7 +48,7 @@ class FetchCollector:
             state, fetched = item.state, item.fetched
             if fetched is None:
                 if out:
-                    break  # Keeps (2).
+                    break  # Return the records before the error first.
                 queue.done(item)
                 self.failed(item)
                 continue
@@ -66,7 +66,7 @@ class FetchCollector:
                     self._stop_at(item, offset)
                     self.counts.batch(state.topic, good, 0)
                     if not (out or good):
-                        # An exception keeps the locals; the buffer must not live as long.
+                        # An exception keeps local variables alive; it must not keep the buffer.
                         fetched = None
                         raise RecordDeserializationError.at(state.tp, offset, failure) from failure
                     return out + found[:good]
@@ -75,7 +75,9 @@ class FetchCollector:
         return out
 
     def _deserialize(self, found: list[Record]) -> tuple[int, Exception | None]:
-        """(how many records were read, what the next one's deserializer raised)."""
+        """Deserialize records. Returns (number of successful records, exception of the next
+        record).
+        """
         key, value = self.key, self.value
         for place, record in enumerate(found):
             try:
@@ -83,28 +85,28 @@ class FetchCollector:
                     record.key = key(record.key)
                 if value is not None and record.value is not None:
                     record.value = value(record.value)
-            except Exception as failure:  # Whatever an application's deserializer raises.
+            except Exception as failure:  # The application's deserializer may raise anything.
                 return place, failure
         return len(found), None
 
     def _stop_at(self, item: CompletedFetch, offset: int) -> None:
-        """Hands out the records before `offset`, which is read again next. Keeps (1), (3)."""
+        """Return the records before `offset`; the next call reads that record again."""
         if item.epoch == item.state.epoch:
             item.state.handed_on(self.poll)
             item.state.position = offset
         item.fetched, item.start = None, offset
 
     def forget_read(self) -> None:
-        """Has what was read and not handed out read again. Keeps (1)."""
+        """Read records again that were parsed but not returned."""
         self._readers.clear()
         item = self.queue.head()
         if item is not None and item.state.position is not None:
             item.fetched, item.start = None, item.state.position
 
     def columns(self, records_max: int, headers: bool, bytes_max: int) -> Columns | None:
-        """Up to records_max records as columns; None: nothing is there. Raises KafkaError.
+        """Return up to records_max records as columns; None without records. Raises KafkaError.
 
-        bytes_max: of keys, of values and of headers; a first record that is longer comes alone.
+        bytes_max: of keys, of values and of headers. A longer first record is returned by itself.
         """
         reader = self._readers.get((headers, bytes_max))
         if reader is None:
@@ -119,7 +121,7 @@ class FetchCollector:
             fetched = item.fetched
             if fetched is None:
                 if reader.count:
-                    break  # Keeps (2).
+                    break  # Return the records before the error first.
                 queue.done(item)
                 self.failed(item)
                 continue
@@ -138,16 +140,16 @@ class FetchCollector:
         return reader.finish() if reader.count else None
 
     def _alone(self, item: CompletedFetch, headers: bool) -> Columns:
-        """One record that is longer than bytes_max."""
+        """Return a single record longer than bytes_max."""
         reader = ColumnReader(headers=headers)
-        # Not in a local: an exception keeps those, and the buffer must not live as long.
+        # Not in a local variable: an exception would keep it, and the buffer, alive.
         assert item.fetched is not None
         reader.read(item.fetched, 1)
         self._advance(item, item.fetched, 1)
         return reader.finish()
 
     def _advance(self, item: CompletedFetch, fetched: Fetched, count: int) -> None:
-        """Keeps (1)."""
+        """Move the position past `count` records."""
         state = item.state
         left = fetched.bytes_left
         self.counts.batch(state.topic, count, max(0, item.bytes_left - left))

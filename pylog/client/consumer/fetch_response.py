@@ -1,9 +1,9 @@
-"""Reads a Fetch answer where it lies: the records of a partition are a view, not a copy.
+"""Parse a Fetch response in place: a partition's records are a view, not a copy.
 
 Owns: nothing.
-Invariants: (1) no byte outside the frame is read: what does not fit raises ProtocolError.
-Source: the Fetch answer of protocol/schemas/produce_fetch.msg, versions 12 to 18 by hand, older
-  ones by the codec.
+Invariants: never reads outside the frame: fields that do not fit raise ProtocolError.
+Source: the Fetch response of protocol/schemas/produce_fetch.msg: versions 12 to 18 are parsed here,
+  older ones by the codec.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CURRENT_LEADER_TAG = 1
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of an answer. topic: a name, or an id from version 13 on."""
+    """One partition of a response. topic: a name, or an id from version 13 on."""
 
     topic: str | bytes
     partition: int
@@ -40,7 +40,7 @@ class FetchedPartition(NamedTuple):
     aborted: list[tuple[int, int]]
     preferred_replica: int
     records: memoryview
-    leader: tuple[int, int] | None  # (id, epoch) where the broker knows a newer one
+    leader: tuple[int, int] | None  # (id, epoch) if the broker reports a newer leader
 
 
 class FetchAnswer(NamedTuple):
@@ -51,7 +51,7 @@ class FetchAnswer(NamedTuple):
 
 
 def read(frame: Frame) -> FetchAnswer:
-    """The answer in a frame. Raises ProtocolError."""
+    """Parse the response in a frame. Raises ProtocolError."""
     if frame.version < FLEXIBLE:
         return _read_old(frame)
     try:
@@ -61,7 +61,7 @@ def read(frame: Frame) -> FetchAnswer:
 
 
 def end_of(records: memoryview) -> int | None:
-    """The offset after the last whole batch, None when there is no whole one."""
+    """Return the offset after the last complete batch, or None without one."""
     at, last, size = 0, -1, len(records)
     while at + batch.HEADER_BYTES <= size:
         length = _BATCH.unpack_from(records, at)[1]
@@ -75,7 +75,7 @@ def end_of(records: memoryview) -> int | None:
 
 
 class _Reader:
-    """A cursor over a flexible answer."""
+    """A cursor over a response of a flexible version."""
 
     __slots__ = ("at", "data")
 
@@ -141,7 +141,7 @@ class _Reader:
         return self.take(self.varint() - 1).decode("utf-8", "replace")
 
     def tags(self) -> tuple[int, int] | None:
-        """Skips tagged fields, except for a newer leader."""
+        """Skip tagged fields. Returns the newer leader, if present."""
         leader = None
         for _ in range(self.varint()):
             tag, size = self.varint(), self.varint()

@@ -1,11 +1,11 @@
-"""Keeps a fetch under way to every broker that leads an assigned partition.
+"""Keep one fetch in flight to every broker that leads an assigned partition.
 
 Owns: one task and one fetch session per broker.
-Invariants: (1) per broker one fetch is under way, so that a session's epochs are in order;
-  (2) while the application reads what was fetched, the next fetch runs if the queue has room;
-  (3) an answer counts for a partition only if its epoch is still that of the request.
+Invariants: each broker has at most one fetch in flight, so that session epochs are in order; while
+  the application reads, the next fetch runs if the queue has room; a response applies to a
+  partition only if the partition's epoch has not changed since the request.
 Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (preferred replica), KIP-516 (topic ids),
-  KIP-951 (the answer names the new leader).
+  KIP-951 (the response names the new leader).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = tuple[str | bytes, int]
 
 
 class _Session:
-    """A fetch session (KIP-227): what the broker remembers of the last request."""
+    """A fetch session (KIP-227): the broker's state from the previous request."""
 
     def __init__(self) -> None:
         self.reset()
@@ -52,7 +52,8 @@ class _Session:
         self.names: dict[Key, tuple[str, bytes]] = {}
 
     def advance(self, session_id: int) -> None:
-        """After an answer without an error. 0: the broker keeps no session."""
+        """Advance the session after a successful response. session_id 0: the broker has no session.
+        """
         if session_id == 0:
             self.reset()
             return
@@ -61,7 +62,7 @@ class _Session:
 
 
 class Fetcher:
-    """Fetches for the states of a subscription; `poke` after anything has changed."""
+    """Fetch for the partitions of a subscription. Call `poke` after any change."""
 
     def __init__(self, cluster: Cluster, subscription: Subscription, queue: FetchBuffer,
                  arrived: Callable[[], None]):
@@ -73,12 +74,12 @@ class Fetcher:
         self.rack = self.settings["client.rack"]
         self.isolation = (READ_COMMITTED if self.settings["isolation.level"] == "read_committed"
                           else READ_UNCOMMITTED)
-        # Set while a broker's task waits for room; the thread that takes pokes then.
+        # True while a broker's task waits for room; the reading thread then pokes.
         self.starved = False
         self.nodes: dict[int, _Node] = {}
 
     def poke(self) -> None:
-        """Look again at what can be fetched."""
+        """Check again which partitions can be fetched."""
         self.starved = False
         metadata, now_s = self.cluster.metadata, time.monotonic()
         for state in self.subscription.states.values():
@@ -89,7 +90,7 @@ class Fetcher:
             node.wake.set()
 
     def node_of(self, state: PartitionState, metadata: Any, now_s: float) -> int:
-        """Where to fetch a partition, -1: nowhere at the moment."""
+        """Return the broker to fetch a partition from; -1 if none is available now."""
         if state.preferred >= 0:
             if now_s < state.preferred_until_s and state.preferred in metadata.nodes:
                 return state.preferred
@@ -124,7 +125,8 @@ class _Node:
         self.task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a topic without records, nor be the last fetch."""
+        """Report a bug in the fetch task and start a new one; otherwise the topic would seem empty.
+        """
         if self.fetcher.nodes.get(self.id) is self:
             del self.fetcher.nodes[self.id]
         failure = None if task.cancelled() else task.exception()
@@ -159,8 +161,9 @@ class _Node:
             pass
 
     def _fail(self, wanted: list[PartitionState], failure: Exception) -> None:
-        """The application's next poll raises it, once: which partition it will be told of depends
-        on what is sought and revoked until then."""
+        """Make the application's next poll raise the failure once, for any of these partitions:
+        some may be revoked or sought until then.
+        """
         for state in wanted:
             state.error = failure
         self.fetcher.queue.put([CompletedFetch(state, b"", [], None, failure)
@@ -168,11 +171,11 @@ class _Node:
         self.fetcher.arrived()
 
     def _wanted(self) -> tuple[list[PartitionState], float | None]:
-        """(what to fetch from here now, seconds until more may be wanted)."""
+        """Return (partitions to fetch now, seconds until more may be due)."""
         fetcher, metadata = self.fetcher, self.cluster.metadata
         if fetcher.queue.room_bytes <= 0:
             fetcher.starved = True
-            # Looked at again after the flag is up: the other thread may just have made room.
+            # Check again with the flag set: the other thread may just have made room.
             if fetcher.queue.room_bytes <= 0:
                 return [], None
         found: list[PartitionState] = []
@@ -273,7 +276,7 @@ class _Node:
         items: list[CompletedFetch] = []
         for row in partitions:
             state, epoch, _ = asked.get((row.topic, row.partition), (None, 0, b""))
-            if state is None or state.epoch != epoch:  # Keeps (3).
+            if state is None or state.epoch != epoch:  # The partition's epoch has changed.
                 continue
             if row.error_code:
                 failed = self._refused(state, row)
@@ -301,12 +304,13 @@ class _Node:
             self.fetcher.arrived()
 
     def _refused(self, state: PartitionState, row: FetchedPartition) -> CompletedFetch | None:
-        """What a partition's error code leads to; an item where the application is concerned."""
+        """Handle a partition's error code. Returns an item if the application must see the error.
+        """
         code = row.error_code
         state.not_before_s = time.monotonic() + self.fetcher.settings.seconds("retry.backoff.ms")
         failure = error(code, context=str(state.tp))
         if state.preferred >= 0:
-            state.preferred = -1  # A follower may lag behind: the leader knows.
+            state.preferred = -1  # A follower may lag behind; ask the leader.
             self.fetcher.poke()
             return None
         if failure.retriable and code != ErrorCode.CORRUPT_MESSAGE:
@@ -315,6 +319,6 @@ class _Node:
             if failure.stale_metadata:
                 self.cluster.request_refresh()
             return None
-        # In its place in the queue: what was fetched before the error is read before it.
+        # Queue the error in order: records fetched before it are read first.
         state.error = failure
         return CompletedFetch(state, b"", [], None, failure)

@@ -1,8 +1,8 @@
-"""Offsets by time, the ends of logs, and where a consumer begins.
+"""Look up offsets by time, log ends, and a consumer's start positions.
 
 Owns: nothing.
-Invariants: (1) a leader is asked once for all its partitions; (2) what failed is asked again, what
-  succeeded is not.
+Invariants: one request per leader covers all its partitions; a retry includes only partitions that
+  failed.
 Source: Kafka's ListOffsets and OffsetForLeaderEpoch; KIP-79, KIP-320 (truncation).
 """
 
@@ -33,11 +33,11 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                     timeout_s: float | None = None,
                     found: Callable[[TopicPartition, Any], None] | None = None,
                     ) -> dict[TopicPartition, Any]:
-    """Runs `ask(leader, part of what)` per leader until every partition has an answer.
+    """Call `ask(leader, subset of what)` per leader until every partition has a result.
 
-    ask gives {partition: result or KafkaError}; retriable ones are asked again. found is
-    called with each result at once: it need not wait for partitions without a leader.
-    Raises KafkaError, with `results` of all partitions.
+    `ask` returns {partition: result or KafkaError}; retriable errors are retried. `found` is called
+    with each result immediately, without waiting for partitions without a leader. Raises
+    KafkaError, with `results` of all partitions.
     """
     done: dict[TopicPartition, Any] = {}
     failed: dict[TopicPartition, BaseException] = {}
@@ -46,7 +46,7 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
         failed.clear()
         shares: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
         left = [tp for tp in what if tp not in done]
-        # Together: what is not known is asked for at once, however many they are.
+        # Concurrently, so that all unknown leaders are requested at once.
         infos = await asyncio.gather(*[cluster.leader(*tp) for tp in left], return_exceptions=True)
         for tp, info in zip(left, infos):
             if isinstance(info, BaseException):
@@ -66,7 +66,7 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                 done[tp] = result
                 if found is not None:
                     found(tp, result)
-        if failed:  # Keeps (2): `done` stays. What will not pass comes first.
+        if failed:  # A retry covers only failures. Permanent ones first.
             raise min(failed.values(),
                       key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
 
@@ -82,7 +82,7 @@ async def list_offsets(cluster: Cluster, times: Mapping[TopicPartition, int], is
                        timeout_s: float | None = None,
                        found: Callable[[TopicPartition, Any], None] | None = None,
                        ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """The first record at or after each time (ms), EARLIEST or LATEST; None: there is none."""
+    """Return the first record at or after each time (ms), EARLIEST or LATEST; None without one."""
     async def ask(node: int, share: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
         request = messages.ListOffsetsRequest(replica_id=-1, isolation_level=isolation)
         topics: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _listed(topic: str, row: Any) -> Any:
 
 
 async def reset(cluster: Cluster, states: list[PartitionState], isolation: int) -> None:
-    """Looks up the positions of states whose `reset` says how. Raises KafkaError."""
+    """Look up the positions of partitions according to their `reset`. Raises KafkaError."""
     asked = {state.tp: (state, state.epoch) for state in states}
     times = {}
     for state in states:
@@ -124,18 +124,18 @@ async def reset(cluster: Cluster, states: list[PartitionState], isolation: int) 
 
     def found(tp: TopicPartition, result: Any) -> None:
         state, epoch = asked[tp]
-        if state.epoch == epoch and result is not None:  # No seek came between.
+        if state.epoch == epoch and result is not None:  # Ignore the result after a seek.
             state.move_to(result.offset, result.leader_epoch)
 
     listed = await list_offsets(cluster, times, isolation, found=found)
-    # No record is that young: what comes from now on.
+    # No record is that recent: start at the end.
     later = {tp: LATEST for tp, result in listed.items() if result is None}
     if later:
         await list_offsets(cluster, later, isolation, found=found)
 
 
 def _time_of(reset: Any) -> Any:
-    """What ListOffsets is asked for: an end, or ms since 1970."""
+    """Return the ListOffsets timestamp of a reset: a special value, or ms since 1970."""
     if str(reset).startswith(durations.BY_DURATION):
         return durations.before(reset, time.time_ns() // 1_000_000)
     return TIMES.get(reset, reset)
@@ -143,11 +143,11 @@ def _time_of(reset: Any) -> Any:
 
 async def validate(cluster: Cluster, states: list[PartitionState],
                    moves: bool = True) -> list[PartitionState]:
-    """Compares positions with what the new leaders have, and moves back those whose log was cut
-    behind them, which it returns.
+    """Compare positions with the new leaders' logs.
 
-    A state's `validate` is the leader epoch to ask in. moves: False for an application that wants
-    to be told instead. Raises KafkaError, LogTruncationError.
+    Moves partitions back whose log was truncated below the position, and returns them. A
+    partition's `validate` is the leader epoch of the request. moves: False raises instead of
+    moving. Raises KafkaError, LogTruncationError.
     """
     asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
     stood = {state.tp: state.position or 0 for state in states}
@@ -174,11 +174,12 @@ async def validate(cluster: Cluster, states: list[PartitionState],
     cut = []
     for tp, (_, end) in found.items():
         state, epoch, record_epoch = asked[tp]
-        # Records are taken meanwhile. One of a later epoch has come from the new leader itself.
+        # The application reads concurrently. A record of a later epoch came from the new leader
+        # itself.
         was_cut = (state.epoch == epoch and state.record_epoch == record_epoch
                    and 0 <= end < stood[tp])
         if was_cut and not moves:
-            raise _truncated(tp, stood[tp], end)    # And is asked for again, until it is sought.
+            raise _truncated(tp, stood[tp], end)  # Each poll raises until a seek.
         state.validate = -1
         if was_cut:
             state.move_to(end, state.record_epoch)

@@ -1,8 +1,8 @@
-"""Committed offsets: writes and reads them at the group's coordinator.
+"""Write and read committed offsets at the group's coordinator.
 
 Owns: nothing.
-Invariants: (1) requests go to the coordinator that is known, and after a refusal to the one that is
-  asked for anew; (2) topic ids are used only when all of them are known.
+Invariants: requests go to the cached coordinator; after NOT_COORDINATOR and similar errors it is
+  looked up again; topic ids are used only if all of them are known.
 Source: Kafka's OffsetCommit and OffsetFetch; KIP-447 (require stable), KIP-848 (member epochs),
   KIP-516 (topic ids, version 10).
 """
@@ -26,7 +26,7 @@ _LOST = {int(ErrorCode.NOT_COORDINATOR), int(ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 class Identity(NamedTuple):
-    """Who commits: a member of the group, or nobody (generation -1)."""
+    """The committer: a group member, or no member (generation -1)."""
 
     group: str
     member_id: str = ""
@@ -36,9 +36,9 @@ class Identity(NamedTuple):
 
 async def ask_coordinator(cluster: Cluster, group: str, build: Any, *, channel: str = COORDINATOR,
                           timeout_s: float | None = None) -> Any:
-    """One request to the group's coordinator. build: connection -> (request, version or None).
+    """Send one request to the group's coordinator. build: connection -> (request, version or None).
 
-    Raises KafkaError; forgets the coordinator when it could not be reached.
+    Raises KafkaError; forgets the coordinator if it cannot be reached.
     """
     node = await cluster.coordinator(GROUP, group)
     try:
@@ -52,7 +52,7 @@ async def ask_coordinator(cluster: Cluster, group: str, build: Any, *, channel: 
 
 
 def refused(cluster: Cluster, group: str, code: int, context: str = "") -> KafkaError:
-    """The exception of a coordinator's error code. Keeps (1)."""
+    """Return the exception for a coordinator's error code; forget a coordinator that has moved."""
     if code in _LOST:
         cluster.forget_coordinator(GROUP, group)
     return error(code, context=context or f"group {group!r}")
@@ -63,15 +63,14 @@ def _ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, bytes]:
 
 
 def _version(connection: Any, cls: type, ids: Mapping[str, bytes]) -> int:
-    """Keeps (2)."""
+    """Return the request version: topic ids only if all are known."""
     known = ids and ZERO_UUID not in ids.values()
     return int(connection.version(cls, None if known else TOPIC_IDS - 1))
 
 
 async def commit(cluster: Cluster, who: Identity,
                  offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commits once. Raises the KafkaError of the first partition that was refused, with `results`.
-    """
+    """Commit once. Raises the KafkaError of the first partition that failed, with `results`."""
     if not offsets:
         return
     request = messages.OffsetCommitRequest
@@ -108,9 +107,9 @@ async def commit(cluster: Cluster, who: Identity,
 
 async def committed(cluster: Cluster, who: Identity, partitions: Iterable[TopicPartition] | None,
                     require_stable: bool = True) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The committed offsets, of these partitions or (None) of all; without what has none.
+    """Return the committed offsets of these partitions, or (None) of all; omits those without one.
 
-    Raises KafkaError, UnstableOffsetCommitError while a transaction is open.
+    Raises KafkaError, or UnstableOffsetCommitError while a transaction is open.
     """
     wanted: dict[str, list[int]] = {}
     for topic, number in partitions or ():

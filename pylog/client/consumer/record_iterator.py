@@ -1,9 +1,9 @@
-"""What a poll gave, handed out record by record.
+"""Return the records of a poll one at a time.
 
-Owns: the records that were not handed out yet.
-Invariants: (1) a partition's position is behind the last record of it that was handed out, so that
-  a commit amid the records loses none; (2) a record of a partition that was sought in, revoked or
-  put back since is not handed out.
+Owns: the records that were not returned yet.
+Invariants: a partition's position is after its last returned record, so a commit between records
+  loses none; a record is not returned if its partition was sought, revoked or put back since the
+  poll.
 Source: none.
 """
 
@@ -19,7 +19,9 @@ from pylog.client.types import TopicPartition
 
 
 class _Part(NamedTuple):
-    """A partition's records: of which state and epoch, the place of the last, what is after it."""
+    """A partition's records: its state and epoch, index of the last record, and the offset after
+    it.
+    """
 
     state: PartitionState
     epoch: int
@@ -29,7 +31,7 @@ class _Part(NamedTuple):
 
 
 class Iteration:
-    """rest: an iterator over the records of the poll that has just been made."""
+    """rest: an iterator over the records of the latest poll."""
 
     def __init__(self, collector: FetchCollector,
                  states: Mapping[TopicPartition, PartitionState], found: list[Record]):
@@ -45,14 +47,14 @@ class Iteration:
         self.rest = self._records(found)
 
     def _records(self, found: list[Record]) -> Iterator[Record]:
-        """Keeps (1), (2)."""
+        """Yield the records that are still valid and advance positions."""
         parts, collector = self._parts, self._collector
         for place, record in enumerate(found):
             part = parts.get((record.topic, record.partition))
             if part is None or part.epoch != part.state.epoch or part.state.revoking:
                 continue
             state = part.state
-            collector.poll += 1     # Who asks for a record has handled the one before.
+            collector.poll += 1  # Requesting a record implies that the previous one was processed.
             state.handed_on(collector.poll)
             if place == part.last:
                 state.position, state.record_epoch = part.end, part.end_epoch
@@ -61,7 +63,7 @@ class Iteration:
             yield record
 
     def put_back(self, state: PartitionState | None = None) -> None:
-        """Has what was not handed out fetched again, of one partition or of all. On the loop."""
+        """Fetch unreturned records again, of one partition or of all. Call on the loop."""
         for part in self._parts.values():
             if state in (None, part.state) and part.epoch == part.state.epoch \
                     and part.state.position != part.end:

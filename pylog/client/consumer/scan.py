@@ -1,11 +1,11 @@
-"""A stretch of a topic as a lazy Arrow reader, for pandas, Polars, DuckDB and pyarrow.dataset.
+"""A range of a topic as a lazy Arrow reader, for pandas, Polars, DuckDB and pyarrow.dataset.
 
-Owns: the consumer of each reader, from its first batch to its last, or until it is dropped.
-Invariants: (1) the stretch is fixed when scan() is called: per partition [start, end); (2) memory
-  is bounded by queued.max.messages.kbytes and one batch; (3) rows of a partition come in the order
-  of their offsets, partitions as they arrive; (4) an offset is skipped only when the broker has
-  deleted its record, and that is logged; a scan of a topic that was deleted raises; (5) a scan
-  whose end the log lost in an unclean leader election raises.
+Owns: each reader's consumer, from its first batch until the last, or until the reader is dropped.
+Invariants: the range [start, end) of each partition is fixed when scan() is called; memory is
+  bounded by queued.max.messages.kbytes plus one batch; rows of a partition are in offset order,
+  partitions in order of arrival; an offset is skipped only if the broker deleted its record, and a
+  warning is logged; a scan of a deleted topic raises; a scan raises if the log lost its end in an
+  unclean leader election.
 Source: KIP-33, KIP-79 (offsets by time); Arrow's stream interface.
 """
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
-SHORT_POLLS = 5   # Empty polls in a row: a new leader may report a lower end for a moment.
-MISSING_S = 5.0   # A topic that was made just now is soon known to every broker.
+SHORT_POLLS = 5  # Consecutive empty polls: a new leader may briefly report a lower end.
+MISSING_S = 5.0  # Every broker learns about a new topic within this time.
 _NEEDED = ("partition", "offset")
 _LOG = logging.getLogger("pylog.client")
 
@@ -52,23 +52,23 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
          columns: Iterable[str] | None = None, partitions: Iterable[int] | None = None,
          batch_records_max: int = BATCH_RECORDS_MAX, config: Mapping[str, Any] | None = None,
          **more: Unpack[ConsumerOptions]) -> Any:
-    """A pyarrow.RecordBatchReader over what the topic holds now, or a stretch of it by time.
+    """Return a pyarrow.RecordBatchReader over the topic's current records, or a time range of them.
 
     since, until: ms since the epoch, datetime (naive: local time), date, ISO text, or timedelta
-    before now; a partition's stretch begins at its first record not older than `since` and ends
+    before now. A partition's range begins at its first record not older than `since` and ends
     before its first record not older than `until`, or at its end. columns: topic, partition,
     offset, timestamp, key, value, headers; all by default. config, more: a Consumer's settings
-    (bootstrap_servers="…"). Nothing is read before the first batch is taken. Raises KafkaError, and
-    so does a batch: UnknownTopicOrPartitionError when the topic is deleted meanwhile,
-    LogTruncationError when the log lost records before the scan's end. Records that retention
-    deletes before they are read are left out, with a warning in the log.
+    (bootstrap_servers="…"). Nothing is read before the first batch is requested. This call and each
+    batch raise KafkaError: UnknownTopicOrPartitionError if the topic is deleted during the scan,
+    LogTruncationError if the log lost records before the scan's end. Records that retention deletes
+    before they are read are skipped, with a warning in the log.
     """
     import pyarrow as pa
 
     names = list(COLUMNS) if columns is None else ordered(columns)
     settings = {**(config or {}), **{name.replace("_", "."): given for name, given in more.items()}}
     settings.setdefault("enable.auto.commit", False)
-    settings.setdefault("allow.auto.create.topics", False)   # Reading makes no topic.
+    settings.setdefault("allow.auto.create.topics", False)  # Reading must not create a topic.
     with Consumer(settings) as consumer:
         found = stretches(consumer, topic, partitions, milliseconds(since), milliseconds(until))
         topic_id = _topic_id(consumer, topic)
@@ -79,7 +79,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
 
 
 def milliseconds(given: Time) -> int | None:
-    """A time as Kafka counts it."""
+    """Convert a time to ms since the epoch."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -95,7 +95,7 @@ def milliseconds(given: Time) -> int | None:
 
 def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
               since_ms: int | None, until_ms: int | None) -> dict[TopicPartition, tuple[int, int]]:
-    """[start, end) of each partition that has something to read."""
+    """Return [start, end) of each partition that has records to read."""
     known = _partitions(consumer, topic)
     wanted = known if partitions is None else [
         whole("a partition", number) for number in several("partitions", partitions)]
@@ -114,7 +114,7 @@ def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
 
 
 def _partitions(consumer: Consumer, topic: str) -> list[int]:
-    """Raises UnknownTopicOrPartitionError."""
+    """Return the topic's partitions. Raises UnknownTopicOrPartitionError."""
     try:
         known = consumer.partitions_for(topic, MISSING_S)
     except KafkaTimeoutError as late:
@@ -127,7 +127,7 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 def _topic_id(consumer: Consumer, topic: str) -> bytes:
-    """As this consumer knows it; zero where the broker has no topic ids."""
+    """Return the topic id in this consumer's metadata; zero if the broker has no topic ids."""
     return consumer._core.cluster.metadata.topic_id(topic)
 
 
@@ -153,28 +153,28 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             if batch.num_rows:
                 pieces, ended = _inside(batch, topic, left)
             else:
-                # Only markers or gaps may be left: positions pass those, rows do not show it.
+                # The rest may be markers or gaps: positions pass those without rows.
                 pieces, ended = [], [tp for tp, end in left.items() if consumer.position(tp) >= end]
             for tp in ended:
                 del left[tp]
             cut = {} if batch.num_rows else _cut(consumer, left)
             short_polls = short_polls + 1 if cut else 0
             if short_polls >= SHORT_POLLS:
-                raise _truncated(cut, left)  # Keeps (5).
+                raise _truncated(cut, left)  # The log lost the end of the scan.
             if ended and left:
                 consumer.pause(*ended)
             for piece in pieces:
                 yield piece.select(names)
     finally:
         if threading.current_thread() is Driver.shared().thread:
-            # A dropped reader was cleared on the clients' own thread, which cannot wait for itself.
+            # The reader was garbage-collected on the clients' thread, which cannot wait for itself.
             threading.Thread(target=consumer.close, name="pylog-scan-close").start()
         else:
             consumer.close()
 
 
 def _cut(consumer: Consumer, left: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The end offsets of the logs that end before the scan does."""
+    """Return the end offsets of logs that end before the scan does."""
     return {tp: end for tp, end in consumer.end_offsets(list(left)).items() if end < left[tp]}
 
 
@@ -189,7 +189,7 @@ def _truncated(cut: dict[TopicPartition, int],
 
 
 def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: bool) -> None:
-    """Raises UnknownTopicOrPartitionError when the topic is gone, or another one by its name."""
+    """Raise UnknownTopicOrPartitionError if the topic was deleted, or deleted and re-created."""
     if is_silent:
         _partitions(consumer, topic)
     now = _topic_id(consumer, topic)
@@ -199,7 +199,7 @@ def _check_topic(consumer: Consumer, topic: str, topic_id: bytes, is_silent: boo
 
 def _skip_deleted(consumer: Consumer, left: dict[TopicPartition, int],
                   failure: KafkaError) -> None:
-    """Goes on behind what the brokers have deleted. Keeps (4)."""
+    """Continue after records that the brokers have deleted, and log them."""
     starts, is_behind = consumer.beginning_offsets(list(left)), False
     for tp, end in left.items():
         position = consumer.position(tp)
@@ -214,7 +214,7 @@ def _skip_deleted(consumer: Consumer, left: dict[TopicPartition, int],
 
 def _inside(batch: Any, topic: str,
             left: dict[TopicPartition, int]) -> tuple[list[Any], list[TopicPartition]]:
-    """(the rows before their partition's end, the partitions that are at it)."""
+    """Return (rows before their partition's end, partitions that reached their end)."""
     import numpy as np
 
     partitions = batch.column("partition").to_numpy()

@@ -1,10 +1,10 @@
-"""What a consumer is subscribed to, which partitions it has, and where it stands in each.
+"""A consumer's subscription, its partitions and its position in each.
 
 Owns: the subscription and the state of each assigned partition.
-Invariants: (1) position <= fetch_position: what lies between is queued or under way; (2) whatever
-  moves a position other than taking records raises `epoch`: answers and queued records of an
-  earlier epoch are void; (3) a partition that is revoked is gone from `states` and its epoch is
-  raised, so that nothing more is taken of it.
+Invariants: position <= fetch_position, and records between them are queued or in flight; every
+  change of position except reading records raises `epoch`, which invalidates responses and queued
+  records of earlier epochs; a revoked partition is removed from `states` and its epoch raised, so
+  that none of its records are returned.
 Source: Kafka's consumer; KIP-320 (leader epochs), KIP-392 (preferred replica).
 """
 
@@ -21,7 +21,7 @@ from pylog.client.types import OffsetAndMetadata, TopicPartition
 
 
 class PartitionState:
-    """One assigned partition. position None: not known yet, `reset` says how it becomes known."""
+    """One assigned partition. position None: unknown, to be looked up according to `reset`."""
 
     __slots__ = (
         "before", "before_epoch", "checked_epoch", "epoch", "error", "fetch_position",
@@ -37,14 +37,14 @@ class PartitionState:
         self.source = source
         self.epoch = 0
         self.position: int | None = None
-        # Where an aborted transaction goes back to; None while the position is not known.
+        # Position to return to when a transaction aborts; None while it is unknown.
         self.kept: int | None = None
-        # Where it stood before the poll of that number, the last one that took records of it.
+        # Position before the last poll that read this partition, and the number of that poll.
         self.poll, self.before, self.before_epoch = -1, 0, -1
         self.fetch_position = -1
         self.paused = False
         self.revoking = False
-        # None: from the committed offset; else "earliest", "latest" or a time in ms.
+        # None: use the committed offset; otherwise "earliest", "latest" or a time in ms.
         self.reset: str | int | None = None
         self.record_epoch = -1
         self.validate = -1
@@ -56,12 +56,12 @@ class PartitionState:
         self.preferred_until_s = 0.0
         self.not_before_s = 0.0
         self.error: Exception | None = None
-        # What store_offsets() stored last, and the stored offset that was committed last.
+        # Last offset from store_offsets(), and the last one of them that was committed.
         self.stored: OffsetAndMetadata | None = None
         self.stored_done: OffsetAndMetadata | None = None
 
     def move_to(self, offset: int, record_epoch: int = -1) -> None:
-        """Go on at an offset. Keeps (2)."""
+        """Set the position, and raise the epoch."""
         self.epoch += 1
         self.poll = -1
         self.fetch_position = offset
@@ -72,26 +72,29 @@ class PartitionState:
         self.preferred = -1
 
     def handed_on(self, poll: int) -> None:
-        """The poll of that number is about to move the position on."""
+        """Save the position before the poll of that number moves it."""
         if self.poll != poll:
             assert self.position is not None, self.tp
             self.before, self.before_epoch = self.position, self.record_epoch
             self.poll = poll
 
     def stood(self, poll: int) -> tuple[int | None, int]:
-        """(position, epoch of the record before) without what that poll or a later one took. From
-        any thread: who moves the position on calls handed_on() first."""
+        """Return (position, epoch of the record before it) without records of that poll or later
+        ones.
+
+        Callable from any thread, because handed_on() is called before the position moves.
+        """
         found = self.position, self.record_epoch
         return (self.before, self.before_epoch) if self.poll >= poll else found
 
     def go_back(self) -> None:
-        """What was fetched behind the position is fetched again. Keeps (2)."""
+        """Fetch records after the position again, and raise the epoch."""
         if self.position is not None:
             self.epoch += 1
             self.fetch_position = self.position
 
     def forget_position(self, reset: str | int | None) -> None:
-        """Have the position looked up. Keeps (2)."""
+        """Look up the position again, and raise the epoch."""
         self.epoch += 1
         self.position = self.kept = None
         self.reset = reset
@@ -99,17 +102,18 @@ class PartitionState:
 
 
 class Subscription:
-    """Topics, a pattern or partitions by hand; and the states of what is assigned."""
+    """Topics, a pattern or manual partitions, and the states of assigned partitions."""
 
     def __init__(self, exclude_internal: bool):
         self.exclude_internal = exclude_internal
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.by_hand = False
-        self.losses = 0     # Partitions that were assigned and are not any more.
+        self.losses = 0  # Partitions that were assigned and no longer are.
         self.listener: Any = None
         self.states: dict[TopicPartition, PartitionState] = {}
-        # A partition keeps its number when it comes back: the column reader knows it by that.
+        # A partition keeps its number when it is assigned again: the column reader identifies it by
+        # that.
         self.sources: dict[TopicPartition, int] = {}
         self.known: list[TopicPartition] = []
 
@@ -123,7 +127,7 @@ class Subscription:
         if isinstance(topics, str):
             if not topics.startswith("^"):
                 topics = [topics]
-            else:  # As confluent-kafka and librdkafka have it.
+            else:  # As in confluent-kafka and librdkafka.
                 topics, pattern = None, topics
         names = list(topics or ())
         if len(names) == 1 and names[0].startswith("^"):
@@ -137,7 +141,7 @@ class Subscription:
         self.listener = listener
 
     def assign(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
-        """By hand; the new states. What is assigned already stays as it is."""
+        """Assign manually. Returns the new states; partitions already assigned keep theirs."""
         if self.by_group:
             raise IllegalStateError("the consumer is subscribed: unsubscribe first")
         wanted = dict.fromkeys(TopicPartition.of(tp) for tp in several(
@@ -152,7 +156,7 @@ class Subscription:
         self.drop(list(self.states))
 
     def match(self, metadata: Metadata) -> bool:
-        """Brings `topics` of a pattern up to date; True when they changed."""
+        """Update `topics` from the pattern. Returns True if they changed."""
         if self.pattern is None:
             return False
         found = frozenset(
@@ -175,7 +179,7 @@ class Subscription:
         return made
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Keeps (3)."""
+        """Remove partitions and invalidate their records."""
         for tp in list(partitions):
             state = self.states.pop(tp, None)
             if state is not None:

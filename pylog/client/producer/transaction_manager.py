@@ -4,7 +4,7 @@ Owns: producer id and epoch, the state of the transaction.
 Invariants:
 - registered partitions: records are sent only to partitions that the transaction's coordinator has
   registered, unless brokers register them (transaction.version 2);
-- abort after failure: after a failure inside a transaction only abort() works; after a fatal failure
+- abort after failure: after a failure inside a transaction only abort() works, after a fatal one
   nothing does;
 - single ending: a commit or abort continues if its caller is cancelled. Only the same call may
   follow; it returns the outcome.
