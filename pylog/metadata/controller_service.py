@@ -1,13 +1,13 @@
-"""What a broker knows of its cluster that is also one of several controllers.
+"""The metadata of a broker that is also one of several controllers.
 
-Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
-Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
-  controller while it is the active one, never from both; (2) `controller` is there only while it
-  may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
-  records that a node brings, which was its own controller before, are in the quorum before it
-  says anything else there; (5) a node that has been in a quorum never begins an empty one with
-  its own records, unless an operator permits it: another node may have newer ones; (6) a node
-  takes part only with a metadata log that is proven to be a prefix of the quorum's.
+Owns: this host's etcd if brokerd runs it, the connection to the quorum, the election task.
+Invariants: records reach the tail from the quorum while this node is on standby, and from its own
+  controller while it is active, never from both; `controller` is set only while it may decide; a
+  node whose directories belong to another cluster does not join this one; if a node was its own
+  controller before, its records are in the quorum before it writes anything else there; a node that
+  has been in a quorum never starts an empty quorum with its own records, unless an operator permits
+  it, because another node may have newer ones; a node participates only if its metadata log is
+  proven to be a prefix of the quorum's.
 Source: KIP-631 (combined nodes); KIP-595.
 """
 
@@ -41,9 +41,9 @@ from pylog.metadata.quorum.quorum_state import END, Holder, Quorum, QuorumLost
 from pylog.metadata.quorum.voter_status import Voters
 
 ASK_AGAIN_S = 0.2
-# A node lets the first of the controllers begin, in an empty quorum, for so long.
+# How long a node waits for the first controller to start an empty quorum.
 FIRST_S = 10.0
-# Without these a copy goes on from where it is, rather than from a snapshot.
+# If fewer records are missing, copy them instead of loading a snapshot.
 FEW_RECORDS = 1000
 TOKEN = "pylog"
 
@@ -51,16 +51,17 @@ log = logging.getLogger("pylog.metadata")
 
 
 class ControllerMember(MemberMetadata):
-    """As MemberMetadata. `controller`: the active one while that is here, else None. first: records
-    that a new cluster begins with."""
+    """Like MemberMetadata. `controller`: the active controller if it runs here, else None. first:
+    initial records of a new cluster.
+    """
 
     _log: QuorumLog
     _presence: Presence | None = None
-    _give_up_s = float("inf")        # When a start that finds no quorum ends, by the loop's clock.
+    _give_up_s = float("inf")  # when a start without a quorum fails, by the loop's clock
 
     def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
         super().__init__(settings, logs, node_id, now_ms)
-        self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self.controller = None  # type: ignore[assignment]  # None unless active.
         self._first = first
         self._voters = clusters.voters(settings)
         self._etcd_context = etcd_tls.context(settings)
@@ -81,7 +82,7 @@ class ControllerMember(MemberMetadata):
         self._standing: asyncio.Task | None = None
 
     def _keys(self) -> tuple[Keys, str]:
-        """Where the quorum is kept, and what its keys begin with. Raises StartError."""
+        """Return the quorum's store and the prefix of its keys. Raises StartError."""
         settings = self._settings
         if settings["quorum.zookeeper.connect"]:
             return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
@@ -122,14 +123,14 @@ class ControllerMember(MemberMetadata):
 
     @property
     def quorum(self) -> Quorum:
-        """What keeps the controllers' log."""
+        """Return the quorum, which stores the controllers' log."""
         return self._quorum
 
     # ---- start and stop -------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """As MemberMetadata.join(), from the quorum. Raises StartError."""
-        # The member's own wait is shorter, and its error says more.
+        """Do MemberMetadata.join(), but from the quorum. Raises StartError."""
+        # The member's own timeout is shorter, and its error is more specific.
         self._give_up_s = asyncio.get_running_loop().time() + self._start_wait_s + PORT_WAIT_S
         if self._member is not None:
             self._member.start()
@@ -148,7 +149,7 @@ class ControllerMember(MemberMetadata):
             if named is None:
                 self._check_cluster(paths[0], known_id, await self._patiently(
                     self._quorum.cluster_id, cluster_id))
-            # Last: a node that stored this and stopped before the quorum has the cluster's id could
+            # Last: a node that stored this and stopped before the quorum had the cluster's id could
             # not start again.
             await self._note_membership(self._log.last_epoch)
             self.tail.begin()
@@ -158,7 +159,7 @@ class ControllerMember(MemberMetadata):
             raise self._unreadable(error) from error
 
     async def _claim_node(self) -> None:
-        """Raises StartError if another process acts for this node's id."""
+        """Claim this node's id. Raises StartError if another process uses it."""
         own = next(voter for voter in self._voters if voter.node_id == self._node_id)
         self._presence = Presence(self._quorum, self._node_id, own.host, own.port)
         try:
@@ -167,16 +168,18 @@ class ControllerMember(MemberMetadata):
             await self._pause(error)
 
     async def _unnamed_cluster(self, known_id: str | None) -> str:
-        """The id of a cluster whose quorum has none yet. known_id: of the directories, None of
-        empty ones. Raises StartError."""
+        """Return the id of a cluster whose quorum has none yet. known_id: from the directories,
+        None if they are empty. Raises StartError.
+        """
         await self._check_founding(self._quorum.known_cluster_id)
         found = known_id or await self._after_the_first(self._quorum.known_cluster_id)
         return found or await self._patiently(
             self._quorum.cluster_id, id_text(random_id(self._random)))
 
     async def _after_the_first(self, call):
-        """What the call returns once that is true; what it is after a while: the first of the
-        controllers may be about to give the cluster its name, and what it holds."""
+        """Return the result of `call` once it is true, or its last result after a while. The first
+        controller may be about to store the cluster's id and its records.
+        """
         wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
         while not (found := await self._patiently(call)) and wait_s > 0:
             wait_s -= ASK_AGAIN_S
@@ -185,7 +188,7 @@ class ControllerMember(MemberMetadata):
 
     @staticmethod
     def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
-        """Keeps (3)."""
+        """Raise StartError if the directories belong to another cluster."""
         if known_id not in (None, cluster_id):
             raise StartError(f"{path} belongs to cluster {known_id}, the quorum to "
                              f"{cluster_id}: start the node that has the data first, and the "
@@ -204,7 +207,9 @@ class ControllerMember(MemberMetadata):
             self.credentials)
 
     async def _patiently(self, call, *arguments):
-        """Returns what a call of the quorum returns, once there is one. Raises StartError."""
+        """Return the result of a call of the quorum, retrying until the quorum answers. Raises
+        StartError.
+        """
         is_told = False
         while True:
             self._check_member()
@@ -220,12 +225,12 @@ class ControllerMember(MemberMetadata):
                 await self._pause(error)
 
     def _check_member(self) -> None:
-        """Raises StartError if this node's etcd cannot start."""
+        """Raise StartError if this node's etcd cannot start."""
         if self._member is not None and self._member.failure is not None:
             raise self._member.failure
 
     async def _pause(self, error: QuorumLost) -> None:
-        """Waits before the next attempt. Raises StartError when the start has taken too long."""
+        """Wait before the next attempt. Raises StartError if the start has taken too long."""
         if asyncio.get_running_loop().time() >= self._give_up_s:
             raise StartError(
                 f"no quorum of {self._quorum.keys.name} was formed within "
@@ -235,18 +240,18 @@ class ControllerMember(MemberMetadata):
         await asyncio.sleep(ASK_AGAIN_S)
 
     async def _reach_the_end(self) -> None:
-        """Everything that is committed by now is in the tail."""
+        """Bring the tail to everything committed by now."""
         assert self.office is not None
         view = await self._patiently(self._quorum.look)
         if self._log.end_offset > 0 and view.epoch == 0:
             await self._check_founding(self._has_begun)
             if not await self._after_the_first(self._has_begun):
-                await in_thread(self._found)         # Keeps (4).
+                await in_thread(self._found)  # Keeps this node's records first in the quorum.
             view = await self._patiently(self._quorum.look)
         if view.holder is not None and view.holder.node_id != self._node_id:
-            self.learned(view.holder)        # Whom to register with, once that is possible.
+            self.learned(view.holder)  # Where to register, once that is possible.
         await self._prove_prefix(view.end)
-        # A short way is gone batch by batch; what was trimmed on it, catch_up() finds.
+        # Read a short gap batch by batch. If it was trimmed, catch_up() loads the snapshot.
         if view.end - self._log.end_offset > FEW_RECORDS \
                 and await self._patiently(self._log.load_snapshot):
             self.tail = Tail(Image())
@@ -259,7 +264,9 @@ class ControllerMember(MemberMetadata):
                 await self._pause(error)
 
     async def _prove_prefix(self, end: int) -> None:
-        """Keeps (6). end: of the quorum's log. Raises StartError."""
+        """Raise StartError unless the log here is a prefix of the quorum's. end: of the quorum's
+        log.
+        """
         found = await self._patiently(self._log.compared_to, end)
         if found != DIVERGED and end < self._log.end_offset:
             raise StartError(
@@ -280,11 +287,13 @@ class ControllerMember(MemberMetadata):
         await in_thread(self._log.start_over, found == DIVERGED)
         self.tail = Tail(Image())
         if self.store is not None:
-            # The stored image of other records could pass for one of the new log's.
+            # The stored image of the old records could pass for an image of the new log.
             await in_thread(self.store.save, Image(), [])
 
     async def _check_founding(self, call) -> None:
-        """Keeps (5). call: what becomes true once another node began. Raises StartError."""
+        """Raise StartError if this node must not start an empty quorum. call: returns a true value
+        once another node has started it.
+        """
         paths = [path for _, path in self._logs.disks.usable()]
         found = meta_properties.membership_in(paths)
         if found is None or found.change == meta_properties.FOUNDING:
@@ -302,11 +311,11 @@ class ControllerMember(MemberMetadata):
             "first")
 
     def _has_begun(self) -> bool:
-        """Whether the quorum's log has. Blocks."""
+        """Return True if the quorum's log has begun. Blocks."""
         return self._quorum.look().epoch > 0
 
     def _found(self) -> None:
-        """This node's own log becomes the quorum's. Blocks."""
+        """Make this node's log the start of the quorum's log. Blocks."""
         image = self.tail.newest
         self._log.save_own_snapshot(snapshot.records_of(image), image.offset, image.epoch)
         if self._log.found_quorum(self.cluster_id):
@@ -319,7 +328,8 @@ class ControllerMember(MemberMetadata):
         return self._standing
 
     async def _stand(self) -> None:
-        """Runs the office until it ends or this node's etcd cannot start. Raises StartError."""
+        """Run the election task until it ends or this node's etcd cannot start. Raises StartError.
+        """
         assert self.office is not None
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task] = [loop.create_task(self.office.run())]
@@ -343,7 +353,7 @@ class ControllerMember(MemberMetadata):
             self.office.stir()
 
     async def leave(self) -> None:
-        """Stands by no more; another goes on with what this node was in office for."""
+        """Leave the quorum; another controller continues the work of this node."""
         if self._standing is not None:
             self._standing.cancel()
             await asyncio.gather(self._standing, return_exceptions=True)
@@ -353,10 +363,10 @@ class ControllerMember(MemberMetadata):
         if self._member is not None:
             await self._member.stop()
 
-    # ---- what the office asks for ---------------------------------------------------------------
+    # ---- callbacks of the election task ---------------------------------------------------------
 
     async def follow(self, batches: list) -> None:
-        """Puts what others decided into the tail (1)."""
+        """Fold the other controllers' records into the tail. Keeps the tail on one source."""
         for batch in together(batches):
             self.tail.push(await in_thread(self.tail.fold, batch))
         image = self.tail.newest
@@ -364,19 +374,20 @@ class ControllerMember(MemberMetadata):
             await in_thread(self._log.shorten, image)
 
     async def begin_anew(self) -> None:
-        """Puts the snapshot that the copy begins with in the place of what the tail has."""
+        """Replace the tail's image with the snapshot that the copy begins with."""
         self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
         log.info("a snapshot of the metadata was taken over", extra={
             "end": self._log.snapshot_end})
 
     def learned(self, holder: Holder) -> None:
-        """Who is the active controller."""
+        """Note the active controller."""
         self.controllers.learned(holder.node_id, holder.epoch,
                                  [(holder.node_id, holder.host, holder.port)])
 
     async def appoint(self, epoch: int, heard: Heard | None) -> asyncio.Event:
-        """This node decides from now on. heard: of the controller before. The event is set when an
-        append fails. Raises LogError's kinds."""
+        """Become the active controller. heard: of the previous controller. Returns an event that is
+        set if an append fails. Raises LogError's kinds.
+        """
         controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
@@ -385,7 +396,7 @@ class ControllerMember(MemberMetadata):
         return controller.append_failed
 
     async def dismiss(self) -> None:
-        """Keeps (2), and (1): returns when no decision is under way any more."""
+        """Resign; return once no decision is running. Keeps the tail on one source."""
         controller, self.controller = self.controller, None  # type: ignore[assignment]
         if controller is not None:
             controller.resign()
@@ -397,7 +408,7 @@ def _client_address(host: Host) -> str:
 
 
 def _login(settings) -> tuple | None:
-    """To an etcd that others run. Raises ConfigError."""
+    """Return the login of an external etcd, None without one. Raises ConfigError."""
     name, password = settings["quorum.etcd.username"], settings["quorum.etcd.password"]
     if name is None:
         return None
@@ -407,9 +418,9 @@ def _login(settings) -> tuple | None:
 
 
 def _zookeeper(settings) -> Keys:
-    """Raises StartError."""
+    """Return the connection to ZooKeeper. Raises StartError."""
     try:
-        # Imported here: it is not for everybody.
+        # Imported here: only few clusters use it.
         from pylog.metadata.quorum.zookeeper import ZooKeeper, tls_of
     except ImportError as error:
         raise StartError("quorum.zookeeper.connect needs kazoo: pip install "

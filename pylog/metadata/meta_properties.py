@@ -1,12 +1,12 @@
-"""Who this broker is: `meta.properties` in each log directory, written at the first start.
+"""This broker's identity: `meta.properties` in each log directory, written at the first start.
 
-Owns: the meta.properties files; `cluster.properties` in every log directory of a node whose
-  controllers are other nodes too.
-Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps
-  its id for life; (3) a file is complete or absent: it is renamed into place after it is on disk.
-  no separate history: a directory that belongs to a cluster does not run alone under its cluster's
-    id, because the other nodes go on without it. Every directory stores the membership, so that a
-    new order of log.dirs or a replaced disk cannot hide it.
+Owns: the meta.properties files; `cluster.properties` in every log directory of a node that has
+  other nodes as controllers too.
+Invariants: all directories of a broker agree on cluster id and node id; a directory never changes
+  its id; a file is complete or absent: it is renamed into place after it is on disk.
+no separate history: a directory that belongs to a cluster does not run alone under its cluster's
+  id, because the other nodes continue without it. Every directory stores the membership, so that
+  reordering log.dirs or replacing a disk cannot hide it.
 Source: KIP-631, KIP-858 (directory.id).
 """
 
@@ -32,15 +32,16 @@ Membership.__doc__ = """What a directory knows of the cluster that it belongs to
 voters: controller.quorum.voters. epoch: of the newest controller it has heard of. change: DETACHING
 or FOUNDING with what an operator has permitted, or "".
 """
-# Followed by the id of the new cluster, until every directory has it.
+# Followed by the new cluster's id, until every directory has it.
 DETACHING = "detach:"
-# The node may begin an empty quorum with its own metadata.
+# The node may start an empty quorum with its own metadata.
 FOUNDING = "found"
 
 
 def membership_of(path: str) -> Membership | None:
-    """Returns what the directory has, None for one that belongs to no cluster of several nodes.
-    Raises StartError."""
+    """Return the directory's membership, None if it belongs to no cluster of several nodes. Raises
+    StartError.
+    """
     entry = _properties(os.path.join(path, MEMBERSHIP))
     if not entry:
         return None
@@ -52,14 +53,14 @@ def membership_of(path: str) -> Membership | None:
 
 
 def write_membership(path: str, found: Membership) -> None:
-    """Raises OSError."""
+    """Store a membership in a directory. Raises OSError."""
     _write(os.path.join(path, MEMBERSHIP), {
         "version": VERSION, "cluster.id": found.cluster_id, "node.id": str(found.node_id),
         "voters": found.voters, "epoch": str(found.epoch), "change": found.change})
 
 
 def membership_in(paths) -> Membership | None:
-    """Return the newest membership that the directories store, or None if they store none.
+    """Return the newest membership in the directories, None without any.
 
     The directories may differ in `voters` and `epoch` after a crash. `change` is FOUNDING only if
     every stored membership permits it. Raises StartError if one is damaged or they conflict.
@@ -82,7 +83,7 @@ def membership_in(paths) -> Membership | None:
 
 
 def _change_membership(paths, found: Membership) -> list[str]:
-    """Overwrite the stored memberships; returns the paths of the directories that have one."""
+    """Overwrite the stored memberships; return the paths of the directories that have one."""
     members = [path for path in paths if membership_of(path) is not None]
     for path in members:
         write_membership(path, found)
@@ -90,7 +91,7 @@ def _change_membership(paths, found: Membership) -> list[str]:
 
 
 def check_alone(paths) -> None:
-    """Raises StartError if a directory belongs to a cluster: "no separate history"."""
+    """Raise StartError if a directory belongs to a cluster: "no separate history"."""
     found = membership_in(paths)
     if found is not None:
         path = next(path for path in paths if membership_of(path) is not None)
@@ -102,7 +103,7 @@ def check_alone(paths) -> None:
 
 
 def cluster_of(paths) -> str | None:
-    """The cluster that the directories belong to; None: they are all new. Raises StartError."""
+    """Return the cluster id of the directories, None if all are new. Raises StartError."""
     clusters = {entry["cluster.id"] for entry in map(properties_of, paths) if entry}
     if len(clusters) > 1:
         raise StartError(f"the log directories belong to different clusters: {', '.join(clusters)}")
@@ -110,8 +111,7 @@ def cluster_of(paths) -> str | None:
 
 
 def stored_cluster(paths) -> str | None:
-    """The cluster of the first of the directories that has one; some may not exist or be readable.
-    """
+    """Return the cluster id of the first readable directory that has one, None without any."""
     for path in paths:
         try:
             entry = properties_of(path)
@@ -123,9 +123,10 @@ def stored_cluster(paths) -> str | None:
 
 
 def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = None) -> Identity:
-    """The identity that the directories hold; new directories are formatted. Raises StartError.
+    """Return the identity in the directories; format new ones. Raises StartError.
 
-    new_cluster_id: of the cluster that a new node joins; without it, it begins one.
+    new_cluster_id: of the cluster that a new node joins; without it, a new cluster gets a random
+    id.
     """
     cluster_id = cluster_of(paths) or new_cluster_id or id_text(random_id(random))
     found = {path: properties_of(path) for path in paths}
@@ -149,7 +150,7 @@ def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = Non
 
 
 def properties_of(path: str) -> dict:
-    """The properties of a directory; empty when it is not formatted yet."""
+    """Return the properties of a directory, empty if it is not formatted yet. Raises StartError."""
     entry = _properties(os.path.join(path, FILE))
     if entry and not entry.get("cluster.id"):
         raise StartError(f"{path}/{FILE} has no cluster.id")
@@ -157,7 +158,7 @@ def properties_of(path: str) -> dict:
 
 
 def _properties(path: str) -> dict:
-    """The properties in a file, empty without one. Raises StartError."""
+    """Return the properties in a file, empty without a file. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -179,8 +180,9 @@ def _write(path: str, entry: dict) -> None:
 
 
 def detach(paths, random) -> str:
-    """Makes directories that belong to a cluster those of a node alone, under a new cluster id,
-    which is returned. May be repeated after a crash. Raises StartError, OSError."""
+    """Turn the directories of a cluster's member into a standalone node's, under a new cluster id,
+    which is returned. Can be repeated after a crash. Raises StartError, OSError.
+    """
     found = membership_in(paths)
     if found is None:
         raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: it runs "
@@ -191,7 +193,7 @@ def detach(paths, random) -> str:
     for path in paths:
         etcd = os.path.join(path, "etcd")
         if os.path.isdir(etcd):
-            # The member's data is of use to nobody alone, but it is not ours to delete.
+            # The etcd member's data is useless to a standalone node, but it is not ours to delete.
             os.rename(etcd, f"{etcd}.{found.cluster_id}")
     for path in paths:
         entry = properties_of(path)
@@ -204,8 +206,9 @@ def detach(paths, random) -> str:
 
 
 def permit_founding(paths) -> str:
-    """Lets the node begin an empty quorum with its own metadata; returns the cluster's id. Raises
-    StartError, OSError."""
+    """Permit the node to start an empty quorum with its own metadata; return the cluster id. Raises
+    StartError, OSError.
+    """
     found = membership_in(paths)
     if found is None:
         raise StartError(f"{', '.join(paths)} belongs to no cluster of several nodes: nothing "

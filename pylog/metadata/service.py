@@ -1,10 +1,10 @@
-"""What this broker knows of its cluster, from a start to a stop: identity, log, tail, controller.
+"""This broker's metadata, from start to stop: identity, log, tail, controller.
 
 Owns: the metadata log, state.lmdb, the tail, the active controller.
-Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
-  records it has read; (2) the image in state.lmdb is one whose effects have happened; (3) a start
-  that fails before it opens partitions leaves the marks of the stop before it: nothing but the
-  metadata log was touched.
+Invariants: partitions are opened from the newest image, so that a start need not apply the effects
+  of records that it read; all effects of the image in state.lmdb have happened; a start that fails
+  before it opens partitions preserves the clean marks of the previous stop, because it changed
+  nothing but the metadata log.
 Source: KIP-631 (registration).
 """
 
@@ -24,14 +24,14 @@ from pylog.metadata.image.loader import Tail
 from pylog.metadata.image.state_store import Store, StoreError
 from pylog.metadata.log.local_log import LocalLog, limits_of
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
     from pylog.metadata.quorum.etcd_removal import Seats
     from pylog.metadata.quorum.voter_status import Voters
 
-# How much log a start after a crash reads at most.
+# The maximum log that a start after a crash reads.
 RECORDS_BETWEEN_IMAGES = 10_000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -40,21 +40,23 @@ log = logging.getLogger("pylog.metadata")
 
 class MetadataService:
     """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open.
-    `controller`: from open() on. `previous_epoch`: this broker's epoch of the last run when that
-    ended cleanly, else -1."""
+    `controller`: set from open() on. `previous_epoch`: this broker's epoch in the previous run if
+    that stopped cleanly, else -1.
+    """
 
     controller: ActiveController
-    replicates = False           # Whether other brokers can have replicas, and fetch.
-    departures = None            # Of other brokers, where there are some (pylog.replication).
-    voters: "Voters | None" = None   # Where each controller has an etcd of its own.
-    seats: "Seats | None" = None     # In the same case: to remove a lost controller's etcd.
+    replicates = False  # True if other brokers can have replicas and fetch
+    departures = None  # of other brokers, if there are any (pylog.replication)
+    voters: "Voters | None" = None  # if each controller has its own etcd
+    seats: "Seats | None" = None  # in the same case: removes a lost controller's etcd
     previous_epoch = -1
     _log: LocalLog
     _identity: identity.Identity
-    _last_epoch: int | None = None      # Of this broker, as the last run of a member registered it.
-    # Until partitions are opened, what a clean stop left: numbers of directories, checkpoints (3).
+    _last_epoch: int | None = None  # of this broker, as the previous run registered it
+    # The state of a clean stop, until partitions are opened: directory numbers, checkpoints. Keeps
+    # the marks of the previous stop.
     _last_stop: tuple[frozenset, dict] = frozenset(), {}
-    _opened = False                     # The partitions are.
+    _opened = False  # True once the partitions are open
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         self.tail = Tail(Image())
@@ -64,24 +66,25 @@ class MetadataService:
         self._node_id = node_id
         self._now_ms = now_ms
         self._random = random.SystemRandom()
-        self._stored_offset = -1     # Of the image in state.lmdb.
-        self._left_out: dict[tuple[str, str], str] = {}    # (broker, dynamic setting) -> why.
+        self._stored_offset = -1  # of the image in state.lmdb
+        self._left_out: dict[tuple[str, str], str] = {}  # (broker, dynamic setting) -> reason
 
     @property
     def image(self) -> Image:
-        """The cluster's state that is in force on this broker."""
+        """Return the cluster's state in force on this broker."""
         return self.tail.published
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, 22 characters."""
+        """Return the cluster's id, 22 characters."""
         return self._identity.cluster_id
 
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self, first=()) -> None:
-        """Formats or reads the log directories and opens the partitions. first: records that a new
-        cluster begins with whose brokers are elsewhere. Raises StartError."""
+        """Format or read the log directories and open the partitions. first: initial records of a
+        new cluster whose brokers are other nodes. Raises StartError.
+        """
         logs = self._logs
         identity.check_alone([path for _, path in logs.disks.usable()])
         store, clean, checkpoints = self._open_directories(None)
@@ -90,7 +93,7 @@ class MetadataService:
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
                 self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
-            # What lies in a directory that is offline now loses its leader, and so its epoch.
+            # A partition in an offline directory loses its leader, and so gets a new epoch later.
             self.controller.take_office(
                 all(number in clean for number, _ in logs.disks.usable()), first)
             self.take_broker_configs(self.tail.newest)
@@ -104,8 +107,9 @@ class MetadataService:
         self.tail.begin()
 
     def _open_directories(self, new_cluster_id: str | None) -> tuple:
-        """Takes identity and state. Returns (the store, numbers of the directories whose last stop
-        was clean, the logs' checkpoints). Raises StartError."""
+        """Read identity and state. Returns (the store, numbers of the directories whose last stop
+        was clean, the logs' checkpoints). Raises StartError.
+        """
         logs = self._logs
         self._identity = identity.load_or_format(
             [path for _, path in logs.disks.usable()], self._node_id, self._random, new_cluster_id)
@@ -120,9 +124,11 @@ class MetadataService:
         return store, clean, checkpoints
 
     def _open_partitions(self, store: Store, clean: frozenset, checkpoints: dict) -> None:
-        """Opens what the newest image gives this broker. Raises StartError, LogError's kinds."""
+        """Open the partitions that the newest image assigns to this broker. Raises StartError,
+        LogError's kinds.
+        """
         logs, image = self._logs, self.tail.newest
-        # From here on the last stop's marks say nothing of the logs.
+        # From here on the last stop's marks are no longer valid for the logs.
         self._last_stop = frozenset(), {}
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
@@ -137,13 +143,13 @@ class MetadataService:
         self._opened = True
 
     def _unreadable(self, error: Exception) -> StartError:
-        # The next start is to look at the files.
+        # The next start must scan the files.
         self._last_stop = frozenset(), {}
-        # ValueError is one: records that do not decode, batches that are none.
+        # Includes ValueError: undecodable records or invalid batches.
         return StartError(f"the metadata log in {self._logs.paths[0]} cannot be read: {error}")
 
     def _follow_log(self, store: Store) -> None:
-        """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
+        """Bring the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
         self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
         self._take_newest()
@@ -152,7 +158,7 @@ class MetadataService:
             self.cluster_id)
 
     def _take_newest(self) -> None:
-        """What a start needs of the newest image before it serves."""
+        """Apply the settings of the newest image that a start needs before it serves requests."""
         if not self._settings["authorizer.class.name"] and any(
                 kind == ACCESS_RULE for kind, _ in self.tail.newest.security):
             log.warning("there are access rules, and no authorizer.class.name that goes by them: "
@@ -160,7 +166,7 @@ class MetadataService:
         self.take_broker_configs(self.tail.newest)
 
     def _stored_image(self, store: Store) -> Image:
-        """The image in state.lmdb, unless it does not belong to this log."""
+        """Return the image in state.lmdb, an empty one if it does not belong to this log."""
         image = store.load_image()
         self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
@@ -169,11 +175,12 @@ class MetadataService:
         return Image()
 
     def refresh_certificates(self) -> None:
-        """Takes changed ones for what keeps the quorum. Blocks."""
+        """Reload changed certificates for connections to the quorum. Blocks."""
 
     def register(self, addresses, first=()) -> None:
-        """Registers this broker. addresses: [(listener, host, port)] bound; first: records that a
-        new cluster begins with. Raises StartError."""
+        """Register this broker. addresses: [(listener, host, port)] bound; first: initial records
+        of a new cluster. Raises StartError.
+        """
         try:
             self.controller.register(
                 self.endpoints(addresses), self.directories, self.cordoned, first)
@@ -182,38 +189,42 @@ class MetadataService:
         self.tail.begin()
 
     async def register_again(self, addresses) -> None:
-        """Registers listeners that came or went. addresses: as in register."""
+        """Register added or removed listeners. addresses: as for register()."""
         await self.controller.register_again(
             self.endpoints(addresses), self.directories, self.cordoned)
 
     async def cordon(self) -> None:
-        """Has the controller know which directories get no new replicas."""
+        """Report the cordoned directories to the controller."""
         await self.controller.cordon(self.cordoned)
 
     @property
     def cordoned(self) -> list:
-        """Ids of the log directories that get no new replicas."""
+        """Return the ids of the log directories that get no new replicas."""
         return [id_ for path, id_ in self.directory_ids.items()
                 if path in self._settings.cordoned_log_dirs]
 
     def cordons_are_told(self) -> bool:
-        """Whether the image says of this broker's cordoned directories what is so, or cannot."""
+        """Return True if the image has this broker's current cordoned directories, or cannot have
+        them.
+        """
         own = self.image.brokers.get(self._node_id)
         return own is None or not brokers.has_cordons(self.image) \
             or {*(own.cordoned or ())} == {*self.cordoned}
 
     @property
     def directories(self) -> list:
-        """The log directories' ids."""
+        """Return the ids of the log directories."""
         return list(self._identity.directories.values())
 
     @property
     def directory_ids(self) -> dict:
-        """Path -> id of the log directories."""
+        """Return {path: id} of the log directories."""
         return self._identity.directories
 
     def endpoints(self, addresses) -> list:
-        """[(listener, host, port, security protocol's number)] as registered; addresses: bound."""
+        """Return [(listener, host, port, security protocol's number)] to register; addresses:
+        bound.
+        """
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         advertised = [(listener.name, listener.host, listener.port)
@@ -221,8 +232,9 @@ class MetadataService:
         return [(name, host, port, protocols[name]) for name, host, port in advertised]
 
     def close(self) -> None:
-        """The clean stop: everything to disk, then the marks that say so; also of a start that
-        failed (3)."""
+        """Stop cleanly: flush everything, then write the clean marks. After a failed start, keeps
+        the marks of the previous stop.
+        """
         if self.store is None:
             return
         stopped, entries = self._last_stop[0], list(self._last_stop[1].items())
@@ -233,13 +245,13 @@ class MetadataService:
         try:
             if self._opened or stopped:
                 entries.append((LocalLog.KEY, self._log.close()))
-            # What failed is not known to be on disk: without its mark the next start looks. The
-            # first directory has the store.
+            # A log whose flush failed gets no mark, so that the next start scans it. The first
+            # directory has the store.
             if 0 in stopped:
                 marks = self._logs.disks.write_clean_marks(stopped, self._epoch_at_rest())
                 if marks[0]:
-                    # Keeps (2): what the publisher has not reached is read from the log again,
-                    # and so are the records of a transaction that has begun.
+                    # Keeps the stored image to applied effects: the next start reads the rest from
+                    # the log again, including the records of an open transaction.
                     is_in_force = self._opened and not self.tail.published_in_transaction
                     self.store.save(self.image if is_in_force else None, entries, mark=marks)
                     clean = True
@@ -252,28 +264,30 @@ class MetadataService:
         self.store = None
 
     def _epoch_at_rest(self) -> int:
-        """The broker epoch for the marks. Before this run's registration is in force the image has
-        the last run's, which may have lost what it had: then it is for good."""
+        """Return the broker epoch for the marks. Until this run's registration is in force, the
+        image has the previous run's epoch. If that run stopped uncleanly, its data may be lost, so
+        its epoch must not be marked.
+        """
         broker = self.tail.newest.brokers.get(self._node_id)
         if not self._opened or broker is None or broker.epoch == self._last_epoch:
             return self.previous_epoch
         return broker.epoch
 
     def local_roles(self, topic) -> list:
-        """The Role of this node per partition; None where it has no replica."""
+        """Return this node's Role per partition, None where it has no replica."""
         return local_roles(topic, self._node_id, self.replicates)
 
-    # ---- the publisher's effects ----------------------------------------------------------------
+    # ---- effects for the publisher --------------------------------------------------------------
 
     @property
     def is_image_due(self) -> bool:
-        """Whether a start after a crash would read more records than it should."""
-        # An image amid a transaction lacks records that a start behind it would not read.
+        """Return True if a start after a crash would read too many records."""
+        # An image inside a transaction lacks records that a start from it would not read.
         return not self.tail.published_in_transaction and (
             self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES)
 
     def save_image(self) -> None:
-        """Stores the published image. Blocks."""
+        """Store the published image. Blocks."""
         assert self.store is not None
         image = self.image
         self._stored_offset = image.offset
@@ -283,8 +297,9 @@ class MetadataService:
             log.error("the image could not be stored", extra={"reason": str(error)})
 
     def take_broker_configs(self, image: Image) -> None:
-        """Applies an image's dynamic settings of this broker, except those of another version and
-        what another secret sealed. What is left out is logged once for as long as it is."""
+        """Apply this broker's dynamic settings from an image, except those of another version and
+        those encrypted with another secret. Each ignored setting is logged once.
+        """
         usable = []
         left_out: dict[tuple[str, str], str] = {}
         for name in ("", str(self._node_id)):
@@ -304,11 +319,12 @@ class MetadataService:
 
 
 def metadata_of(settings, logs, node_id: int, now_ms, seconds, first) -> "Any":
-    """What a broker knows of its cluster, by where its controller is. seconds: a clock that never
-    goes back. first: records that a new cluster begins with."""
+    """Return the metadata service for the location of the controllers. seconds: a monotonic clock.
+    first: initial records of a new cluster.
+    """
     if not settings.is_member:
         return MetadataService(settings, logs, node_id, now_ms)
-    # Imported here: a broker that is its own controller does without.
+    # Imported here: a broker that is its own controller does not need it.
     if clusters.has_quorum(settings):
         from pylog.metadata.controller_service import ControllerMember
 
@@ -319,12 +335,13 @@ def metadata_of(settings, logs, node_id: int, now_ms, seconds, first) -> "Any":
 
 
 def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = True) -> list:
-    """The Role of a node per partition; None where it has no replica. may_lead: else it follows
-    whoever leads, itself included."""
+    """Return a node's Role per partition, None where it has no replica. may_lead: False makes it a
+    follower of every leader, including itself.
+    """
     roles = {}
     found = []
     for state in topic.partitions:
-        # Partition states are shared, so that a topic has few different ones.
+        # Partition states are shared, so a topic has few different ones.
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else Role(
                 may_lead and state.leader == node_id, state.leader_epoch, len(state.isr),

@@ -1,10 +1,10 @@
-"""The cluster's state as an immutable value: what the metadata log's records add up to.
+"""The cluster's state as an immutable value: the result of the metadata log's records.
 
 Owns: nothing outside memory.
-Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and
-  shares the rest; (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and
-  `topics_by_id` hold the same Topic objects; (4) equal partition states are one object, so that an
-  idle partition costs a pointer; (5) a Delta names everything that differs between its two images.
+Invariants: an image never changes: `apply` copies the dictionaries that it changes and shares the
+  rest; partition ids of a topic are 0..n-1 without gaps; `topics` and `topics_by_id` contain the
+  same Topic objects; equal partition states share one object, so an idle partition costs one
+  pointer; a Delta lists everything that differs between its two images.
 Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 """
 
@@ -24,7 +24,7 @@ INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__sha
 
 
 class MetadataError(Exception):
-    """A metadata record that contradicts the image, or of an unknown kind."""
+    """A metadata record contradicts the image or is of an unknown kind."""
 
 
 Partition = namedtuple("Partition", (
@@ -73,33 +73,33 @@ class Image:
         self.next_producer_id = next_producer_id
         self.offset = offset
         self.epoch = epoch
-        # A cache of states handed from image to image (4); it carries no meaning of its own.
+        # Pool of shared partition states, passed on from image to image; not part of the state.
         self.states = states if states is not None else {}
         # pylog.config.client_quotas.entity -> {quota: value}.
         self.client_quotas = client_quotas if client_quotas is not None else {}
-        # (record's name, what identifies it) -> the record: access rules and credentials.
+        # (record's name, its identifying fields) -> the record: ACLs and credentials.
         self.security = security if security is not None else {}
-        # The words of an access rule -> the ids of its records, one as a rule.
+        # ACL fields -> the ids of its records, normally one.
         self.rules = rules if rules is not None else _rules(self.security)
 
     def topic_config(self, name: str) -> dict:
-        """The overrides of a topic: setting name -> text; empty when it has none."""
+        """Return a topic's overrides: {setting name: text}, empty without any."""
         return self.configs.get((RESOURCE_TOPIC, name), {})
 
     def partition(self, topic_name: str, index: int):
-        """The Partition, or None when topic or index does not exist."""
+        """Return the Partition, None if the topic or index does not exist."""
         topic = self.topics.get(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def takes_replicas(self, broker_id: int) -> bool:
-        """False where every log directory of a registered broker is cordoned (KIP-1066)."""
+        """Return False if every log directory of a registered broker is cordoned (KIP-1066)."""
         broker = self.brokers[broker_id]
         return not broker.cordoned or not set(broker.directories) <= set(broker.cordoned)
 
     def broker_is_active(self, broker_id: int) -> bool:
-        """True when partitions may be led by the broker: registered, unfenced, not leaving."""
+        """Return True if the broker may lead: registered, unfenced, not in controlled shutdown."""
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
@@ -113,20 +113,20 @@ class Image:
 
 
 def is_internal(topic_name: str) -> bool:
-    """True for the topics in which brokers keep their own state."""
+    """Return True for topics in which brokers store their own state."""
     return topic_name in INTERNAL_TOPICS
 
 
 def apply(image: Image, records, offset: int, epoch: int) -> Image:
-    """The image after one more stretch of records; arguments and errors as for advance()."""
+    """Return the image after the records; arguments and errors as for advance()."""
     return advance(image, records, offset, epoch).after
 
 
 def advance(image: Image, records, offset: int, epoch: int) -> Delta:
-    """What one more stretch of records makes of the image; the last of them stands at `offset`.
+    """Return the Delta of the records, whose last one has `offset`.
 
     records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Raises
-    MetadataError for a record that contradicts the image or is of an unknown kind.
+    MetadataError if a record contradicts the image or is of an unknown kind.
     """
     fold = _Fold(image)
     for record in records:
@@ -139,7 +139,7 @@ def advance(image: Image, records, offset: int, epoch: int) -> Delta:
 
 
 def changed(old: Partition, record) -> Partition:
-    """A partition's state after a PartitionChangeRecord."""
+    """Return a partition's state after a PartitionChangeRecord."""
     change = {"partition_epoch": old.partition_epoch + 1}
     for field in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories",
                   "eligible_leader_replicas", "last_known_elr"):
@@ -155,7 +155,7 @@ def changed(old: Partition, record) -> Partition:
 
 
 def difference(before: Image, after: Image) -> Delta:
-    """What changed between two images of which neither was made from the other."""
+    """Return the Delta between two images that were built independently."""
     topics, configs = (before.topics_by_id, after.topics_by_id), (before.configs, after.configs)
     return Delta(
         before, after,
@@ -169,12 +169,12 @@ def difference(before: Image, after: Image) -> Delta:
 
 
 def is_known(kind: str) -> bool:
-    """Whether this version follows metadata records of that name."""
+    """Return True if this version supports metadata records of that name."""
     return kind in _STEPS or kind in _FRAMES
 
 
 class _Fold:
-    """Working state of one `apply`: dictionaries are copied when first written."""
+    """Working state of one `apply`: copies dictionaries on their first write."""
 
     __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
                  "next_producer_id", "states", "client_quotas", "security", "rules",
@@ -192,14 +192,14 @@ class _Fold:
         self.client_quotas = image.client_quotas
         self.security = image.security
         self.rules = image.rules
-        # topic id -> list of Partition: topics under change
+        # topic id -> list of Partition: changed topics
         self.partitions: dict[bytes, list[Partition]] = {}
         self.topic_ids: set[bytes] = set()
         self.config_keys: set[tuple[int, str]] = set()
         self.security_keys: set[tuple] = set()
 
     def own(self, field: str) -> dict:
-        """The named dictionary as this fold's own copy."""
+        """Return the named dictionary, copied on the first call."""
         current = getattr(self, field)
         if current is getattr(self.image, field):
             current = dict(current)
@@ -207,7 +207,7 @@ class _Fold:
         return current
 
     def partitions_of(self, topic_id: bytes) -> list:
-        """The partition states of a topic as a list that may be written."""
+        """Return the partition states of a topic as a mutable list."""
         states = self.partitions.get(topic_id)
         if states is None:
             topic = self.topics_by_id.get(topic_id)
@@ -218,7 +218,7 @@ class _Fold:
         return states
 
     def shared(self, state: Partition) -> Partition:
-        """Keeps (4)."""
+        """Return the pooled object of a state. Keeps equal states in one object."""
         states = self.states
         found = states.get(state)
         if found is not None:
@@ -237,9 +237,9 @@ class _Fold:
         after = Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
                       self.next_producer_id, offset, epoch, self.states, self.client_quotas,
                       self.security, self.rules)
-        assert len(self.topics) == len(self.topics_by_id), offset       # Keeps (3).
+        assert len(self.topics) == len(self.topics_by_id), offset  # same topics
         assert offset >= self.image.offset, (offset, self.image.offset)
-        # Keeps (5).
+        # Keeps the delta complete.
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
                      self.client_quotas is not self.image.client_quotas,
                      frozenset(self.security_keys))
@@ -385,8 +385,7 @@ def _producer_ids(fold: _Fold, record) -> None:
 
 
 def _clear_elr(fold: _Fold, record) -> None:
-    """Clears the eligible leader replicas of one topic, or of all (KIP-966); of a topic that is not
-    there nobody is eligible."""
+    """Clear the ELR of one topic, or of all (KIP-966). A missing topic has none."""
     for name in [record.topic_name] if record.topic_name else list(fold.topics):
         topic = fold.topics.get(name)
         if topic is None:
@@ -400,7 +399,8 @@ def _clear_elr(fold: _Fold, record) -> None:
 
 
 def security_key(record) -> tuple:
-    """What identifies an access rule or credential in Image.security; raises KeyError otherwise."""
+    """Return the key of an ACL or credential in Image.security. Raises KeyError for other records.
+    """
     kind = type(record).__name__
     return kind, tuple([getattr(record, field) for field in _SECURITY[kind]])
 
@@ -436,7 +436,7 @@ def _forget_rule(fold: _Fold, key: tuple) -> None:
 
 
 def rule_words(record) -> tuple:
-    """What an AccessControlEntryRecord says, in the order of security.authorizer.Rule."""
+    """Return the fields of an AccessControlEntryRecord, in the order of authorizer.Rule."""
     return (record.resource_type, record.pattern_type, record.resource_name, record.principal,
             record.host, record.operation, record.permission_type)
 
@@ -455,13 +455,14 @@ def _add_rule(rules: dict, record) -> None:
 
 
 def _nothing(fold: _Fold, record) -> None:
-    """Keeps no state: a no-op, the end of ZooKeeper, or a controller's registration, which only
-    KRaft's peers read."""
+    """Ignore a record without state: a no-op, the end of a ZooKeeper migration, or a controller's
+    registration, which only KRaft voters read.
+    """
 
 
-# Frames of transactions; metadata.tail removes them.
+# Transaction markers; image.loader removes them.
 _FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))
-# Access rules and credentials, by the fields that identify one.
+# ACLs and credentials -> their identifying fields.
 _SECURITY = {
     "AccessControlEntryRecord": ("id",),
     "RemoveAccessControlEntryRecord": ("id",),

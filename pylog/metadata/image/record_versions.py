@@ -1,16 +1,16 @@
-"""In which version a metadata record is written, by the cluster's metadata.version.
+"""Selects the version of each metadata record from the cluster's metadata.version.
 
 Owns: the table of versions.
-Invariants: (1) a record is written in the newest version that the metadata.version has, so that
-  the oldest broker that it admits can read it; (2) what an older version cannot say is left out.
+Invariants: a record is written in the newest version that metadata.version has, so that the oldest
+  permitted broker can read it; fields that an older version lacks are omitted.
 Source: Kafka's MetadataVersion; KIP-584, KIP-778.
 """
 
 NEWEST_VERSION = 30      # 4.3-IV0
 OLDEST_VERSION = 7       # 3.3-IV3
 
-# Record -> [(the first metadata.version, its version of the record, the fields it brought)],
-# newest first. Others have version 0 only, or their newest one.
+# Record -> [(first metadata.version, its record version, fields it added)], newest first. Records
+# not listed here have one version.
 _OLDER = {
     "RegisterBrokerRecord": (
         (30, 4, ("cordoned_log_dirs",)), (17, 3, ("log_dirs",)),
@@ -27,7 +27,7 @@ _OLDER = {
 
 
 def record_version(kind: str, metadata_version: int) -> int:
-    """The version in which records of that name are written. Keeps (1)."""
+    """Return the version in which records of that name are written."""
     for first, version, _ in _OLDER.get(kind, ()):
         if metadata_version >= first:
             return version
@@ -35,7 +35,7 @@ def record_version(kind: str, metadata_version: int) -> int:
 
 
 def fitted(record, metadata_version: int):
-    """The record, or one without what the metadata.version cannot say. Keeps (2)."""
+    """Return the record, or a copy without the fields that metadata.version lacks."""
     lost = [field for first, _, fields in _OLDER.get(type(record).__name__, ())
             if metadata_version < first for field in fields]
     if not lost:

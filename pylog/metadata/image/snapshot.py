@@ -1,8 +1,8 @@
-"""Snapshots of the metadata log: an image as records, in files beside the log.
+"""Snapshots of the metadata log: an image as records, in files next to the log.
 
 Owns: `<end offset>-<epoch>.checkpoint` files.
-Invariants: (1) a snapshot is complete or absent: it is renamed into place after it is on disk; (2)
-  applying the records of an image to an empty one gives that image again.
+Invariants: a snapshot is complete or absent: it is renamed into place after it is on disk; applying
+  an image's records to an empty image gives the same image.
 Source: KIP-630: batches between a header and a footer, which are control records.
 """
 
@@ -17,21 +17,22 @@ from pylog.metadata.image.record_versions import NEWEST_VERSION
 from pylog.protocol import codec, messages, records
 
 RECORDS_PER_BATCH = 1000
-HEADER = b"\0\0\0\x03"   # A control record's key: version 0, then its type.
+HEADER = b"\0\0\0\x03"  # key of a control record: version 0, then its type
 FOOTER = b"\0\0\0\x04"
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 def encoded(record, metadata_version: int = NEWEST_VERSION) -> bytes:
-    """A record's value in the log and in snapshots of a cluster with that metadata.version."""
+    """Return a record's value for the log or a snapshot of a cluster with that metadata.version."""
     version = record_versions.record_version(type(record).__name__, metadata_version)
     return records.encode_record(version, record_versions.fitted(record, metadata_version))
 
 
 def decoded(data, header) -> list:
-    """The metadata records of the batch at the beginning of `data`; a control batch has none.
-    Raises BatchError, ProtocolError."""
+    """Return the metadata records of the batch at the start of `data`, none for a control batch.
+    Raises BatchError, ProtocolError.
+    """
     found = []
     for _, _, _, value, _ in () if header.attributes & batch.CONTROL else batch.records(data):
         if value is None:
@@ -41,7 +42,7 @@ def decoded(data, header) -> list:
 
 
 def records_of(image: Image) -> list:
-    """The fewest records that make the image (2)."""
+    """Return the smallest list of records that creates the image."""
     new = messages
     found = [new.FeatureLevelRecord(name=name, feature_level=level)
              for name, level in image.features.items()]
@@ -79,14 +80,14 @@ def _broker_record(broker):
 def _partition_record(topic_id: bytes, index: int, state):
     fields = {name: list(value) if isinstance(value, tuple) else value
               for name, value in state._asdict().items()}
-    # Kafka leaves the two lists of KIP-966 out when they are empty.
+    # Like Kafka, omit the two ELR lists (KIP-966) if they are empty.
     for name in ("eligible_leader_replicas", "last_known_elr"):
         fields[name] = fields[name] or None
     return messages.PartitionRecord(partition_id=index, topic_id=topic_id, **fields)
 
 
 def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) -> None:
-    """Writes a snapshot of all records below `end_offset`, then drops the older ones."""
+    """Write a snapshot of all records below `end_offset`, then delete older snapshots."""
     older = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
     name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
     with whole_file(os.path.join(folder, name)) as file:
@@ -101,7 +102,7 @@ def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) ->
 
 
 def _stretches(found: list, now_ms: int):
-    """Yields (records of one batch, its attributes)."""
+    """Yield (records of one batch, its attributes)."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms)
     footer = messages.SnapshotFooterRecord(version=0)
     level = next((record.feature_level for record in found
@@ -117,7 +118,7 @@ def _stretches(found: list, now_ms: int):
 
 
 def newest(folder: str):
-    """(path, end offset, epoch) of the newest snapshot, or None."""
+    """Return (path, end offset, epoch) of the newest snapshot, or None."""
     found = max((match for match in map(_NAME.fullmatch, _names(folder)) if match), default=None,
                 key=lambda match: match.group())
     if found is None:
@@ -133,7 +134,7 @@ def _names(folder: str) -> list:
 
 
 def read(path: str) -> list:
-    """The records of a snapshot. Raises BatchError, ProtocolError for a damaged one."""
+    """Return the records of a snapshot. Raises BatchError, ProtocolError if it is damaged."""
     with open(path, "rb") as file:
         data = memoryview(file.read())
     found, ended = [], False
@@ -143,7 +144,7 @@ def read(path: str) -> list:
         found += decoded(data[position:], header)
         ended = bool(header.attributes & batch.CONTROL) and any(
             key == FOOTER for _, _, key, _, _ in batch.records(data[position:]))
-    # What lacks its end lacks records too, of topics that would be deleted then.
+    # A truncated snapshot also lacks topics, which would then be deleted.
     if not ended:
         raise records.ProtocolError(f"{path}: its footer is missing")
     return found

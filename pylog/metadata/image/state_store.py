@@ -1,12 +1,12 @@
-"""`state.lmdb`: what is derived from the logs, saved so that a start need not read them.
+"""`state.lmdb`: data derived from the logs, saved so that a start need not read them.
 
 Owns: the LMDB environment; no other code opens it.
-Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses
-  nothing; (3) the clean mark is gone, on disk, before anything is appended; (4) a damaged file is
-  found before it is used: after a clean stop by the checksum beside it, else by a process that
-  reads all of it and may die of it; (5) the image and checkpoints carry checksums of their own;
-  (6) the file is removed only when it is proven to be damaged: what a start lacks is no proof.
-Source: none; the log is the truth, LMDB is the map.
+Invariants: every entry contains the log offset up to which it is valid; losing the file loses no
+  data; the clean mark is removed, on disk, before the first append; a damaged file is detected
+  before it is used: after a clean stop by its checksum file, else by a child process that reads
+  every page and may crash; the image and the checkpoints have their own checksums; the file is
+  removed only if it is proven to be damaged, and lacking resources at a start is no proof.
+Source: none; the logs are authoritative, LMDB is an index.
 
 Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a
 Checkpoint).
@@ -37,7 +37,7 @@ SUM = f"{FILE}.sum"
 StoreError = lmdb.Error
 FORMAT = b"2"
 PROBE_SECONDS_MAX = 60
-MAP_BYTES_MAX = 8 << 30   # Address space, not disk: the file grows with what is in it.
+MAP_BYTES_MAX = 8 << 30  # address space, not disk: the file grows with its content
 METADATA_LOG_ID = bytes(15) + b"\x01"
 
 log = logging.getLogger("pylog.metadata.store")
@@ -47,7 +47,7 @@ _LOG_KEY = struct.Struct(">4s16si")
 _CHECKPOINT = struct.Struct(">qqqqi")
 _IMAGE_HEAD = struct.Struct(">qi")
 _CRC = struct.Struct(">I")
-# What LMDB raises about the file's content, and for nothing else; not every version has them all.
+# LMDB's errors about the file's content only. Some versions lack some of them.
 _DAMAGES = ("CorruptedError", "InvalidError", "PageNotFoundError", "VersionMismatchError",
             "BadChecksumError", "CursorFullError", "PageFullError", "ProblemError")
 _DAMAGED = tuple(getattr(lmdb, name) for name in _DAMAGES if hasattr(lmdb, name))
@@ -57,8 +57,9 @@ _LACKS = tuple(map(os.strerror, (
 _META_PAGE_BYTES, _META_LAST_PAGE = struct.Struct("=I"), struct.Struct("=Q")
 _SUM_TEXT = re.compile(r"[0-9a-f]{8} \d+\n")
 _SUM_READ_BYTES = 1 << 20
-# LMDB believes its pages: wrong ones end the process that follows them. Nothing is written. A
-# signal counts only where it looks at pages, and not when somebody else sent it.
+# LMDB trusts its pages: invalid ones crash the process that follows them, so a child process reads
+# them first. It writes nothing. A signal counts as damage only while the child reads pages, and not
+# if another process sent it.
 _PROBE_DAMAGED, _PROBE_RAISED, _PROBE_LOOKS = 3, 4, b"looks\n"
 _PROBE_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _PROBE = """
@@ -95,7 +96,7 @@ except lmdb.Error as error:
 
 
 class _Lacking(lmdb.Error):
-    """The start lacks what it takes to look at the file."""
+    """The start lacks the resources to check the file."""
 
 
 class Store:
@@ -104,7 +105,7 @@ class Store:
     def __init__(self, directory: str):
         self.directory = directory
         self._path = os.path.join(directory, FILE)
-        # LMDB's own lock is off: the log directory's lock keeps other processes out, this one
+        # LMDB's own lock is off: the log directory's lock excludes other processes, this lock other
         # threads.
         self._lock = threading.Lock()
         try:
@@ -124,7 +125,9 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _give_up(self, error) -> None:
-        """Keeps (2): an unreadable file is rebuilt; and (6)."""
+        """Remove or move an unusable file, so that it is rebuilt. Keeps files that are not proven
+        to be damaged.
+        """
         if isinstance(error, _DAMAGED):
             log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
             os.unlink(self._path)
@@ -134,7 +137,7 @@ class Store:
         log.error("state.lmdb cannot be used and is rebuilt", extra={
             "reason": str(error), "kept": aside})
         os.replace(self._path, aside)
-        # A power cut must not put it back under the name of the new one.
+        # After a power loss, the old file must not reappear under the new one's name.
         sync_directory(os.path.dirname(self._path))
 
     def _open(self):
@@ -145,7 +148,7 @@ class Store:
             if _claims_more(self._path):
                 raise lmdb.CorruptedError("it claims more pages than it has") from None
             raise
-        # LMDB reads through a map: a page that the file does not have would kill the process.
+        # LMDB reads through a memory map: a page beyond the end of the file would kill the process.
         bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if os.path.getsize(self._path) < bytes_used:
             env.close()
@@ -153,14 +156,14 @@ class Store:
         return env
 
     def _check(self) -> None:
-        """Keeps (4). Raises lmdb.Error."""
+        """Check the file for damage before using it. Raises lmdb.Error."""
         if not os.path.exists(self._path) or not os.path.getsize(self._path):
             return
         beside = os.path.join(os.path.dirname(self._path), SUM)
         try:
             with open(beside, encoding="ascii", errors="replace") as file:
                 noted = file.read()
-            # It holds until the first write.
+            # The checksum is valid until the first write.
             os.unlink(beside)
         except FileNotFoundError:
             noted = ""
@@ -170,7 +173,7 @@ class Store:
             raise lmdb.CorruptedError("its checksum differs")
 
     def _probe(self) -> None:
-        # Imported here: a clean start needs it not.
+        # Imported here: a clean start does not need it.
         import subprocess
 
         try:
@@ -192,13 +195,15 @@ class Store:
         raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(reason)
 
     def close(self, clean: bool = False) -> None:
-        """clean: the next start may find by a checksum whether the file is as it is now."""
+        """Close the environment. clean: write a checksum, so that the next start can check the
+        file.
+        """
         self._env.close()
         if clean:
             write_whole(os.path.join(os.path.dirname(self._path), SUM), _sum(self._path))
 
     def metrics(self) -> dict:
-        """Size and use of the map, for metrics; {} once it is closed."""
+        """Return size and use of the map for metrics, {} after close()."""
         try:
             info, stat = self._env.info(), self._env.stat()
         except lmdb.Error:
@@ -209,18 +214,18 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
-        """A transaction for the owner of a prefix of the keys; one at a time."""
+        """A transaction for the module that owns a prefix of the keys; one at a time."""
         with self._lock, self._env.begin(write=write) as txn:
             yield txn
 
     def take_clean_mark(self) -> list:
-        """The mark that the last stop left, removed (3); [] after an unclean stop."""
+        """Remove and return the clean mark of the last stop; [] after an unclean stop."""
         with self._env.begin(write=True) as txn:
             mark = _checked(txn.pop(b"clean"))
         return json.loads(mark) if mark else []
 
     def load_image(self) -> Image:
-        """The stored image; an empty one when none can be read."""
+        """Return the stored image, an empty one if it cannot be read."""
         with self._env.begin() as txn:
             blob = _checked(txn.get(b"image"))
         if blob is None:
@@ -234,22 +239,23 @@ class Store:
             return Image()
 
     def load_checkpoints(self) -> dict:
-        """(topic id, partition) -> Checkpoint."""
+        """Return {(topic id, partition): Checkpoint}."""
         found = {}
         with self._env.begin() as txn:
             for key, value in _under(txn, _LOG_PREFIX):
                 _, topic_id, partition = _LOG_KEY.unpack(key)
                 checkpoint = _checkpoint_in(value)
-                # Without a checkpoint the log is walked.
+                # A log without a checkpoint is scanned.
                 if checkpoint is not None:
                     found[(topic_id, partition)] = checkpoint
         return found
 
     def save(self, image: Image | None, checkpoints, gone=(), mark: list | None = None) -> None:
-        """Writes, in one transaction, the image (None: leave it), checkpoints and the clean mark.
+        """Write the image (None: unchanged), checkpoints and the clean mark, in one transaction.
 
-        checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of partitions that are no
-        more. mark: the stop's; what it did not find at rest is not trusted by a start then.
+        checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of removed partitions. mark:
+        of a clean stop; checkpoints that it did not write lose the part that is valid only for a
+        stopped log.
         """
         with self._lock, self._env.begin(write=True) as txn:
             if image is not None:
@@ -269,7 +275,7 @@ class Store:
 
 
 def _under(txn, prefix: bytes):
-    """(key, value) of the keys that begin so."""
+    """Yield (key, value) of the keys with that prefix."""
     cursor = txn.cursor()
     if cursor.set_range(prefix):
         for key, value in cursor:
@@ -286,7 +292,9 @@ def _checkpoint_in(entry: bytes) -> Checkpoint | None:
 
 
 def _put_unrested(txn, key: bytes, value: bytes) -> None:
-    """Leaves of an earlier stop's checkpoint what holds for a log that went on."""
+    """Keep the part of an earlier stop's checkpoint that stays valid for a log that was appended
+    to.
+    """
     checkpoint = _checkpoint_in(value)
     if checkpoint is not None and checkpoint.log_end_offset >= 0:
         left = checkpoint._replace(log_end_offset=-1, last_epoch=-1)
@@ -294,7 +302,7 @@ def _put_unrested(txn, key: bytes, value: bytes) -> None:
 
 
 def _sum(path: str) -> str:
-    """What SUM says of a file: checksum and size. Raises OSError."""
+    """Return the content of the SUM file for `path`: checksum and size. Raises OSError."""
     crc, size = 0, 0
     with open(path, "rb") as file:
         while data := file.read(_SUM_READ_BYTES):
@@ -303,8 +311,9 @@ def _sum(path: str) -> str:
 
 
 def _claims_more(path: str) -> bool:
-    """Whether one of LMDB's two meta pages claims more than the file has: mapping it would take
-    memory that no machine has."""
+    """Return True if one of LMDB's two meta pages claims more pages than the file has. Mapping it
+    could need more memory than the machine has.
+    """
     with open(path, "rb") as file:
         first = file.read(4096)
         if len(first) < 4096:
@@ -319,12 +328,12 @@ def _claims_more(path: str) -> bool:
 
 
 def _summed(value: bytes) -> bytes:
-    """Keeps (5)."""
+    """Return the value with its checksum in front."""
     return _CRC.pack(crc32c(value)) + value
 
 
 def _checked(value: bytes | None) -> bytes | None:
-    """The value without its checksum; None when it is missing or does not match."""
+    """Return the value without its checksum, None if it is missing or does not match."""
     if value is None or len(value) < _CRC.size:
         return None
     if _CRC.unpack_from(value)[0] != crc32c(value[_CRC.size:]):
@@ -334,7 +343,7 @@ def _checked(value: bytes | None) -> bytes | None:
 
 
 def _blob(image: Image) -> bytes:
-    """An image as JSON; equal partition states are written once and numbered."""
+    """Return an image as JSON; equal partition states are written once and numbered."""
     numbers: dict[Partition, int] = {}
     states: list[list] = []
     topics = []

@@ -1,10 +1,10 @@
-"""Follows the metadata log of the active controller: fetches, keeps, and folds what is committed.
+"""Follows the active controller's metadata log: fetches it, stores it, and folds committed records.
 
-Owns: the connection to the controller that is asked; the log's end while it runs.
-Invariants: (1) only records below the controller's high watermark reach the tail; (2) what another
-  controller has otherwise is truncated here, never what was committed; (3) an answer that brings
-  nothing is followed by a pause, so that nothing spins; (4) whatever goes wrong with a controller,
-  another is asked, for ever.
+Owns: the connection to the current controller; the log's end while it runs.
+Invariants: only records below the controller's high watermark reach the tail; records that diverge
+  from the new controller's log are truncated here, but never committed ones; a pause follows a
+  response without data, so that the loop never spins; after any error, the next controller is
+  tried, without end.
 Source: KIP-595 (Fetch of the metadata log), KIP-630 (FetchSnapshot), KIP-1166 (high watermark in
   the request).
 """
@@ -24,7 +24,7 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -38,10 +38,10 @@ FETCH_VERSION, SNAPSHOT_VERSION = 18, 1
 FETCH_SNAPSHOT = 59
 WAIT_MS = 500
 SNAPSHOT_BYTES_MAX = 1 << 30
-RECORDS_MAX = 1000         # Put into force together.
+RECORDS_MAX = 1000  # published together
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
-QUICK_S = 0.05       # An answer that brings nothing and comes sooner is no long poll's.
-# A controller that is not, or does not know yet, what was asked of it.
+QUICK_S = 0.05  # An empty response that arrives sooner did not come from a long poll.
+# Errors of a node that is not the controller, or has not read of its election yet.
 MOVED = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
                    ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.BROKER_NOT_AVAILABLE))
 
@@ -49,7 +49,7 @@ log = logging.getLogger("pylog.observer")
 
 
 class Refused(Exception):
-    """The controller answered with an error."""
+    """The controller responded with an error."""
 
     def __init__(self, code: int):
         super().__init__(ErrorCode.of(code).name)
@@ -57,9 +57,10 @@ class Refused(Exception):
 
 
 class Observer:
-    """log_copy: this node's copy of the log; tail: where what is committed goes; controllers: whom
-    to ask, shared with the channel. directory_id: of the log directory that has the copy.
-    credentials: towards controllers."""
+    """log_copy: this node's copy of the log; tail: receives committed records; controllers:
+    addresses, shared with the channel. directory_id: of the log directory with the copy.
+    credentials: for connections to controllers.
+    """
 
     def __init__(self, log_copy: ObservedLog, tail: Tail, controllers: Controllers, *,
                  node_id: int, cluster_id: str, directory_id: bytes, settings: Any,
@@ -77,10 +78,10 @@ class Observer:
         self._retry_s = settings["controller.quorum.retry.backoff.ms"] / 1000
         self._pause_s = 0.0
         self._reported: str | None = None
-        self.caught_up = asyncio.Event()      # Once all that was committed at the start is known.
+        self.caught_up = asyncio.Event()  # set at the initial committed end
 
     async def run(self) -> None:
-        """Follows, until cancelled. Keeps (4)."""
+        """Follow the log until cancelled; after any error, try the next controller."""
         while True:
             asked = self._controllers.next()
             try:
@@ -92,7 +93,7 @@ class Observer:
                 finally:
                     peer.close()
             except (PeerError, Refused, LogError, MetadataError, OSError, ValueError) as error:
-                # ValueError: records or batches that do not decode.
+                # ValueError: undecodable records or batches.
                 self._controllers.failed(asked.id)
                 self._report(asked, error)
             except Exception as error:
@@ -103,7 +104,7 @@ class Observer:
             await asyncio.sleep(self._pause_s)
 
     def _report(self, asked, error: Exception) -> None:
-        """One line when the reason is a new one: an election is no news, its end neither."""
+        """Log each new reason once. Errors of an election, and its end, are not logged."""
         text = f"{type(error).__name__}: {error}"
         if text != self._reported and not (isinstance(error, Refused) and error.code in MOVED):
             log.warning("a controller does not send the metadata log", extra={
@@ -111,7 +112,7 @@ class Observer:
             self._reported = text
 
     async def _follow(self, peer: Peer, asked_id: int) -> None:
-        """Fetches from one controller until it is no longer the one to ask."""
+        """Fetch from one controller until another one is selected."""
         loop = asyncio.get_running_loop()
         version = await peer.newest(api.FETCH, FETCH_VERSION)
         while self._controllers.next().id == asked_id:
@@ -126,7 +127,7 @@ class Observer:
             if progress:
                 self._pause_s, self._reported = 0.0, None
             elif loop.time() - began_s < QUICK_S:
-                # Keeps (3).
+                # Keeps the loop from spinning.
                 await asyncio.sleep(QUICK_S)
 
     def _request(self):
@@ -134,7 +135,7 @@ class Observer:
         epoch = self._epoch_known()
         return new(
             cluster_id=self._cluster_id, min_bytes=0,
-            # A start waits for word that it knows everything, not for more.
+            # A start needs only the current end, so it does not long poll.
             max_wait_ms=WAIT_MS if self.caught_up.is_set() else 0,
             max_bytes=self._bytes_max, session_id=0, session_epoch=-1,
             replica_state=new.ReplicaState(replica_id=self._node_id),
@@ -145,17 +146,18 @@ class Observer:
                 high_watermark=self._log.committed)])])
 
     def _epoch_known(self) -> int:
-        """The newest that is known of, if only by a record: a controller before it would have what
-        was committed since cut away. 0 at least: -1 is no epoch to Kafka's controllers."""
+        """Return the newest known epoch, also from records: an older controller would truncate
+        records committed since. At least 0: Kafka's controllers do not accept -1 as an epoch.
+        """
         return max(self._controllers.epoch, self._log.last_epoch, 0)
 
     async def _take(self, peer: Peer, row, endpoints) -> bool:
-        """One partition's answer. Whether it brought anything."""
+        """Process one partition's response. Returns True if it brought anything new."""
         leader, epoch = row.current_leader, self._controllers.epoch
         if leader.leader_epoch >= 0:
             self._learn(leader, endpoints)
         if row.error_code == ErrorCode.FENCED_LEADER_EPOCH and self._controllers.epoch > epoch:
-            # It is the active one, and asked again under its epoch.
+            # This peer is the active controller; repeat the request with its epoch.
             return True
         if row.error_code:
             raise Refused(row.error_code)
@@ -176,12 +178,12 @@ class Observer:
 
     def _learn(self, leader, endpoints) -> None:
         if leader.leader_epoch < self._log.last_epoch:
-            return      # A controller that has not heard of the next one yet.
+            return  # This controller has not read of its successor yet.
         self._controllers.learned(leader.leader_id, leader.leader_epoch, [
             (node.node_id, node.host, node.port) for node in endpoints])
 
     async def _grow(self, records, high_watermark: int) -> None:
-        """Keeps (1)."""
+        """Store records and push committed ones. Keeps uncommitted records out of the tail."""
         for batch in await in_thread(self._kept, records, high_watermark):
             self._tail.push(await in_thread(self._tail.fold, batch))
         image = self._tail.newest
@@ -189,7 +191,7 @@ class Observer:
             await in_thread(self._log.shorten, image)
 
     def _kept(self, records, high_watermark: int) -> list:
-        """Keeps bytes; what is committed with them, as MetadataBatches. Blocks."""
+        """Append the bytes; return the records that they commit, as MetadataBatches. Blocks."""
         if records:
             self._log.follow(records)
         self._log.commit(high_watermark)
@@ -202,7 +204,7 @@ class Observer:
     # ---- snapshots ------------------------------------------------------------------------------
 
     async def _fetch_snapshot(self, peer: Peer, wanted) -> None:
-        """The log here ends before the controller's begins: its snapshot replaces it."""
+        """Load the controller's snapshot: the log here ends before the controller's log begins."""
         version = await peer.newest(FETCH_SNAPSHOT, SNAPSHOT_VERSION)
         data = bytearray()
         while True:
@@ -240,7 +242,7 @@ class Observer:
 
 
 def together(batches):
-    """Yields MetadataBatches of up to RECORDS_MAX records or so: most have one record, a no-op."""
+    """Yield MetadataBatches with about RECORDS_MAX records: most contain one record, a no-op."""
     last, records = None, []
     for last in batches:
         records += last.records

@@ -1,10 +1,9 @@
-"""The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory.
+"""The metadata log on a local log: `__cluster_metadata-0` in the first log directory.
 
-Owns: that partition log.
-Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
-  never follows records that no reader has seen; (2) one process has the directory (its lock),
-  so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
-  anything was appended under it.
+Owns: that partition's log.
+Invariants: an append is on disk when it returns, and truncated when it raises, so that no record
+  follows records that were never read; one process has the directory (its lock), so that an
+  election only increments the epoch; each start that appends uses its own epoch.
 Source: KIP-595, KIP-631 (record frame).
 """
 
@@ -23,12 +22,12 @@ READ_BYTES_MAX = 8 << 20
 
 log = logging.getLogger("pylog.metadata")
 
-# Its records go only when a snapshot covers them, never by age or size.
+# Records are deleted only if a snapshot covers them, never by age or size.
 CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable": False}
 
 
 def limits_of(settings) -> dict:
-    """LocalLog's arguments by Kafka's settings."""
+    """Return LocalLog's arguments from Kafka's settings."""
     return {"snapshot_bytes": settings["metadata.log.max.record.bytes.between.snapshots"],
             "snapshot_ms": settings["metadata.log.max.snapshot.interval.ms"],
             "segments": {"segment.bytes": settings["metadata.log.segment.bytes"],
@@ -36,9 +35,10 @@ def limits_of(settings) -> dict:
 
 
 class LocalLog(MetadataLog):
-    """checkpoint: what the last clean stop left, or None to look at the files. snapshot_bytes,
-    snapshot_ms: how much, and how old, the records may be that are in no snapshot. segments: when
-    one is closed, as a topic's settings say it."""
+    """checkpoint: of the last clean stop, or None to scan the files. snapshot_bytes, snapshot_ms:
+    maximum size and age of records that no snapshot covers. segments: topic configs for rolling
+    segments.
+    """
 
     KEY = (METADATA_LOG_ID, 0)
 
@@ -47,9 +47,9 @@ class LocalLog(MetadataLog):
         self._now_ms = now_ms
         self._config = {**CONFIG, **(segments or {})}
         self._snapshot_bytes = snapshot_bytes
-        self._snapshot_interval_ms = snapshot_ms      # 0: they may have any age.
+        self._snapshot_interval_ms = snapshot_ms  # 0: no maximum age
         self._snapshot_ms = now_ms()
-        self._failure: LogError | None = None     # after which nothing can be appended
+        self._failure: LogError | None = None  # nothing can be appended after it
         self._folder = os.path.join(directory.path, f"{TOPIC}-0")
         if not os.path.isdir(self._folder):
             checkpoint = None
@@ -57,12 +57,12 @@ class LocalLog(MetadataLog):
             directory, TOPIC, 0, METADATA_LOG_ID, self._config,
             checkpoint or partition_log.NOTHING_KNOWN, checkpoint is not None, now_ms())
         self._snapshot = snapshots.newest(self._folder)
-        # A snapshot's epoch counts too: the records that it covers may be gone from the log.
+        # A snapshot's epoch counts too: the records that it covers may be deleted from the log.
         self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
 
     @property
     def snapshot_end(self) -> int:
-        """The offset after the newest snapshot."""
+        """Return the offset after the newest snapshot."""
         return self._snapshot[1] if self._snapshot else 0
 
     def snapshot_is_due(self, offset: int) -> bool:
@@ -74,12 +74,12 @@ class LocalLog(MetadataLog):
             or 0 < self._snapshot_interval_ms <= age_ms
 
     def holds(self, offset: int, epoch: int) -> bool:
-        """Whether the record at `offset` is here and of `epoch`; -1 is before all records."""
+        """Return True if the record at `offset` is here with `epoch`; -1 is before all records."""
         within = self._log.start_offset <= offset < self._log.end_offset
         return offset == -1 or within and self._log.epoch_of(offset) == epoch
 
     def close(self) -> partition_log.Checkpoint:
-        """Everything to disk; what the next start may trust. Raises LogError's kinds."""
+        """Flush everything; return the checkpoint for the next start. Raises LogError's kinds."""
         self._log.settle(self._now_ms())
         return partition_log.at_rest(self._log)
 
@@ -104,11 +104,11 @@ class LocalLog(MetadataLog):
         return last_offset
 
     def values_of(self, new: list) -> list[bytes]:
-        """The records as they stand in the log, in the cluster's metadata.version."""
+        """Return the records as encoded in the log, in the cluster's metadata.version."""
         return [snapshots.encoded(record, self.metadata_version) for record in new]
 
     def _take_back(self, end: int, error: LogError) -> None:
-        """Keeps (1)."""
+        """Truncate a failed append. Keeps failed appends out of the log."""
         if self._log.end_offset == end:
             return
         try:
@@ -136,34 +136,35 @@ class LocalLog(MetadataLog):
                 offset = last_offset + 1
 
     def _snapshot_records(self, path: str):
-        """A snapshot's records; None when it is damaged and the log can be read instead."""
+        """Return a snapshot's records, None if it is damaged and the log can be read instead."""
         try:
             return snapshots.read(path)
         except ValueError:
-            # BatchError and ProtocolError are such.
+            # Includes BatchError and ProtocolError.
             if self._log.start_offset > 0:
                 raise
             log.warning("a snapshot cannot be read: the log is", extra={"snapshot": path})
             return None
 
-    # ---- what observers are sent ----------------------------------------------------------------
+    # ---- reads for observers --------------------------------------------------------------------
 
     @property
     def start_offset(self) -> int:
-        """The first offset whose record is here, not in a snapshot alone."""
+        """Return the first offset in the log; earlier records are only in a snapshot."""
         return self._log.start_offset
 
     @property
     def snapshot_id(self) -> tuple | None:
-        """(end offset, epoch) of the newest snapshot."""
+        """Return (end offset, epoch) of the newest snapshot."""
         return self._snapshot[1:] if self._snapshot else None
 
     def end_for_epoch(self, epoch: int) -> tuple:
-        """(the newest epoch up to `epoch` that has records, the offset after its last one)."""
+        """Return (the newest epoch <= `epoch` with records, the offset after its last record)."""
         return self._log.end_for_epoch(epoch)
 
     def stretch(self, offset: int, end: int, bytes_max: int) -> bytes:
-        """Whole batches from the one that holds `offset`, of records below `end`; one at least.
+        """Return whole batches, at least one, from the batch with `offset`, with records below
+        `end`.
 
         Raises LogError's kinds.
         """
@@ -178,8 +179,9 @@ class LocalLog(MetadataLog):
         return data[:kept]
 
     def snapshot_part(self, snapshot_id: tuple, position: int, bytes_max: int) -> tuple | None:
-        """(the snapshot's size, its bytes from `position` on); None when it is not the newest one.
-        Raises OSError."""
+        """Return (the snapshot's size, its bytes from `position` on), None if it is not the newest
+        one. Raises OSError.
+        """
         known = self._snapshot
         if known is None or known[1:] != snapshot_id:
             return None

@@ -1,9 +1,9 @@
-"""This node's copy of the metadata log, as the active controller sends it.
+"""This node's copy of the active controller's metadata log.
 
 Owns: the files of `__cluster_metadata-0` (through LocalLog).
-Invariants: (1) bytes are kept as they came: offsets, epochs and control records too; (2) only whole
-  batches are kept, in the order of their offsets; (3) a snapshot is complete and readable before
-  its name is there, and the log begins where the newest one ends, or below.
+Invariants: bytes are stored unchanged, including offsets, epochs and control records; only whole
+  batches are stored, in offset order; a snapshot has its name only if it is complete and readable,
+  and the log begins at or below the end of the newest one.
 Source: KIP-595 (observers), KIP-630 (snapshots).
 """
 
@@ -22,15 +22,15 @@ log = logging.getLogger("pylog.metadata")
 
 
 class ObservedLog(LocalLog):
-    """The log of another node's decisions. Arguments as LocalLog's."""
+    """The log of another node's decisions. Arguments as for LocalLog."""
 
     def __init__(self, directory, checkpoint, now_ms, **limits):
         super().__init__(directory, checkpoint, now_ms, **limits)
         self._directory = directory
-        self._try_offset = 0         # before which no own snapshot is tried again
+        self._try_offset = 0  # no local snapshot is attempted before this offset
         self._log.become_follower(self._epoch)
         if self.snapshot_end > self._log.end_offset:
-            # The crash came between a snapshot and the log that begins there.
+            # The node crashed after storing a snapshot, before starting the log at its end.
             self._begin_at(self.snapshot_end)
 
     @property
@@ -39,30 +39,32 @@ class ObservedLog(LocalLog):
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, 0 when there is none (KIP-595's empty log)."""
+        """Return the epoch of the last record, 0 without records (KIP-595's empty log)."""
         if self._log.end_offset > self._log.start_offset:
             return self._log.epoch_of(self._log.end_offset - 1)
         return self._snapshot[2] if self._snapshot else 0
 
     @property
     def committed(self) -> int:
-        """The offset below which records count, as far as this node ever heard."""
+        """Return the highest known committed end offset."""
         return max(self._log.high_watermark, self.snapshot_end)
 
     def commit(self, high_watermark: int) -> int:
-        """The controller's high watermark is known. Returns `committed`."""
+        """Advance the high watermark to the controller's. Returns `committed`."""
         self._log.advance_high_watermark(high_watermark)
         return self.committed
 
     def follow(self, data) -> None:
-        """Appends what the controller sent; a cut batch at its end comes again. Keeps (2). Raises
-        LogError's kinds."""
+        """Append the controller's batches. A partial batch at the end is sent again. Keeps batches
+        whole. Raises LogError's kinds.
+        """
         self._log.append_as_follower(data, self._now_ms())
 
     def diverged(self, epoch: int, end_offset: int) -> None:
-        """The controller's last record of `epoch` is before `end_offset`, and there is no later one
-        that both have. Raises MetadataError when that would cut away what is committed, as who
-        answers has then not heard yet, and LogError's kinds."""
+        """Truncate to the controller's end of `epoch`, or of the last common epoch. Raises
+        MetadataError if that would remove committed records: the responding controller is then not
+        up to date. Raises LogError's kinds.
+        """
         mine, my_end = self._log.end_for_epoch(epoch)
         to = min(end_offset, self._log.end_offset)
         if mine >= 0:
@@ -73,8 +75,9 @@ class ObservedLog(LocalLog):
         self._log.truncate(max(to, self._log.start_offset))
 
     def take_snapshot(self, data, end_offset: int, epoch: int) -> None:
-        """Keeps a whole snapshot of the controller's; the log begins at its end. Keeps (3). Raises
-        ValueError for a damaged one, LogError's kinds, OSError."""
+        """Store a complete snapshot of the controller's; the log begins at its end. Keeps only
+        readable snapshots. Raises ValueError if it is damaged, LogError's kinds, OSError.
+        """
         name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
         with whole_file(os.path.join(self._folder, name)) as file:
             file.write(data)
@@ -88,8 +91,7 @@ class ObservedLog(LocalLog):
         return offset >= self._try_offset and super().snapshot_is_due(offset)
 
     def shorten(self, image: Image) -> None:
-        """save_own_snapshot() of the newest image; what fails is tried again some records later.
-        """
+        """Save a snapshot of the newest image; retry after a failure some records later."""
         try:
             self.save_own_snapshot(snapshot.records_of(image), image.offset, image.epoch)
         except (LogError, OSError) as error:
@@ -97,14 +99,15 @@ class ObservedLog(LocalLog):
             log.error("a snapshot could not be written", extra={"reason": str(error)})
 
     def save_own_snapshot(self, records: list, offset: int, epoch: int) -> None:
-        """Saves the state after all records up to `offset`, which are committed; the log here
-        begins there. Raises LogError's kinds, OSError."""
+        """Save the state after all records up to `offset`, which are committed; the log then begins
+        after it. Raises LogError's kinds, OSError.
+        """
         assert offset < self.committed, (offset, self.committed)
         LocalLog.snapshot(self, records, offset, epoch)
         LocalLog.trim(self, offset + 1)
 
     def _begin_at(self, offset: int) -> None:
-        """An empty log that begins at `offset`, where the newest snapshot ends."""
+        """Replace the log with an empty one that begins at `offset`, the newest snapshot's end."""
         self._log.close(self._now_ms())
         for name in os.listdir(self._folder):
             if not name.endswith((".checkpoint", ".metadata")):
@@ -120,7 +123,7 @@ class ObservedLog(LocalLog):
             self._log.start_offset, self._log.end_offset, offset)
 
     def read_committed(self, offset: int):
-        """Yields a MetadataBatch for each batch from `offset` on whose records count."""
+        """Yield a MetadataBatch for each committed batch from `offset` on."""
         end = self.committed
         for found in self.read(offset):
             if found.last_offset >= end:
