@@ -1,8 +1,8 @@
 """Columns of Avro values decoded into Arrow buffers.
 
 Owns: the columns of each Decoder until finish(); the fields of each Program.
-Invariants: (1) no byte of a value is believed: AvroError, never a crash; (2) a program names only
-  columns that its decoder has, of kinds that can hold what it reads.
+Invariants: invalid bytes raise AvroError and never crash; a program names only columns of its
+  decoder, of kinds that can hold the values.
 Source: Avro 1.11 (binary encoding), Confluent's wire format, Arrow columnar format 1.4.
 """
 
@@ -32,7 +32,7 @@ cdef enum:
 
 
 class AvroError(ValueError):
-    """A row that is no value of its schema. row: its index."""
+    """A row whose bytes do not match its schema. row: its index."""
 
     def __init__(self, error: int, row: int) -> None:
         texts = {
@@ -52,7 +52,7 @@ cdef int raise_error(int error, int64_t row) except -1:
 
 @cython.final
 cdef class Program:
-    """How values of one schema are read: its fields in the order in which they were written."""
+    """How to read values of one schema: its fields in the order of the writer's schema."""
 
     cdef csrc.avro_field *fields
     cdef size_t count
@@ -70,7 +70,7 @@ cdef class Program:
         self.column_max = -1
         for kind, null_branch, column, size, symbols in given:
             field = &self.fields[self.count]
-            self.count += 1  # So that __dealloc__ knows of it.
+            self.count += 1  # So that __dealloc__ frees it.
             field.kind = kind
             field.null_branch = null_branch
             field.column = column
@@ -109,7 +109,7 @@ cdef class Program:
 
 
 cdef bint holds(const csrc.avro_column *column, const csrc.avro_field *field) noexcept:
-    """Keeps (2)."""
+    """Return True if the column can hold the field's values."""
     if field.kind == csrc.AVRO_INT and column.kind == csrc.AVRO_LONG:
         return True
     if field.kind == csrc.AVRO_FIXED and field.size != column.size:
@@ -119,7 +119,7 @@ cdef bint holds(const csrc.avro_column *column, const csrc.avro_field *field) no
 
 @cython.final
 cdef class Decoder:
-    """Columns of `rows` rows, to be filled from front to end."""
+    """Columns of `rows` rows, filled from front to end."""
 
     cdef csrc.avro_column *columns
     cdef size_t count
@@ -153,7 +153,9 @@ cdef class Decoder:
         free(self.columns)
 
     def schema_id(self, Column values not None):
-        """Of the next row that is not null; None when there is none. Raises AvroError."""
+        """Return the schema id of the next row that is not null, or None without one. Raises
+        AvroError.
+        """
         cdef int64_t row = self.row, found = -1
         self.check(values)
         while row < self.rows and found == -1:
@@ -164,7 +166,9 @@ cdef class Decoder:
         return None if found == -1 else found
 
     def decode(self, Column values not None, Program program, int64_t schema_id):
-        """Takes the rows from `row` on that are null or of this schema. Raises AvroError."""
+        """Decode the rows from `row` on that are null or have this schema id. Return the next row.
+        Raises AvroError.
+        """
         cdef int error = 0
         self.check(values)
         if program is None:
@@ -192,7 +196,7 @@ cdef class Decoder:
                 if not holds(&self.columns[place], &program.fields[i]):
                     raise ValueError("the program writes what a column cannot hold")
         for i in range(self.count):
-            # Offsets rise only where each row is written.
+            # Offset columns are valid only if every row is written.
             if self.columns[i].kind in (csrc.AVRO_BYTES, csrc.AVRO_ENUM) and not written[i]:
                 raise ValueError("the program leaves a column of bytes out")
         return 0
@@ -203,7 +207,7 @@ cdef class Decoder:
         return 0
 
     def finish(self) -> list:
-        """Per column (validity or None, offsets or None, values, null count); once."""
+        """Return (validity or None, offsets or None, values, null count) per column; once."""
         cdef csrc.avro_column *column
         cdef size_t i
         cdef list out = []

@@ -1,7 +1,7 @@
 """Record batches of magic 2 for Python callers: build, read, check, stamp, search.
 
 Owns: nothing beyond a call.
-Invariants: (1) what `build` makes, `check` accepts; (2) damaged bytes give BatchError, never a
+Invariants: `check` accepts every batch from `build`; damaged bytes raise BatchError and never
   crash.
 Source: KIP-98 (message format 2), KIP-82 (headers).
 """
@@ -21,10 +21,10 @@ from pylog._native cimport csrc
 from pylog._native.compress cimport Inflater, borrow_inflater, return_inflater
 
 cdef enum:
-    NO_GIL_BYTES_MIN = 64 * 1024  # about 2 us of checksum
+    NO_GIL_BYTES_MIN = 64 * 1024  # about 2 us for the checksum
 
 HEADER_BYTES = csrc.BATCH_HEADER_BYTES
-LOG_OVERHEAD = csrc.BATCH_LOG_OVERHEAD      # Bytes that a batch's length does not count.
+LOG_OVERHEAD = csrc.BATCH_LOG_OVERHEAD  # Bytes that a batch's length does not include.
 BYTES_MAX = csrc.BATCH_BYTES_MAX
 LENGTH_AT = csrc.BATCH_LENGTH_AT
 MAGIC_AT = csrc.BATCH_MAGIC_AT
@@ -45,7 +45,7 @@ Header = namedtuple("Header", (
 
 
 class BatchError(ValueError):
-    """Bytes that are no good batch. `error`: the negative batch_error, `code`: Kafka's code."""
+    """Bytes that are not a valid batch. `error`: negative batch_error; `code`: Kafka's code."""
 
     def __init__(self, error: int) -> None:
         super().__init__(csrc.batch_error_text(error).decode())
@@ -57,9 +57,9 @@ class BatchError(ValueError):
 
 
 def crc32c(data, uint32_t crc=0) -> int:
-    """CRC-32C of `data`, continued from `crc`."""
+    """Return the CRC-32C of `data`, continued from `crc`."""
     cdef Py_buffer view
-    # A typed memoryview would cost five times what 1 KiB takes to sum.
+    # A typed memoryview would take five times as long as the checksum of 1 KiB.
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     if view.len < NO_GIL_BYTES_MIN:
         crc = csrc.crc32c_extend(crc, view.buf, <size_t>view.len)
@@ -71,7 +71,7 @@ def crc32c(data, uint32_t crc=0) -> int:
 
 
 def crc32c_portable(const uint8_t[::1] data not None, uint32_t crc=0) -> int:
-    """The same by the fallback that needs no special instructions."""
+    """Same as crc32c, without special CPU instructions."""
     cdef size_t size = data.shape[0]
     cdef const uint8_t *p = &data[0] if size else NULL
     with nogil:
@@ -91,7 +91,7 @@ cdef object header_tuple(const csrc.batch_header *h):
 
 
 cdef int parse_whole(const uint8_t[::1] data, csrc.batch_header *h) except -1:
-    """The header of the batch at the start of `data`, all of whose bytes are there."""
+    """Parse the header of the batch at the start of `data`; the whole batch must be present."""
     cdef size_t size = data.shape[0]
     cdef int rc = csrc.batch_parse(&data[0], size, h) if size else csrc.BATCH_E_SHORT
     if rc == 0 and csrc.batch_bytes(h) > size:
@@ -102,7 +102,7 @@ cdef int parse_whole(const uint8_t[::1] data, csrc.batch_header *h) except -1:
 
 
 def header(const uint8_t[::1] batch not None):
-    """The Header of the batch at the start of `batch`; 61 bytes suffice. Raises BatchError."""
+    """Return the Header at the start of `batch`; 61 bytes suffice. Raises BatchError."""
     cdef csrc.batch_header h
     cdef size_t size = batch.shape[0]
     cdef int rc = csrc.batch_parse(&batch[0], size, &h) if size else csrc.BATCH_E_SHORT
@@ -112,9 +112,9 @@ def header(const uint8_t[::1] batch not None):
 
 
 def walk(const uint8_t[::1] buffer not None):
-    """Yields (position, Header) for each batch of a concatenation; ends before one cut short.
+    """Yield (position, Header) for each batch of a concatenation; stop before a truncated batch.
 
-    Checksums are not looked at. Raises BatchError where bytes are no batch.
+    Does not verify checksums. Raises BatchError at bytes that are not a batch.
     """
     cdef csrc.batch_header h
     cdef Py_ssize_t position = 0
@@ -131,7 +131,7 @@ def walk(const uint8_t[::1] buffer not None):
 
 
 def edges(const uint8_t[::1] buffer not None):
-    """([(base offset, last offset)], [position]) of the batches that walk() yields."""
+    """Return [(base offset, last offset)] and [position] of the batches that walk() yields."""
     cdef csrc.batch_header h
     cdef Py_ssize_t position = 0
     cdef size_t left
@@ -215,9 +215,9 @@ cdef list take_records(const uint8_t *p, size_t size, const csrc.batch_header *h
 def records(
     const uint8_t[::1] batch not None, inflated_bytes_max: int = INFLATED_BYTES_MAX,
 ) -> list:
-    """The records of one batch: (offset, timestamp ms, key, value, [(header key, value)]).
+    """Return the records of one batch: (offset, timestamp ms, key, value, [(header key, value)]).
 
-    Neither the checksum nor the offsets' order is checked (`check` does). Raises BatchError.
+    Does not verify the checksum or the order of offsets (`check` does). Raises BatchError.
     """
     cdef csrc.batch_header h
     cdef uint8_t *plain = NULL
@@ -253,9 +253,9 @@ def check(
     int32_t batch_bytes_max=INT32_MAX, bint key_required=False, bint log_append_time=False,
     bint walk_records=True,
 ) -> tuple:
-    """(error, summary): whether `batch` is what a producer may send.
+    """Check the batch by the rules for producers; return (error, summary).
 
-    error: 0 or a negative batch_error. summary: header (None when it did not parse), max_timestamp,
+    error: 0 or a negative batch_error. summary: header (None if it is invalid), max_timestamp,
     max_timestamp_delta, inflated_bytes, bad_records, code, text.
     """
     cdef csrc.batch_rules rules
@@ -288,7 +288,7 @@ def check(
 
 
 def crc_ok(const uint8_t[::1] batch not None) -> bool:
-    """Whether the checksum of the batch at the start of `batch` holds. Raises BatchError."""
+    """Return True if the checksum of the first batch is valid. Raises BatchError."""
     cdef csrc.batch_header h
     parse_whole(batch, &h)
     cdef const uint8_t *p = &batch[0]
@@ -299,28 +299,31 @@ def crc_ok(const uint8_t[::1] batch not None) -> bool:
 
 
 def stamp(uint8_t[::1] batch not None, int64_t base_offset, int32_t leader_epoch) -> None:
-    """Writes base offset and leader epoch in place; both lie outside the checksum."""
+    """Write base offset and leader epoch in place; both are outside the checksum."""
     cdef csrc.batch_header h
     parse_whole(batch, &h)
     csrc.batch_stamp(&batch[0], base_offset, leader_epoch)
 
 
 def stamp_append_time(uint8_t[::1] batch not None, int64_t now_ms) -> None:
-    """Makes `now_ms` the time of every record, in place."""
+    """Set `now_ms` as LogAppendTime of all records, in place."""
     cdef csrc.batch_header h
     parse_whole(batch, &h)
     csrc.batch_stamp_append_time(&batch[0], csrc.batch_bytes(&h), now_ms)
 
 
 def stamp_max_timestamp(uint8_t[::1] batch not None, int64_t max_timestamp) -> bool:
-    """CreateTime with this greatest timestamp, in place; True when the header said otherwise."""
+    """Set CreateTime and this maximum timestamp in place. Return True if the header differed."""
     cdef csrc.batch_header h
     parse_whole(batch, &h)
     return csrc.batch_stamp_max_timestamp(&batch[0], csrc.batch_bytes(&h), max_timestamp)
 
 
 def find_timestamp(const uint8_t[::1] batch not None, int64_t target_ms, int64_t from_offset=0):
-    """(offset, timestamp) of the first record at or after both, or None. Raises BatchError."""
+    """Return the first record at or after both as (offset, timestamp), or None.
+
+    Raises BatchError.
+    """
     cdef int64_t offset = -1, timestamp = -1
     cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
@@ -336,7 +339,7 @@ def find_timestamp(const uint8_t[::1] batch not None, int64_t target_ms, int64_t
 
 
 def find_max_timestamp(const uint8_t[::1] batch not None):
-    """(offset, timestamp) of the first record that has the greatest timestamp, or None."""
+    """Return (offset, timestamp) of the first record with the greatest timestamp, or None."""
     cdef int64_t offset = -1, timestamp = -1
     cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
@@ -354,7 +357,7 @@ def recompress(
     const uint8_t[::1] batch not None, int codec, level: int | None = None,
     int64_t inflated_bytes_max=INFLATED_BYTES_MAX, size_t bytes_max=csrc.BATCH_BYTES_MAX,
 ) -> bytes:
-    """The same records under another codec, in bytes_max bytes at most. Raises BatchError."""
+    """Re-encode the records with another codec, in at most bytes_max bytes. Raises BatchError."""
     cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
@@ -407,7 +410,7 @@ cdef bytes as_bytes(object data):
 
 @cython.final
 cdef class Records:
-    """The plain payload of a batch while it is built."""
+    """The uncompressed payload of a batch during `build`."""
 
     def __cinit__(self):
         self.max_timestamp = -1
@@ -446,7 +449,7 @@ cdef class Records:
         return 0
 
     cdef uint8_t *reserve(self, size_t more) except NULL:
-        """Room for `more` bytes at the end, counted as used."""
+        """Append room for `more` bytes and return its address. The bytes count as used."""
         cdef size_t room = self.room
         cdef uint8_t *grown
         if self.size + more > INT32_MAX - csrc.BATCH_HEADER_BYTES:
@@ -467,10 +470,11 @@ def build(
     int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
     int attributes=0, int32_t leader_epoch=-1,
 ) -> bytes:
-    """One batch of `records`: (key|None, value|None, timestamp ms, [(header key, bytes|None)]).
+    """Return a batch of `records`: (key|None, value|None, timestamp ms, [(header key,
+    bytes|None)]).
 
-    attributes: bits beside the codec's (TRANSACTIONAL, CONTROL, LOG_APPEND_TIME). Raises
-    ValueError without records, BatchError for a codec that does not exist.
+    attributes: bits besides the codec's (TRANSACTIONAL, CONTROL, LOG_APPEND_TIME). Raises
+    ValueError without records, BatchError for an unknown codec.
     """
     cdef Records payload = Records()
     for record in records:

@@ -1,9 +1,8 @@
-"""Batches as a producer makes them: record by record, or out of Arrow columns.
+"""A producer's batches, built from single records or from Arrow columns.
 
 Owns: the memory of open and closed batches.
-Invariants: (1) records keep their order within a partition; (2) a batch is at most bytes_max long,
-  header included, unless one record alone is longer; (3) a batch's checksum is right whenever its
-  bytes can be seen.
+Invariants: records keep their order within a partition; a batch has at most bytes_max bytes, header
+  included, unless it holds a single longer record; readers of a batch's bytes see a valid checksum.
 Source: KIP-98 (batches), KIP-480 and KIP-794 (sticky partitions), KIP-360 (new epochs).
 """
 
@@ -42,7 +41,7 @@ class RowError(ValueError):
 
 
 def murmur2(const uint8_t[::1] key not None) -> int:
-    """Java's default partitioner: the hash made positive, to be taken modulo."""
+    """Return the hash of Java's default partitioner, made non-negative."""
     cdef const uint8_t *p = NULL
     if key.shape[0]:
         p = &key[0]
@@ -50,7 +49,7 @@ def murmur2(const uint8_t[::1] key not None) -> int:
 
 
 def crc32(const uint8_t[::1] key not None) -> int:
-    """librdkafka's `consistent`."""
+    """Return the hash of librdkafka's `consistent` partitioner."""
     cdef const uint8_t *p = NULL
     if key.shape[0]:
         p = &key[0]
@@ -67,7 +66,7 @@ cdef int raise_error(int rc) except -1:
 
 @cython.final
 cdef class Pool:
-    """Memory of batches that are gone, for those to come."""
+    """Reuses the memory of freed batches."""
 
     def __cinit__(self, int64_t bytes_max):
         csrc.builder_pool_begin(&self.state, <size_t>max(bytes_max, 0))
@@ -88,19 +87,20 @@ cdef class Pool:
 cdef class Batch:
     """One closed batch, ready to send.
 
-    Not tracked by the garbage collector: making one runs no finalizer."""
+    Not tracked by the garbage collector, so that creating a batch never runs finalizers.
+    """
 
     def __dealloc__(self):
         csrc.builder_pool_give(pool_state(self.pool), self.data, self.room)
 
     cpdef seal(self):
-        """Makes the checksum; the bytes may be looked at from now on."""
+        """Compute the checksum. The bytes may be read from now on."""
         if not self.sealed:
             csrc.builder_seal(self.data, <size_t>self.nbytes)
             self.sealed = True
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        self.seal()  # Keeps (3).
+        self.seal()  # Readers see a valid checksum.
         PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, 1, flags)
 
     def __len__(self):
@@ -108,7 +108,7 @@ cdef class Batch:
 
     def stamp(self, int64_t producer_id, int16_t epoch, int32_t base_sequence,
               bint transactional=False):
-        """Sets the producer fields; not while the bytes are being sent."""
+        """Set the producer fields. Must not be called while the bytes are being sent."""
         csrc.builder_stamp(self.data, producer_id, epoch, base_sequence, transactional)
         self.sealed = False
 
@@ -130,14 +130,14 @@ cdef Batch batch_of(const csrc.builder_batch *made, Pool pool):
 
 
 def seal(list batches not None):
-    """Each one's checksum, all without the GIL when that takes long."""
+    """Compute the checksums of all batches; releases the GIL if that takes long."""
     cdef (uint8_t *)[SEALED_AT_ONCE_MAX] data
     cdef size_t[SEALED_AT_ONCE_MAX] sizes
     cdef Py_ssize_t at, i, count, nbytes
     cdef Batch batch
     for at in range(0, len(batches), SEALED_AT_ONCE_MAX):
         count = nbytes = 0
-        part = batches[at:at + SEALED_AT_ONCE_MAX]  # So that none of them goes meanwhile.
+        part = batches[at:at + SEALED_AT_ONCE_MAX]  # Keeps the batches alive.
         for batch in part:
             if not batch.sealed:
                 data[count] = batch.data
@@ -156,7 +156,7 @@ def seal(list batches not None):
 
 
 cdef inline int64_t plain_bytes(object data, const uint8_t **at) except? -2:
-    """The length of `data` when that needs no buffer to be let go; -2 otherwise."""
+    """Return the length of bytes or None (-1); -2 if `data` needs the buffer protocol."""
     if data is None:
         at[0] = NULL
         return -1
@@ -191,7 +191,7 @@ cdef class BatchBuilder:
         return self.state.len
 
     def append(self, key, value, int64_t timestamp, headers=None) -> int:
-        """The record's index in the batch, or -1 when it would pass bytes_max."""
+        """Return the record's index in the batch, or -1 if it would exceed bytes_max."""
         cdef csrc.builder_record record
         cdef record_views views
         cdef bytes encoded = None
@@ -213,7 +213,7 @@ cdef class BatchBuilder:
         return self.state.count - 1
 
     def close(self, int codec=csrc.CODEC_NONE, level: int | None = None) -> Batch:
-        """The batch so far; the builder is empty again."""
+        """Return the batch and empty the builder. Raises ValueError, MemoryError."""
         cdef int error = 0
         if self.state.count == 0:
             raise ValueError("a batch needs records")
@@ -223,9 +223,10 @@ cdef class BatchBuilder:
         return made
 
     cdef Batch closed(self, int codec, int level, int *error):
-        """Return the batch so far and empty the builder; None with an error of the builder.
+        """Return the batch and empty the builder; return None and set *error on failure.
 
-        Runs no Python code, but releases the GIL to compress."""
+        Runs no Python code, but releases the GIL to compress.
+        """
         cdef csrc.builder_batch made
         if codec == csrc.CODEC_NONE:
             error[0] = csrc.builder_close(&self.state, codec, level, &made)
@@ -239,9 +240,10 @@ cdef class BatchBuilder:
 
 
 cdef int view_record(record_views *views, csrc.builder_record *record, key, value) except -1:
-    """Point the record at key and value. Raises TypeError for what has no buffer.
+    """Point the record at key and value. Raises TypeError for objects without a buffer.
 
-    Call release_views() when the record was appended."""
+    Call release_views() after appending the record.
+    """
     views.has_key = views.has_value = False
     record.key_len = plain_bytes(key, &record.key)
     record.value_len = plain_bytes(value, &record.value)
@@ -270,7 +272,7 @@ cdef void release_views(record_views *views):
 
 
 cdef bytes encoded_headers(headers):
-    """Return the headers as a record holds them: their count, then names and values."""
+    """Return the headers as encoded in a record: their count, then names and values."""
     cdef bytearray out = bytearray()
     pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
     put_varint(out, len(pairs))
@@ -299,7 +301,7 @@ cdef int put_varint(bytearray out, int64_t v) except -1:
 
 @cython.final
 cdef class Column:
-    """A binary or string column as Arrow lays it out, borrowed."""
+    """A binary or string column in Arrow's layout, borrowed."""
 
     def __cinit__(self, Py_ssize_t length, offsets, data, validity, int width=4,
                   Py_ssize_t start=0):
@@ -338,7 +340,7 @@ cdef int check_length(Column column, Py_ssize_t stop) except -1:
 
 @cython.final
 cdef class BatchWriter:
-    """Scatters rows of columns into one open batch per partition."""
+    """Distributes rows of columns to one open batch per partition."""
 
     def __cinit__(self, int32_t partition_count, int64_t bytes_max, int codec=csrc.CODEC_NONE,
                   level: int | None = None, sticky=(), int partitioner=csrc.BUILDER_MURMUR2,
@@ -381,7 +383,9 @@ cdef class BatchWriter:
         const int64_t[::1] timestamps=None, int64_t now=-1, const int32_t[::1] partitions=None,
         headers=None, int64_t closed_bytes_max=INT64_MAX,
     ) -> int:
-        """Rows [start, stop); the row to go on with. Raises RowError after the rows before it."""
+        """Append rows [start, stop) and return the row to continue with. Raises RowError at an
+        invalid row, after appending the rows before it.
+        """
         cdef csrc.builder_rows *rows = &self.rows
         cdef Column header_key, header_value
         cdef const int32_t[::1] header_offsets
@@ -427,9 +431,9 @@ cdef class BatchWriter:
         return self.state.closed_bytes
 
     def take(self) -> list:
-        """The batches closed so far, in order per partition."""
+        """Return the batches closed so far, in order per partition."""
         cdef size_t i, count = self.state.closed_count
-        # Each belongs to one owner at any time, also when memory ends in between.
+        # Each batch has one owner at any time, even if memory runs out in between.
         cdef list out = []
         self.state.closed_count = 0
         self.state.closed_bytes = 0
@@ -438,7 +442,7 @@ cdef class BatchWriter:
         return out
 
     def flush(self):
-        """Closes what is open."""
+        """Close the open batches."""
         cdef int rc
         with nogil:
             rc = csrc.builder_flush(&self.state)

@@ -1,6 +1,6 @@
-"""Compaction passes over one log, and the map of keys that they share.
+"""Compaction passes over one log, and the key map that they share.
 
-Owns: the map's memory; while a pass lasts, references to the log's segments.
+Owns: the map's memory; during a pass, references on the log's segments.
 Invariants: csrc/log/log_clean.h's. The GIL is released around every step.
 Source: csrc/log/log_clean.h.
 """
@@ -30,13 +30,13 @@ cdef class OffsetMap:
         csrc.keymap_free(&self.map)
 
     def clear(self):
-        """Forgets every key."""
+        """Remove every key."""
         with nogil:
             csrc.keymap_clear(&self.map)
 
     @property
     def size(self):
-        """Bytes of memory."""
+        """Size of the memory in bytes."""
         return self.map.capacity * csrc.KEYMAP_SLOT_BYTES
 
     def __len__(self):
@@ -57,8 +57,9 @@ cdef int take_rules(csrc.log_clean_rules *rules, now_ms, delete_retention_ms,
 
 
 def look(Log log not None, *, now_ms, first_dirty, min_compaction_lag_ms=0):
-    """What a pass would find: (clean bytes, dirty bytes, first dirty offset, first offset that may
-    not be cleaned, timestamp in ms of the first dirty segment or -1)."""
+    """Return what a pass would clean: (clean bytes, dirty bytes, first dirty offset, first offset
+    that must not be cleaned, timestamp in ms of the first dirty segment or -1).
+    """
     cdef csrc.log_clean_rules rules
     cdef csrc.log_clean_look_t found
     log.use()
@@ -72,12 +73,12 @@ def look(Log log not None, *, now_ms, first_dirty, min_compaction_lag_ms=0):
 @cython.no_gc
 @cython.final
 cdef class CleaningPass:
-    """One pass: step() until it returns False, then figures()."""
+    """One pass: call step() until it returns False, then figures()."""
 
     def __cinit__(self, Log log not None, OffsetMap offset_map not None, *, now_ms, first_dirty,
                   delete_retention_ms, segment_bytes, min_compaction_lag_ms=0,
                   inflated_bytes_max=1 << 30):
-        """Raises LogError. Nothing to clean: the first step says that it is done."""
+        """Start a pass. Raises LogError. With nothing to clean, the first step returns False."""
         cdef csrc.log_clean_rules rules
         cdef int error
         log.use()
@@ -96,7 +97,9 @@ cdef class CleaningPass:
                 csrc.log_clean_end(self.ptr)
 
     def step(self, int64_t bytes_max):
-        """Reads about so many bytes on. False: the pass is done. Raises LogError, Interrupted."""
+        """Read about bytes_max more bytes. Return False at the end of the pass. Raises LogError,
+        Interrupted.
+        """
         cdef int result
         if self.ptr == NULL or self.closing:
             return False
@@ -114,7 +117,9 @@ cdef class CleaningPass:
         return result == 1
 
     def figures(self):
-        """What was read, kept and written so far, by name; end_offset: clean up to here."""
+        """Return by name what was read, retained and written so far; end_offset: end of the cleaned
+        part.
+        """
         cdef csrc.log_clean_figures figures
         if self.ptr == NULL:
             return None
@@ -122,8 +127,9 @@ cdef class CleaningPass:
         return figures
 
     def close(self):
-        """Ends the pass, done or not, and removes unfinished files. While another thread is in
-        step(), that thread ends the pass."""
+        """End the pass, finished or not, and remove unfinished files. If another thread is in
+        step(), that thread ends the pass.
+        """
         self.closing = True
         if not self.stepping:
             self.end()
@@ -138,4 +144,4 @@ cdef class CleaningPass:
 
 
 class Interrupted(Exception):
-    """Retention, truncation or deletion came in between: the pass ends, nothing is lost."""
+    """Retention, truncation or deletion changed the log: the pass ends, nothing is lost."""

@@ -1,8 +1,8 @@
-"""The protocol codec: flat programs, one per struct and version, for message objects.
+"""The protocol codec: one program per struct and version reads and writes message objects.
 
 Owns: the programs (arrays of ops in C).
-Invariants: (1) a program outlives every walk over it, and so do the classes, names and
-  defaults it refers to.
+Invariants: a program outlives every read or write that uses it, and so do the classes, names and
+  defaults that it refers to.
 Source: Kafka's message schemas; KIP-482.
 """
 
@@ -32,7 +32,7 @@ KINDS = {
     "records": BYTES,
 }
 
-# What one message may cost in memory once decoded; a request of 100 MiB of tiny structs stops here.
+# Memory limit of one decoded message. It rejects a request of 100 MiB of tiny structs.
 DECODED_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -41,10 +41,11 @@ cdef class Program:
     """Reads and writes one struct in one version."""
 
     def __cinit__(self, str title, type cls, list ops, bint flexible):
-        """ops: one row for each field, in the schema's order.
+        """ops: one row per field, in the schema's order.
 
         A row: (name, kind, array, compact, nullable, present, ignorable, tag, default_kind,
-        default, program). tag: -1 for an ordinary field. program: of a struct's fields, or None.
+        default, program). tag: -1 for an ordinary field. program: for fields that are structs, or
+        None.
         """
         cdef Py_ssize_t i, count = len(ops)
         cdef Op *op
@@ -100,20 +101,20 @@ cdef class Program:
 
     def decode(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX,
                int64_t elements=INT64_MAX):
-        """The message at `offset` of `data` (bytes-like); bytes after it are left alone.
+        """Decode the message at `offset` of `data` (bytes-like); ignores trailing bytes.
 
-        budget: bytes of memory that the objects may take. elements: of all arrays. Raises
-        ProtocolError.
+        budget: memory limit for the objects, in bytes. elements: limit for all arrays together.
+        Raises ProtocolError.
         """
         return self.decode_from(data, offset, budget, elements)[0]
 
     def decode_from(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX,
                     int64_t elements=INT64_MAX):
-        """(message, position after it)."""
+        """Same as decode; return (message, position after it)."""
         cdef Reader r
         cdef Py_buffer view
         cdef PyObject *made
-        # A typed memoryview costs as much as a short message.
+        # A typed memoryview costs as much as decoding a short message.
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             if offset < 0 or offset > view.len:
@@ -135,23 +136,27 @@ cdef class Program:
         return result, r.position
 
     def encode(self, message, prefix=b""):
-        """`prefix` (bytes-like) and the message. Raises EncodeError with the field's path."""
+        """Return `prefix` (bytes-like) and the encoded message. Raises EncodeError with the field's
+        path.
+        """
         cdef const uint8_t[::1] head = prefix
         return self.written(
             <PyObject *> message, &head[0] if head.shape[0] else NULL, head.shape[0], False,
             BYTES_MAX)
 
     def encoded(self, message):
-        """The struct written once, for messages that hold it."""
+        """Return the struct encoded once, for use in several messages."""
         cdef Encoded made = Encoded.__new__(Encoded)
         made.plan = &self.plan
         made.data = self.encode(message)
         made.count = 1
-        made.program = self  # Keeps (1).
+        made.program = self  # Keeps the program alive.
         return made
 
     def encoded_all(self, list structs):
-        """Neighbours in an array written once, as one value that stands for all of them."""
+        """Return consecutive structs of an array encoded once, as one value that represents all of
+        them.
+        """
         cdef Encoded made = Encoded.__new__(Encoded)
         cdef Writer w
         self.begin(&w, 0, BYTES_MAX, False)
@@ -162,11 +167,11 @@ cdef class Program:
             made.count += held(struct)
         made.plan = &self.plan
         made.data = cut_off(self.title, &w)
-        made.program = self  # Keeps (1).
+        made.program = self  # Keeps the program alive.
         return made
 
     def field(self, str name):
-        """The program of the structs in field `name`. Raises KeyError."""
+        """Return the program of the structs in field `name`. Raises KeyError."""
         for row in self.kept[1]:
             if row[0] == name and row[10] is not None:
                 return row[10]
@@ -176,7 +181,7 @@ cdef class Program:
         self, message, int32_t correlation_id, bint header_tags, bint size_prefix=True,
         Py_ssize_t bytes_max=BYTES_MAX
     ):
-        """A whole response: its size, header v0 or v1 (`header_tags`) and body, in one buffer.
+        """Return a complete response in one buffer: size, header v0 or v1 (`header_tags`), body.
 
         Raises AnswerTooLong above bytes_max.
         """
@@ -188,14 +193,14 @@ cdef class Program:
                             bytes_max)
 
     def request_frame(self, message, prefix):
-        """A whole request: its size, `prefix` (the encoded header) and body, in one buffer."""
+        """Return a complete request in one buffer: size, `prefix` (the encoded header), body."""
         cdef bytes head = bytes(4) + prefix
         return self.written(
             <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head), True,
             BYTES_MAX)
 
     def request_pieces(self, message, prefix):
-        """The same as a list of bytes and, where the message holds long ones, its memoryviews."""
+        """Same as request_frame, as a list of bytes and of the message's long memoryviews."""
         cdef bytes head = bytes(4) + prefix
         cdef Writer w
         cdef Py_ssize_t done = 0
@@ -224,7 +229,7 @@ cdef class Program:
         cdef Writer w
         self.begin(&w, size, bytes_max, False)
         self.write(&w, message, head, size, sized)
-        # The next message of this kind is likely as long; a rare giant is not remembered.
+        # The next message of this kind is probably as long. Rare huge messages are capped.
         self.hint = min(w.size, 65536)
         return cut_off(self.title, &w)
 
@@ -269,7 +274,7 @@ cdef class Program:
 
 
 cdef bytes cut_off(str title, Writer *w):
-    """What was written, no longer than it is."""
+    """Return the written bytes, shrunk to their length."""
     if w.size != w.capacity and _PyBytes_Resize(&w.bytes, w.size) < 0:
         PyErr_Clear()
         raise MemoryError(title)
@@ -279,10 +284,10 @@ cdef bytes cut_off(str title, Writer *w):
 
 
 def request_header(const uint8_t[::1] frame, dict flexible_from):
-    """(api key, version, correlation id, client id or None, position of the body) of a request.
+    """Parse a request header: (api key, version, correlation id, client id or None, body position).
 
     frame: the bytes after the size. flexible_from: api key -> first version with a flexible header;
-    a key that is not in it is unknown. Raises ProtocolError.
+    keys that are not in it are unknown. Raises ProtocolError.
     """
     cdef Reader r
     cdef Op client

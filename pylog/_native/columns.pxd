@@ -16,7 +16,7 @@ cdef class Fetched:
     cdef csrc.columns_source state
     cdef Py_buffer view
     cdef bint viewed
-    cdef Py_ssize_t size  # of the data; the view may be of more
+    cdef Py_ssize_t size  # of the data; the view may be larger
     cdef Inflater owner
     cdef readonly int32_t source
     cdef int begin(self, aborted) except -1

@@ -1,9 +1,9 @@
 """Fetched record bytes as Arrow columns or as Record objects.
 
-Owns: the column memory of each ColumnReader and what finish() took of it; the borrowed bytes and
+Owns: the column memory of each ColumnReader and of each result of finish(); the borrowed bytes and
   inflater of each Fetched.
-Invariants: (1) no byte of a broker is believed: RecordsError, never a crash; (2) next_offset only
-  rises; (3) what was read before a fault is handed out before the fault.
+Invariants: invalid bytes from a broker raise RecordsError and never crash; next_offset never
+  decreases; records before an invalid one are returned before the error.
 Source: KIP-98 (batches, aborted transactions), KIP-82 (headers), Arrow columnar format 1.4.
 """
 
@@ -23,7 +23,7 @@ INFLATED_BYTES_MAX = 1 << 30
 
 
 class RecordsError(ValueError):
-    """Fetched bytes that are no good records, from `offset` on."""
+    """Fetched bytes that are not valid records, from `offset` on."""
 
     def __init__(self, error: int, offset: int) -> None:
         super().__init__(f"{csrc.batch_error_text(error).decode()} (at offset {offset})")
@@ -38,11 +38,11 @@ cdef int raise_error(int rc, int64_t offset) except -1:
     raise RecordsError(rc, offset)
 
 
-# ---- what was fetched
+# ---- fetched bytes
 
 
 @cython.final
-# The collector could clear the buffer below it before this lets go of it.
+# no_gc: the collector could clear the underlying buffer before this object releases it.
 @cython.no_gc
 cdef class Fetched:
     """The record bytes of one fetched partition, read once from front to end."""
@@ -59,8 +59,8 @@ cdef class Fetched:
         self.size = self.view.len
         self.state.end = self.state.p + self.size
         if isinstance(data, memoryview) and isinstance(data.obj, (bytes, bytearray)):
-            # In a cycle of garbage CPython clears a memoryview although it is exported, and
-            # crashes when the export ends. So it is not the view that is held, but its bytes.
+            # CPython clears a memoryview that is part of a garbage cycle even if it is exported,
+            # and crashes when the export ends. So hold the underlying bytes, not the view.
             PyBuffer_Release(&self.view)
             PyObject_GetBuffer(data.obj, &self.view, PyBUF_SIMPLE)
         self.viewed = True
@@ -105,7 +105,7 @@ cdef class Fetched:
         return 0
 
     cdef int give_back(self) except -1:
-        """Nothing is left to inflate."""
+        """Return the inflater if there is nothing left to decompress."""
         if self.owner is not None:
             owner = self.owner
             self.owner = None
@@ -114,7 +114,7 @@ cdef class Fetched:
         return 0
 
     cdef int look(self) except? -1:
-        """How many views there are; 0 at the end; negative: what stands in the way."""
+        """Return the number of views; 0 at the end; a negative error."""
         cdef int rc
         while True:
             with nogil:
@@ -150,7 +150,7 @@ cdef class Fetched:
 @cython.final
 @cython.freelist(64)
 cdef class ColumnBuffer:
-    """Native memory behind the buffer protocol."""
+    """Native memory with the buffer protocol."""
 
     def __dealloc__(self):
         free(self.data)
@@ -167,10 +167,10 @@ cdef class ColumnBuffer:
 
 
 cdef ColumnBuffer taken(void *data, size_t nbytes):
-    """`data` and the duty to free it."""
+    """Wrap `data`, which the ColumnBuffer will free."""
     cdef ColumnBuffer buffer = ColumnBuffer.__new__(ColumnBuffer)
     if data == NULL:
-        # Arrow wants an address even of nothing.
+        # Arrow needs an address even for an empty buffer.
         data = calloc(1, 8)
         if data == NULL:
             raise MemoryError
@@ -225,7 +225,9 @@ cdef class ColumnReader:
         csrc.columns_clear(&self.state)
 
     def read(self, Fetched fetched not None, int64_t records_max) -> int:
-        """Appends up to records_max records; how many. Fewer: exhausted, `full` or a fault next."""
+        """Append up to records_max records and return how many. Fewer: `exhausted` or `full` is
+        set, or the next call raises.
+        """
         cdef int64_t count = 0, total = 0
         self.full = False
         while total < records_max:
@@ -254,7 +256,7 @@ cdef class ColumnReader:
         return self.state.key.len + self.state.value.len
 
     def finish(self) -> Columns:
-        """What was read; the reader is empty again."""
+        """Return the columns read so far and empty the reader."""
         cdef Columns out = Columns.__new__(Columns)
         cdef csrc.columns *c = &self.state
         csrc.columns_note_sizes(c)
@@ -266,7 +268,7 @@ cdef class ColumnReader:
 
 @cython.final
 cdef class Columns:
-    """What one finish() took, as Arrow lays it out."""
+    """The result of one finish(), in Arrow's layout."""
 
     def __dealloc__(self):
         free(self.run_list)
@@ -315,7 +317,7 @@ cdef class Columns:
         return [(self.run_list[i].source, self.run_list[i].count) for i in range(self.run_count)]
 
     def spread(self, values) -> ColumnBuffer:
-        """int32[count]: values[source] for each record."""
+        """Return values[source] for each record, as int32[count]. Raises IndexError."""
         cdef size_t count = len(values), i
         cdef ColumnBuffer table = room(count * sizeof(int32_t))
         cdef ColumnBuffer out = room(<size_t>self.count * sizeof(int32_t))
@@ -333,9 +335,9 @@ cdef class Columns:
 def fixed_width(
     offsets, data, validity, Py_ssize_t count, size_t width, bint swap, Py_ssize_t start=0,
 ) -> ColumnBuffer:
-    """A binary column whose values are all `width` bytes as one plain array.
+    """Return a binary column whose values all have `width` bytes as one plain array.
 
-    start: the first row, for a column that is a slice; nulls become zero. Raises ValueError.
+    start: the first row, for a sliced column; nulls become zero. Raises ValueError.
     """
     cdef const uint8_t[::1] offset_bytes = memoryview(offsets).cast("B")
     cdef const uint8_t[::1] data_bytes = memoryview(data).cast("B")
@@ -377,8 +379,8 @@ def fixed_width(
 cdef class Record:
     """One consumed record.
 
-    Not known to the garbage collector, which would walk all records that a program keeps: a value
-    must not refer to its own record.
+    Not tracked by the garbage collector, which would have to traverse all records that a program
+    keeps. A value must therefore not refer to its own record.
     """
 
     def __init__(
@@ -418,7 +420,7 @@ cdef class Record:
         return hash((self.topic, self.partition, self.offset))
 
     def identity(self) -> tuple:
-        """All that makes two records equal."""
+        """Return the fields that __eq__ compares."""
         return (self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type,
                 self.key, self.value, self.headers)
 
@@ -430,7 +432,8 @@ cdef object header_field(const uint8_t **p, const uint8_t *end):
     size = csrc.zigzag_decode(bits)
     if size < 0:
         return None
-    # The reader has walked these bytes; this keeps a mistake of ours inside them.
+    # The reader has validated these bytes. In case of a bug, the assertion prevents reading past
+    # them.
     assert size <= end - p[0], (size, end - p[0])
     field = PyBytes_FromStringAndSize(<const char *>p[0], <Py_ssize_t>size)
     p[0] += size
@@ -469,7 +472,7 @@ cdef Record record_of(const csrc.columns_view *view, str topic, int32_t partitio
 
 def records(Fetched fetched not None, str topic not None, int32_t partition,
             Py_ssize_t records_max) -> list:
-    """Up to records_max Records. Raises RecordsError when the first that is left is broken."""
+    """Return up to records_max Records. Raises RecordsError if the next one is invalid."""
     cdef csrc.columns_source *s = &fetched.state
     cdef list out = []
     cdef Py_ssize_t left = records_max
@@ -483,7 +486,7 @@ def records(Fetched fetched not None, str topic not None, int32_t partition,
             break
         if count > left:
             count = <int32_t>left
-        # Views never span two batches: these hold for all of them.
+        # Views never span two batches, so these values apply to all of them.
         timestamp_type = 1 if s.append_time else 0
         epoch = s.leader_epoch
         for i in range(count):

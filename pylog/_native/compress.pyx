@@ -1,8 +1,8 @@
 """Kafka's codecs over whole blocks of records, for Python callers.
 
-Owns: one inflater per Inflater, and up to INFLATERS_IDLE_MAX of them between calls.
-Invariants: (1) output never passes the caller's cap; (2) memory follows the output,
-  never a size that the input declares.
+Owns: one native inflater per Inflater, and up to INFLATERS_IDLE_MAX of them between calls.
+Invariants: output never exceeds the caller's limit; memory follows the output, never a size
+  declared in the input.
 Source: KIP-110 (zstd), KIP-390 (levels).
 """
 
@@ -29,7 +29,7 @@ _TEXTS = {
 
 
 class CompressError(ValueError):
-    """Bytes that do not inflate, or inflate to too much. `error` is the negative compress_error."""
+    """Bytes that cannot be decompressed, or exceed the limit. `error`: negative compress_error."""
 
     def __init__(self, error: int) -> None:
         super().__init__(_TEXTS.get(error, f"compress error {error}"))
@@ -37,7 +37,7 @@ class CompressError(ValueError):
 
 
 cdef class Inflater:
-    """The costly contexts of all codecs, for one thread."""
+    """The expensive contexts of all codecs, for one thread."""
 
     def __cinit__(self):
         self.inflater = csrc.inflater_new()
@@ -55,7 +55,9 @@ cdef list idle = []
 
 
 cdef Inflater borrow_inflater():
-    """One that nobody else uses until it is returned; a new one costs more than a small batch."""
+    """Return an inflater for exclusive use until return_inflater(): creating one costs more than
+    decompressing a small batch.
+    """
     try:
         return idle.pop()
     except IndexError:
@@ -63,7 +65,7 @@ cdef Inflater borrow_inflater():
 
 
 cdef int return_inflater(Inflater inflater) except -1:
-    # An empty stream: what the last one needed beyond the usual is given back.
+    # Start an empty stream, to free the extra memory of the last one.
     csrc.inflater_begin(inflater.inflater, csrc.CODEC_NONE, <const uint8_t *>b"", 0, 0)
     if len(idle) < INFLATERS_IDLE_MAX:
         idle.append(inflater)
@@ -71,7 +73,7 @@ cdef int return_inflater(Inflater inflater) except -1:
 
 
 def compress(int codec, const uint8_t[::1] data not None, level: int | None = None) -> bytes:
-    """`data` deflated with `codec` at `level` (None: its default). Raises CompressError."""
+    """Compress `data` with `codec` at `level` (None: its default). Raises CompressError."""
     cdef int wanted = INT32_MIN if level is None else level
     cdef const uint8_t *src = &data[0] if data.shape[0] else NULL
     cdef size_t size = data.shape[0]
@@ -89,7 +91,7 @@ def compress(int codec, const uint8_t[::1] data not None, level: int | None = No
 
 
 def decompress(int codec, const uint8_t[::1] data not None, max_bytes: int) -> bytes:
-    """`data` inflated. Raises CompressError when it is broken or gives more than `max_bytes`."""
+    """Decompress `data`. Raises CompressError if it is invalid or exceeds `max_bytes`."""
     cdef Inflater owner = borrow_inflater()
     cdef const uint8_t *src = &data[0] if data.shape[0] else NULL
     cdef size_t size = data.shape[0]

@@ -1,8 +1,8 @@
-"""What a killed broker's successor need not check again, kept in memory that outlives a process.
+"""State in memory that survives a killed broker, so that the next one can skip checks in recovery.
 
 Owns: nothing; the LogDir owns its table.
-Invariants: (1) one process at a time remembers for a directory; (2) it forgets before another may
-  have the directory.
+Invariants: only one process at a time records state for a directory; it discards the state before
+  another process may use the directory.
 Source: csrc/log/crash_state.h.
 """
 
@@ -13,7 +13,9 @@ from pylog._native.log_dir cimport LogDir
 
 
 def remember(LogDir directory not None, where) -> None:
-    """Before any log of it is opened. where: a folder of a tmpfs; without one nothing happens."""
+    """Start recording; call it before opening any log of the directory. where: a folder of a tmpfs;
+    does nothing without one.
+    """
     cdef bytes name = os.fsencode(where)
     cdef const char *c_name = name
     with nogil:
@@ -21,6 +23,6 @@ def remember(LogDir directory not None, where) -> None:
 
 
 def forget(LogDir directory not None) -> None:
-    """At a stop (2). The object's end does it too."""
+    """Discard the state on shutdown. Destroying the LogDir does the same."""
     with nogil:
         csrc.log_dir_forget(directory.dir)

@@ -1,4 +1,4 @@
-"""The C declarations of csrc/, one section per header; the contracts stand in the headers."""
+"""The C declarations of csrc/, one section per header; the contracts are in the headers."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t

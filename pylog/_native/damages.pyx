@@ -1,7 +1,7 @@
-"""What recoveries cut off a log directory's logs, and what readers of them pass over.
+"""Damage in a log directory: what recovery cut off, and what readers skip.
 
-Owns: nothing; the LogDir owns its notes.
-Invariants: (1) a damage is handed out once.
+Owns: nothing; the LogDir owns the list.
+Invariants: each damage is returned once.
 Source: csrc/log/log.h.
 """
 
@@ -24,7 +24,7 @@ the first record that is missing; kind: cut (a log's end), dropped (a segment be
 
 
 def take(LogDir directory not None) -> list:
-    """The damages noted since the last call, oldest first (1)."""
+    """Return the damages found since the last call, oldest first."""
     cdef csrc.log_damage one
     found = []
     while csrc.log_dir_take_damages(directory.dir, &one, 1):
@@ -34,7 +34,7 @@ def take(LogDir directory not None) -> list:
 
 
 def figures(LogDir directory not None) -> dict:
-    """Counts since the start."""
+    """Return counters since the start."""
     cdef csrc.log_dir_figures told
     csrc.log_dir_stats(directory.dir, &told)
     return {"recovered_bytes": told.recovered_bytes, "trusted_bytes": told.trusted_bytes,
@@ -43,5 +43,5 @@ def figures(LogDir directory not None) -> dict:
 
 
 def stop_recovery(LogDir directory not None) -> None:
-    """Logs that are being opened here, or will be, raise StorageError: for a stop."""
+    """Stop recovery, for shutdown: opening a log here raises StorageError from now on."""
     csrc.log_dir_stop_recovery(directory.dir)

@@ -9,7 +9,7 @@ cdef struct Reader:
     Py_ssize_t position
     Py_ssize_t end
     int64_t budget
-    int64_t elements  # that all arrays together may still have
+    int64_t elements  # remaining limit for all arrays together
     Failure failure
 
 

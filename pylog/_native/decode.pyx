@@ -1,9 +1,9 @@
-"""Reads messages: one walk over the bytes, guided by a plan, that makes the objects.
+"""Decodes messages: one pass over the bytes, guided by a plan, creates the objects.
 
 Owns: nothing.
-Invariants: (1) no byte outside [position, end) is read; (2) nothing is allocated for a declared
-  count or length before that many bytes are known to be there, and what one message makes is
-  bounded by a budget; (3) no Python code runs during a walk.
+Invariants: never reads outside [position, end); never allocates memory for a declared count or
+  length before that many bytes are known to be present, and limits the memory of a message to a
+  budget; runs no Python code during a pass.
 Source: KIP-482 (compact forms, tagged fields).
 """
 
@@ -30,7 +30,7 @@ cdef inline bint charge(Reader *r, int64_t bytes_) noexcept:
 
 
 cdef inline bint need(Reader *r, Py_ssize_t count) noexcept nogil:
-    # Keeps (1).
+    # Never reads past `end`.
     if count > r.end - r.position:
         r.failure.code = E_SHORT
         return False
@@ -38,7 +38,7 @@ cdef inline bint need(Reader *r, Py_ssize_t count) noexcept nogil:
 
 
 cdef bint read_varint(Reader *r, uint32_t *out) noexcept nogil:
-    """An unsigned varint of at most 32 bits."""
+    """Read an unsigned varint of at most 32 bits."""
     cdef uint64_t value = 0
     cdef uint8_t byte
     cdef int shift = 0
@@ -59,7 +59,7 @@ cdef bint read_varint(Reader *r, uint32_t *out) noexcept nogil:
 
 
 cdef Py_ssize_t read_length(Reader *r, const Op *op, int width) noexcept nogil:
-    """A length or count: -1 for an allowed null, -2 after a failure."""
+    """Read a length or count. Return -1 for an allowed null, -2 on failure."""
     cdef uint32_t raw
     cdef int64_t length
     if op.compact:
@@ -94,7 +94,7 @@ cdef PyObject *read_string(Reader *r, const Op *op) noexcept:
         return NULL
     if not need(r, length) or not charge(r, 56 + length):
         return NULL
-    # As in Kafka, bytes that are no UTF-8 become U+FFFD: such a name is then refused as invalid.
+    # As in Kafka, bytes that are not UTF-8 become U+FFFD. Such a name is then rejected as invalid.
     text = raw_text(<const char *> r.data + r.position, length, "replace")
     r.position += length
     return text
@@ -141,7 +141,7 @@ cdef PyObject *read_fixed(Reader *r, uint8_t kind) noexcept:
 
 
 cdef PyObject *read_one(Reader *r, const Op *op) noexcept:
-    """One value that is no array: a field, or an array's element."""
+    """Read one value that is not an array: a field, or an array's element."""
     if op.kind < STRING:
         return read_fixed(r, op.kind)
     if op.kind == STRING:
@@ -152,9 +152,10 @@ cdef PyObject *read_one(Reader *r, const Op *op) noexcept:
 
 
 cdef Py_ssize_t read_count(Reader *r, const Op *op) noexcept nogil:
-    """How many elements an array has: -1 for an allowed null, -2 after a failure."""
+    """Read an array's element count. Return -1 for an allowed null, -2 on failure."""
     cdef Py_ssize_t count = read_length(r, op, 4)
-    # Keeps (2): each element takes at least size_min bytes, and all of them must be in the data.
+    # Each element has at least size_min bytes, and all elements must be in the data. Keeps
+    # allocations bounded.
     if count > (r.end - r.position) // op.size_min:
         r.failure.code = E_COUNT
         return -2
@@ -193,7 +194,7 @@ cdef PyObject *read_array(Reader *r, const Op *op) noexcept:
 cdef PyObject *read_value(Reader *r, const Op *op) noexcept:
     cdef PyObject *value
     if op.array:
-        return read_array(r, op)  # It names itself in the path, with the element's index.
+        return read_array(r, op)  # It adds its path entry itself, with the element's index.
     if op.kind == STRUCT and op.nullable:
         if not need(r, 1):
             return NULL
@@ -205,7 +206,7 @@ cdef PyObject *read_value(Reader *r, const Op *op) noexcept:
 
 
 cdef bint read_tags(Reader *r, const Plan *plan, PyObject *made) noexcept:
-    """The tagged fields: known ones into their slots, others skipped."""
+    """Read the tagged fields: store the known ones, skip the others."""
     cdef uint32_t count, tag, size
     cdef Py_ssize_t k, end, outer
     cdef PyObject *value
@@ -266,7 +267,7 @@ cdef PyObject *read_struct(Reader *r, const Plan *plan) noexcept:
 
 
 cdef bint skip_one(Reader *r, const Op *op) noexcept nogil:
-    """Passes over a value that is no array, as read_one reads it; makes nothing."""
+    """Skip a value that is not an array, as read_one would read it."""
     cdef Py_ssize_t size
     if op.kind == STRUCT:
         return skip_struct(r, op.plan)
@@ -330,7 +331,7 @@ cdef bint skip_tags(Reader *r) noexcept nogil:
 
 
 cdef str path_of(Failure *failure):
-    """`topics[3].partitions[0].leader_id`"""
+    """Return the path of the failed field, such as `topics[3].partitions[0].leader_id`."""
     parts = []
     cdef int i
     for i in range(failure.depth - 1, -1, -1):

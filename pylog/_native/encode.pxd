@@ -5,14 +5,14 @@ from pylog._native.message cimport Failure, Op, Plan
 
 
 cdef enum:
-    PIECES_MAX = 64  # of one message; what comes after is copied
-    PIECE_BYTES_MIN = 4096  # shorter ones cost less copied than looked after
-    BYTES_MAX = 0x7FFFFFFF  # of a frame, its size field not counted
+    PIECES_MAX = 64  # per message; further ones are copied
+    PIECE_BYTES_MIN = 4096  # copying shorter ones is cheaper
+    BYTES_MAX = 0x7FFFFFFF  # of a frame, without its size field
 
 
 cdef struct Piece:
     PyObject *value  # borrowed from the message
-    Py_ssize_t position  # it belongs before this byte
+    Py_ssize_t position  # insert before this byte
 
 
 cdef struct Writer:
@@ -22,7 +22,7 @@ cdef struct Writer:
     Py_ssize_t capacity
     Py_ssize_t size_max
     Failure failure
-    bint in_pieces  # long values of bytes are noted, not copied
+    bint in_pieces  # long byte values are recorded, not copied
     int piece_count
     Py_ssize_t pieces_bytes
     Piece[PIECES_MAX] pieces
@@ -31,12 +31,12 @@ cdef struct Writer:
 cdef class Encoded:
     cdef const Plan *plan
     cdef bytes data
-    cdef Py_ssize_t count  # of the structs that it stands for
+    cdef Py_ssize_t count  # of the structs that it represents
     cdef object program
 
 
 cdef inline Py_ssize_t held(object struct) noexcept:
-    """How many elements of an array a value in it stands for."""
+    """Return how many array elements a value represents."""
     return (<Encoded> struct).count if type(struct) is Encoded else 1
 
 

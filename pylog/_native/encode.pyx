@@ -1,8 +1,8 @@
-"""Writes messages: one walk over the objects, guided by a plan, into one growing buffer.
+"""Encodes messages: one pass over the objects, guided by a plan, into a growing buffer.
 
-Owns: nothing; the buffer is the caller's.
-Invariants: (1) room is made before bytes are put; (2) no Python code runs while a
-  borrowed reference is held; (3) a failure names the path of the field at fault.
+Owns: nothing; the buffer belongs to the caller.
+Invariants: room is reserved before bytes are written; no Python code runs while a borrowed
+  reference is held; a failure names the path of the invalid field.
 Source: KIP-482 (compact forms, tagged fields).
 """
 
@@ -34,9 +34,9 @@ cdef tuple KIND_NAMES = (
 
 @cython.final
 cdef class Encoded:
-    """Structs as their program has written them, once, to be put into messages as they are.
+    """Structs that were encoded once, to be copied into messages unchanged.
 
-    It stands where the struct would, or the neighbours in an array, in messages of the same
+    Takes the place of the struct, or of consecutive structs in an array, in messages of the same
     version.
     """
 
@@ -54,7 +54,7 @@ cdef bint refuse(Writer *w, int code, const Op *op, PyObject *value) noexcept:
 
 
 cdef bint room(Writer *w, Py_ssize_t count) noexcept:
-    """Makes place for `count` more bytes."""
+    """Reserve room for `count` more bytes."""
     cdef Py_ssize_t capacity = w.capacity
     if w.size + count <= capacity:
         return True
@@ -85,7 +85,7 @@ cdef void put_u32(uint8_t *at, uint32_t value) noexcept:
 
 
 cdef inline int varint_put(uint8_t *at, uint32_t value) noexcept:
-    """Writes an unsigned varint, at most 5 bytes; returns how many."""
+    """Write an unsigned varint, at most 5 bytes; return its size."""
     cdef int count = 0
     while value >= 0x80:
         at[count] = <uint8_t> (value | 0x80)
@@ -96,7 +96,7 @@ cdef inline int varint_put(uint8_t *at, uint32_t value) noexcept:
 
 
 cdef bint write_length(Writer *w, const Op *op, int64_t length, int width) noexcept:
-    """length: -1 for null."""
+    """Write a length. length: -1 for null."""
     if not room(w, 5):
         return False
     if op.compact:
@@ -204,7 +204,7 @@ cdef bint write_string(Writer *w, const Op *op, PyObject *value) noexcept:
 
 
 cdef bint write_bytes(Writer *w, const Op *op, PyObject *value) noexcept:
-    """bytes, bytearray or a contiguous memoryview."""
+    """Write bytes, a bytearray or a contiguous memoryview."""
     cdef Py_buffer view
     cdef bint done
     if value == Py_None:
@@ -217,7 +217,7 @@ cdef bint write_bytes(Writer *w, const Op *op, PyObject *value) noexcept:
         memcpy(w.data + w.size, raw_bytes_data(value), PyBytes_GET_SIZE(<object> value))
         w.size += PyBytes_GET_SIZE(<object> value)
         return True
-    # Keeps (2): other exporters of buffers may be written in Python.
+    # No Python code may run here, and other buffer exporters may be written in Python.
     if not isinstance(<object> value, (bytes, bytearray, memoryview)):
         return refuse(w, E_TYPE, op, value)
     try:
@@ -257,7 +257,7 @@ cdef bint write_one(Writer *w, const Op *op, PyObject *value) noexcept:
 
 
 cdef Py_ssize_t stood_for(const Op *op, PyObject *value, Py_ssize_t count) noexcept:
-    """The elements of an array, of which one Encoded may hold several."""
+    """Return the number of array elements; one Encoded may represent several."""
     cdef Py_ssize_t i, total = count
     if op.kind == STRUCT:
         for i in range(count):
@@ -306,7 +306,7 @@ cdef bint write_value(Writer *w, const Op *op, PyObject *value) noexcept:
 
 
 cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
-    """Fields that differ from their defaults, each as tag, size and value."""
+    """Write the tagged fields that differ from their defaults: tag, size and value."""
     cdef Py_ssize_t i, start, size, counter
     cdef int width
     cdef uint8_t head[5]
@@ -315,7 +315,7 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
     cdef bint in_pieces = w.in_pieces
     if not room(w, 1):
         return False
-    counter = w.size  # Fewer than 128 tags in any message: one byte (Program asserts it).
+    counter = w.size  # One byte: no message has 128 tags or more (Program asserts it).
     w.data[counter] = 0
     w.size += 1
     for i in range(plan.tag_count):
@@ -331,12 +331,12 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
             return False
         w.size += varint_put(w.data + w.size, op.tag)
         start = w.size
-        w.in_pieces = False  # What moves up below has all to be here.
+        w.in_pieces = False  # The value is moved below, so it must be contiguous.
         if not write_value(w, op, field):
             if not w.failure.depth or not op.array:
                 step(&w.failure, op, -1)
             return False
-        # The size is known only now: the value moves up to make place for it.
+        # The size is only known now: move the value to make room for it.
         size = w.size - start
         width = varint_put(head, <uint32_t> size)
         if not room(w, width):

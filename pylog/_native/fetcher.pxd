@@ -18,6 +18,6 @@ cdef class Followed:
 cdef class Fetchers:
     cdef c.fetchers *ptr
     cdef readonly int threads
-    # Whose memory the logs stand in.
+    # Keeps the memory of the logs alive.
     cdef set directories
     cdef Throttle throttle

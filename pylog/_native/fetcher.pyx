@@ -1,8 +1,8 @@
-"""The threads that copy what leaders have into the logs of followers.
+"""Fetcher threads, which copy leaders' records to the logs of followers.
 
-Owns: the fetchers' threads, and the connections that were attached to them.
-Invariants: (1) the threads never touch Python; (2) a log's directory outlives every thread that
-  follows a log in it; (3) after stop() nothing is appended.
+Owns: the fetcher threads and the connections attached to them.
+Invariants: the threads never touch Python; a log's directory outlives every thread that appends to
+  the log; nothing is appended after stop().
 Source: csrc/replica/fetchers.h.
 """
 
@@ -36,11 +36,11 @@ cdef enum:
 
 @cython.final
 cdef class Notice:
-    """What a thread cannot decide. kind: REFUSED and so on.
+    """An event that a fetcher thread cannot handle itself. kind: REFUSED and so on.
 
-    token: of follow(), or the serial of a connection that is LOST. code: Kafka's error or, below 0,
-    a failure of our own log; of LOST an errno. leader_id, leader_epoch: who leads as far as the
-    answering broker knows, -1: it did not say. epoch, end_offset: of DIVERGED.
+    token: of follow(), or the serial of a LOST connection. code: Kafka's error, or a negative error
+    of the local log; an errno for LOST. leader_id, leader_epoch: the leader according to the
+    responding broker, -1 if not given. epoch, end_offset: for DIVERGED.
     """
 
     def __init__(self, int kind, uint64_t token, int code, int32_t epoch, int64_t end_offset,
@@ -64,21 +64,22 @@ cdef class Followed:
                 c.followed_release(self.ptr)
 
     def figures(self) -> tuple:
-        """(records behind the leader's high watermark or -1, CLOCK_MONOTONIC in ns of the last
-        good answer or 0, state)."""
+        """Return (records behind the leader's high watermark or -1, CLOCK_MONOTONIC in ns of the
+        last successful response or 0, state).
+        """
         cdef c.followed_figures figures
         c.followed_figures_take(self.ptr, &figures)
         return figures.lag, figures.answered_ns, figures.state
 
 
-# No GC here: clearing a cycle's fields in any order would empty `directories`, and free what the
-# logs stand in, before the threads have ended (2). Nothing here leads back to it.
+# no_gc: clearing the fields of a cycle in any order would empty `directories`, and free the memory
+# of the logs before the threads have ended. Nothing here refers back to this object.
 @cython.final
 @cython.no_gc
 cdef class Fetchers:
     """The fetcher threads of one broker. Times are in milliseconds.
 
-    flush_first: positions are told when they are on disk. throttle: of what is fetched. See
+    flush_first: fetch offsets advance only after a flush. throttle: counts fetched bytes. See
     csrc/replica/fetchers.h.
     """
 
@@ -112,13 +113,13 @@ cdef class Fetchers:
                 c.fetchers_free(self.ptr)
 
     def start(self):
-        """Raises OSError when a thread cannot be had."""
+        """Start the threads. Raises OSError if a thread cannot be created."""
         cdef int error = c.fetchers_start(self.ptr)
         if error != 0:
             raise OSError(-error, os.strerror(-error), "fetchers")
 
     def stop(self):
-        """Keeps (3). Connections are closed."""
+        """Stop the threads and close their connections. Nothing is appended afterwards."""
         with nogil:
             c.fetchers_stop(self.ptr)
 
@@ -126,13 +127,13 @@ cdef class Fetchers:
         c.fetchers_set_broker_epoch(self.ptr, broker_epoch)
 
     def thread_of(self, bytes topic_id, int32_t partition) -> int:
-        """Which thread, from 0 on, follows this partition."""
+        """Return the index of the thread that follows this partition."""
         assert len(topic_id) == 16, topic_id
         return c.fetchers_thread_of(self.ptr, topic_id, partition)
 
     def follow(self, Log log not None, bytes topic_id, int32_t partition, int32_t leader_id,
                int32_t leader_epoch, uint64_t token) -> Followed:
-        """Copies the leader's records into `log` from now on, until unfollow()."""
+        """Copy the leader's records to `log` until unfollow()."""
         cdef Followed made = Followed.__new__(Followed)
         assert len(topic_id) == 16, topic_id
         log.use()
@@ -144,18 +145,18 @@ cdef class Fetchers:
         return made
 
     def unfollow(self, Followed followed not None):
-        """Once. What the thread is at may still be appended."""
+        """Stop following; call it once. A response in progress may still be appended."""
         c.fetchers_unfollow(self.ptr, followed.ptr)
 
     def resume(self, Followed followed not None):
-        """After DIVERGED, OUT_OF_RANGE or FAILED: goes on from where its log ends."""
+        """Continue from the log's end after DIVERGED, OUT_OF_RANGE or FAILED."""
         c.fetchers_resume(self.ptr, followed.ptr)
 
     def attach(self, int thread, int32_t leader_id, int fd, int16_t version, uint64_t serial,
                tls=None):
-        """Hands a connected socket's descriptor over: the thread's way to this leader.
+        """Pass a connected socket to a thread, for this leader. The thread owns the descriptor.
 
-        tls: what TlsSession.give() returns, of that descriptor; None for plain text.
+        tls: the result of TlsSession.give() for that descriptor; None for plain text.
         """
         cdef c.transport to
         cdef c.transport *given
@@ -173,7 +174,7 @@ cdef class Fetchers:
             raise MemoryError("a connection")
 
     def detach(self, int thread, int32_t leader_id):
-        """Closes the connection, if there is one, without a notice."""
+        """Close the connection, if there is one, without a notice."""
         assert 0 <= thread < self.threads, thread
         if not c.fetchers_detach(self.ptr, thread, leader_id):
             raise MemoryError("a connection")
@@ -182,7 +183,7 @@ cdef class Fetchers:
         return c.fetchers_fd(self.ptr)
 
     def take(self) -> list:
-        """The notices since the last call."""
+        """Return the notices since the last call."""
         cdef c.fetchers_notice notices[NOTICES]
         cdef c.fetchers_notice *n
         cdef uint32_t count, i
@@ -197,8 +198,9 @@ cdef class Fetchers:
                 return found
 
     def stats(self) -> dict:
-        """Counted since the start: requests, answers, bytes_in, batches_bytes, refusals,
-        connections_lost."""
+        """Return counters since the start: requests, answers, bytes_in, batches_bytes, refusals,
+        connections_lost.
+        """
         cdef c.fetchers_figures figures
         c.fetchers_figures_take(self.ptr, &figures)
         return figures

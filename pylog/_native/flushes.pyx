@@ -1,9 +1,9 @@
-"""Waiting for the disk without a thread: group commits told through one descriptor.
+"""Waits for group commits without a thread: completions arrive through one descriptor.
 
-Owns: one native waiter per slot, and the mailbox that their messages come to.
-Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
-  reference on its log, which may be closed meanwhile; (3) a slot has at most one message under way,
-  so that the mailbox never overflows.
+Owns: one native waiter per slot, and the mailbox for their messages.
+Invariants: a slot waits for one offset of one log at a time; a waiting slot has a reference on its
+  log, which may be closed during the wait; a slot has at most one message in flight, so that the
+  mailbox never overflows.
 Source: csrc/log/log.h (log_wait), csrc/thread/mailbox.h.
 """
 
@@ -17,29 +17,30 @@ from pylog._native cimport csrc as c
 
 cdef enum:
     MESSAGES = 32
-    # MESSAGE_WAKEs may take half of a mailbox.
+    # MESSAGE_WAKEs may use half of a mailbox.
     ROOM_PER_SLOT = 4
 
 
 def syncs_each(LogDir directory not None):
-    """Why each log of the directory is synced by itself, however many there are; None: groups by
-    one syncfs."""
+    """Return why each log of the directory is synced separately, however many there are; None if
+    groups use one syncfs.
+    """
     cdef const char *why = c.log_dir_syncfs_silent(directory.dir)
     return why.decode() if why != NULL else None
 
 
-# No GC here: clearing a cycle's fields in any order would empty `directories`, and free what the
-# logs stand in, before __dealloc__ takes back what still waits (2). Nothing here leads back to it.
+# no_gc: clearing the fields of a cycle in any order would empty `directories`, and free the memory
+# of the logs before __dealloc__ cancels the waits. Nothing here refers back to this object.
 @cython.final
 @cython.no_gc
 cdef class FlushWaits:
-    """Slots 0 to count - 1. fileno() is readable when take() has something to tell."""
+    """Slots 0 to count - 1. fileno() is readable if take() has slots to return."""
 
     cdef c.mailbox *box
     cdef c.log_waiter *waiters
     cdef c.log_t **logs
     cdef readonly int count
-    # Whose memory the logs stand in.
+    # Keeps the memory of the logs alive.
     cdef set directories
 
     def __cinit__(self, int count):
@@ -64,7 +65,8 @@ cdef class FlushWaits:
             c.mailbox_free(self.box)
 
     cdef void let_go(self, int slot) noexcept:
-        # Whoever posted may still be about to unlink the waiter: that must not hit the next wait.
+        # Another thread may still be unlinking this waiter; log_unwait waits for that, so that it
+        # cannot unlink the next wait.
         cdef c.log_t *log = self.logs[slot]
         if log != NULL:
             self.logs[slot] = NULL
@@ -76,21 +78,25 @@ cdef class FlushWaits:
         return c.mailbox_fd(self.box)
 
     def wait(self, int slot, Log log not None, int64_t offset) -> bool:
-        """Asks for everything up to and including `offset` to be flushed. True: it is already.
-        Else the slot turns up in take(): when it is done, or when the log fails or goes."""
+        """Wait for everything up to and including `offset` to be flushed. Return True if it already
+        is. Otherwise take() returns the slot when it is, or when the log fails or is closed.
+        """
         return self.hold(slot, log, offset, c.LOG_WAIT_FLUSHED)
 
     def wait_acknowledged(self, int slot, Log log not None, int64_t offset) -> bool:
-        """The same of what acks=all promises: on every in-sync replica, and flushed where the log
-        asks for that. A slot that turned up is to wait again: there may be another step."""
+        """Same as wait(), for acks=all: replicated to the in-sync replicas, and flushed if the
+        log's configuration requires it. Call it again after take() returned the slot: there may be
+        another step.
+        """
         if not self.hold(slot, log, offset, c.LOG_WAIT_HIGH_WATERMARK):
             return False
         return not c.log_flush_before_ack(log.ptr) or self.hold(
             slot, log, offset, c.LOG_WAIT_FLUSHED)
 
     def wait_visible(self, int slot, Log log not None, int64_t offset, bint committed) -> bool:
-        """Asks for `offset` to be below the high watermark or, committed, the last stable offset.
-        Answers as wait()."""
+        """Wait for `offset` to be below the high watermark or, if committed, the last stable
+        offset. Return as wait().
+        """
         return self.hold(
             slot, log, offset, c.LOG_WAIT_LAST_STABLE if committed else c.LOG_WAIT_HIGH_WATERMARK)
 
@@ -116,7 +122,7 @@ cdef class FlushWaits:
         return done
 
     def take(self) -> list:
-        """The slots that were woken since the last call. The caller looks why."""
+        """Return the slots woken since the last call. The caller determines the reason."""
         cdef c.message messages[MESSAGES]
         cdef uint32_t taken, i
         cdef int slot

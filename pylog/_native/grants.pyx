@@ -1,9 +1,8 @@
-"""The table of what the data plane may do without asking.
+"""The table of permissions cached for the data plane.
 
 Owns: the native grants table and, through it, references on topics and their logs.
-Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a
-  generation, and `void` makes
-  all of them unknown at once.
+Invariants: topics in the table are in the metadata image; rights carry a generation, and void()
+  revokes all of them at once.
 Source: csrc/serve/grants.h.
 """
 
@@ -36,21 +35,22 @@ cdef int _name_leaders(c.topic *topic, list leaders) except -1:
     return 0
 
 
-# no_gc: the collector must not clear the directories while the table refers to their logs. It can
-# be in no cycle: its members are directories, in a tuple, which the collector cannot clear either.
+# no_gc: the collector must not clear the directories while the table refers to their logs. Cycles
+# are impossible: the only members are directories, in a tuple, which the collector cannot clear
+# either.
 @cython.final
 @cython.no_gc
 cdef class Grants:
     """Topics by name and by id, with rights per principal.
 
-    topics_max: entries that the table may hold; install() raises MemoryError beyond.
+    topics_max: limit of entries; above it, install() raises MemoryError.
     """
 
     def __cinit__(self, uint32_t topics_max=2_000_000):
         self.ptr = c.grants_new(topics_max)
         if self.ptr == NULL:
             raise MemoryError("grants")
-        # Topics hold native references on logs, which must be gone before their directories.
+        # Topics hold native references on logs, which must be released before their directories.
         self.directories = ()
 
     def __dealloc__(self):
@@ -59,9 +59,9 @@ cdef class Grants:
 
     def install(self, str name, bytes topic_id, list logs, bint internal=False,
                 bint disk_failed=False, *, list leaders=None):
-        """Makes a topic known. logs: one Log per partition, None where no replica is here, or,
-        disk_failed, where it cannot be opened. leaders: (broker id, leader epoch) of each, for
-        clients that ask the wrong broker (KIP-951).
+        """Add or replace a topic. logs: one Log per partition, None without a replica here or, with
+        disk_failed, if it cannot be opened. leaders: (broker id, leader epoch) per partition, for
+        clients that contact the wrong broker (KIP-951). Raises MemoryError, ValueError.
         """
         cdef c.topic *topic
         cdef Log log
@@ -99,10 +99,12 @@ cdef class Grants:
             raise MemoryError("the table of grants is full")
 
     def set_nodes(self, list listeners):
-        """Where the brokers are reached: [(listener's number, [(broker id, host, port, rack or
-        None)])]. For clients that come by that listener (KIP-951), and their racks (KIP-392)."""
+        """Set the brokers' endpoints: [(listener number, [(broker id, host, port, rack or None)])].
+        Clients of that listener receive them (KIP-951); racks are used for KIP-392. Raises
+        MemoryError.
+        """
         cdef list rows = [(number, *row) for number, of in listeners for row in of]
-        # Kept while C reads them.
+        # Keeps the strings alive while C reads them.
         cdef list texts = [(host.encode(), None if rack is None else rack.encode())
                            for _, _, host, _, rack in rows]
         cdef Py_ssize_t count = len(rows)
@@ -123,19 +125,19 @@ cdef class Grants:
         c.grants_set_nodes(self.ptr, nodes)
 
     def remove(self, str name):
-        """Forgets a topic; requests in flight keep the old one until they are done."""
+        """Remove a topic. Requests in progress keep the old one until they complete."""
         cdef bytes encoded = name.encode()
         c.grants_remove(self.ptr, encoded, <unsigned short>len(encoded))
 
     def allow(self, uint32_t principal, bytes topic_id, uint8_t rights):
-        """Sets a principal's rights (READ | WRITE) on a topic; False when it is not installed."""
+        """Add a principal's rights (READ | WRITE) on a topic. Return False if not installed."""
         assert len(topic_id) == 16, topic_id
         return c.grants_allow(self.ptr, principal, <const uint8_t *>topic_id, rights) == 0
 
     def void(self):
-        """Makes every right unknown: each principal's next request asks again."""
+        """Revoke every right: each principal's next request is a miss."""
         c.grants_void(self.ptr)
 
     def holder(self, uint32_t principal):
-        """A principal by the rights of now: another number once they were made unknown."""
+        """Return a number for the principal's current rights; void() changes it."""
         return c.grants_holder(self.ptr, principal)

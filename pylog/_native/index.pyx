@@ -11,8 +11,9 @@ from pylog._native cimport csrc
 
 def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
                    uint32_t[::1] counts not None) -> None:
-    """For each wanted relative offset, how many entries of an offset index, as its file has them,
-    are at or below it: the entry to begin at is the one before that count."""
+    """Set counts[i] to the number of entries at or below wanted[i], a relative offset. index:
+    entries in file format; start reading at the entry before that count. Raises ValueError.
+    """
     cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
     cdef Py_ssize_t i
     if counts.shape[0] < wanted.shape[0]:

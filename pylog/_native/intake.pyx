@@ -1,13 +1,14 @@
-"""A producer's records on their way into batches: the open batches, their memory, their Deliveries.
+"""A producer's records on their way to batches: open batches, their memory and Deliveries.
 
-Owns: the lock and the memory account of a producer's queues; per topic the partition that null keys
-  stick to.
-Invariants: (1) `Route.append` either takes the record or changes nothing that a later try would
-  notice; (2) a lane's builder and open batch change only under the lock; (3) code between taking
-  the lock and releasing it runs no bytecode and allocates no object that the garbage collector
-  tracks, so that no signal handler and no finalizer of the application runs there.
+Owns: the lock and the memory accounting of a producer's queues; per topic the sticky partition for
+  null keys.
+Invariants: `Route.append` either appends the record or leaves no change that would affect a retry;
+  a lane's builder and open batch change only under the lock; code that holds the lock runs no
+  bytecode and allocates no object that the garbage collector tracks, so that no signal handler or
+  finalizer of the application runs there.
 Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner, RecordAccumulator.
-  CPython: signal handlers run between bytecodes; the collector runs when a tracked object is made.
+  CPython: signal handlers run between bytecodes; the collector runs when a tracked object is
+  created.
 """
 
 import collections
@@ -26,28 +27,29 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cpdef enum:
-    RECORD_OVERHEAD_BYTES = 128  # header of a batch and varints of a record, at most
-    FIRST_BYTES = 16_384  # reserved for a new batch, at least
+    RECORD_OVERHEAD_BYTES = 128  # maximum for batch header and record varints
+    FIRST_BYTES = 16_384  # minimum reserved for a new batch
 
 cdef enum:
     NOT_PLAIN = -2
-    # Outcomes of RecordBuffer.put(), beside the builder's.
+    # Results of RecordBuffer.put(), besides the builder's.
     NO_ROOM = 2
     NEEDS_BATCH = 3
 
 
 @cython.final
 cdef class Mutex:
-    """A lock of native code, which no thread holds while it runs bytecode. Not reentrant.
+    """A lock for native code; no thread holds it while running bytecode. Not reentrant.
 
-    None of the interpreter's own: these ask for the time whenever they are taken, which is a tenth
-    of what a record costs."""
+    Not the interpreter's locks: they read the clock on each acquisition, which takes a tenth of the
+    time per record.
+    """
 
     def __cinit__(self):
         csrc.lock_init(&self.lock)
 
     def __dealloc__(self):
-        # In a forked child a thread may have it that is not there.
+        # In a forked child, a thread that no longer exists may hold the lock.
         if csrc.lock_try_acquire(&self.lock):
             csrc.lock_release(&self.lock)
             csrc.lock_destroy(&self.lock)
@@ -62,7 +64,7 @@ cdef class Mutex:
         csrc.lock_release(&self.lock)
 
     def locked(self) -> bool:
-        """Return whether a thread holds it."""
+        """Return True if a thread holds the lock."""
         if csrc.lock_try_acquire(&self.lock):
             csrc.lock_release(&self.lock)
             return False
@@ -72,8 +74,9 @@ cdef class Mutex:
 cdef class Lane:
     """The batches of one partition.
 
-    open: the batch that the builder fills, None without one; reserved: the bytes that it may be
-    long for now; ready: closed batches; in_flight: sent batches without an answer."""
+    open: the batch that the builder fills, or None; reserved: bytes reserved for it so far; ready:
+    closed batches; in_flight: sent batches without a response.
+    """
 
     def __cinit__(self, BatchBuilder builder not None, *_):
         self.builder = builder
@@ -82,16 +85,16 @@ cdef class Lane:
 
 
 cdef class RecordBuffer:
-    """The incomplete batches of one producer, and the memory that they hold.
+    """The incomplete batches of one producer and their memory.
 
-    A subclass makes batches: `new_batch(lane)` returns one with the attributes number, bytes,
-    created_s, batch, count and callbacks, all of them slots, which native code sets. Methods that
-    take no lock are atomic because they keep the GIL and run no bytecode.
+    A subclass creates batches: `new_batch(lane)` returns an object with the attributes number,
+    bytes, created_s, batch, count and callbacks, all of them slots, which native code sets. Methods
+    without a lock are atomic because they hold the GIL and run no bytecode.
     """
 
     def __cinit__(self, *, int64_t batch_bytes, int64_t bytes_max, double linger_s, int codec,
                   level, wake):
-        """wake: called without the lock when the sender must look at the batches again."""
+        """wake: called without the lock when the sender must check the batches again."""
         self.lock = Mutex()
         self.incomplete = {}
         self.active = {}
@@ -103,13 +106,14 @@ cdef class RecordBuffer:
         self.level_or_default = INT32_MIN if level is None else level
         self.wake = wake
 
-    # Records in.
+    # Adding records.
 
     def append(self, Lane lane not None, key, value, int64_t timestamp, headers, callback,
                int64_t size):
-        """Return (batch, index in it) of the appended record; None without memory for it.
+        """Append a record. Return (batch, index in it), or None if memory is exhausted.
 
-        size: bytes of key, value and headers. Raises TypeError, ValueError of the builder."""
+        size: bytes of key, value and headers. Raises TypeError, or ValueError of the builder.
+        """
         cdef csrc.builder_record record
         cdef record_views views
         cdef bytes encoded = None
@@ -132,7 +136,7 @@ cdef class RecordBuffer:
             if rc == NEEDS_BATCH:
                 rc = self.put(lane, &record, size, self.new_batch(lane), rows)
             if rc == 0:
-                # No other thread has run since: put() returned with the GIL.
+                # put() returned with the GIL, so no other thread has run since.
                 taken, index = lane.open, lane.builder.state.count - 1
         finally:
             release_views(&views)
@@ -143,10 +147,11 @@ cdef class RecordBuffer:
 
     cdef int put(self, Lane lane, const csrc.builder_record *record, int64_t size, fresh,
                  list rows) except? -100:
-        """Append the record to the open batch, or begin `fresh` with it.
+        """Append the record to the open batch, or start `fresh` with it.
 
-        rows: of its callback, to be filled in. Returns 0, NO_ROOM, NEEDS_BATCH without `fresh`, or
-        an error of the builder. Keeps (3)."""
+        rows: the callback's row, completed here. Returns 0, NO_ROOM, NEEDS_BATCH without `fresh`,
+        or an error of the builder. No bytecode runs under the lock.
+        """
         cdef int64_t reserved
         cdef list callbacks
         cdef int rc
@@ -186,11 +191,13 @@ cdef class RecordBuffer:
             self.lock.release()
 
     cdef bint has_room(self, int64_t more) noexcept:
-        """Return whether incomplete batches may hold so many bytes more. One always may."""
+        """Return True if incomplete batches may grow by `more` bytes; the first always may."""
         return not self.bytes_used or self.bytes_used + more <= self.bytes_max
 
     cdef bint may_grow(self, Lane lane, int64_t size) except -1:
-        """Reserve memory for `size` more bytes in the open batch; False when there is none."""
+        """Reserve memory for `size` more bytes in the open batch. Return False if memory is
+        exhausted.
+        """
         cdef int64_t wanted = min(<int64_t>lane.builder.state.len + size + RECORD_OVERHEAD_BYTES,
                                   self.batch_bytes)
         cdef int64_t more = max(wanted, min(2 * lane.reserved, self.batch_bytes)) - lane.reserved
@@ -214,7 +221,7 @@ cdef class RecordBuffer:
         return 0
 
     def add_closed(self, Lane lane not None, Batch batch not None, fresh) -> bool:
-        """Queue a batch that was built elsewhere as `fresh`; False without memory for it."""
+        """Queue a batch built elsewhere as `fresh`. Return False if memory is exhausted."""
         cdef int rc
         self.lock.acquire()
         try:
@@ -234,10 +241,10 @@ cdef class RecordBuffer:
         self.wake_sender()
         return True
 
-    # Batches out.
+    # Closing and releasing batches.
 
     cdef int close_open(self, Lane lane) except? -100:
-        """Close the open batch, if there is one. Returns 0 or an error of the builder."""
+        """Close the open batch, if any. Return 0 or an error of the builder."""
         cdef int rc = 0
         cdef Batch made
         if lane.open is None:
@@ -252,7 +259,7 @@ cdef class RecordBuffer:
         return 0
 
     def close(self, Lane lane not None):
-        """Close the open batch, if there is one. Raises MemoryError, ValueError."""
+        """Close the open batch, if any. Raises MemoryError, ValueError."""
         cdef int rc
         self.lock.acquire()
         try:
@@ -263,8 +270,9 @@ cdef class RecordBuffer:
             raise_error(rc)
 
     def close_after_linger(self, Lane lane not None, double now_s, bint hurried):
-        """Close the open batch if its linger is over or if hurried. Returns None, or when its
-        linger will be over. Raises MemoryError, ValueError."""
+        """Close the open batch if its linger time is over or if hurried. Return None, or when the
+        linger time ends. Raises MemoryError, ValueError.
+        """
         cdef double due_s
         cdef int rc
         self.lock.acquire()
@@ -282,23 +290,23 @@ cdef class RecordBuffer:
         return None
 
     def drop_if_idle(self, Lane lane not None):
-        """Forget that a queue has work when it has none."""
+        """Remove a lane without work from the active lanes."""
         if lane.open is None and not lane.ready and not lane.in_flight and lane in self.active:
             del self.active[lane]
 
     def add_part(self, part):
-        """Count a part of a batch that was split as incomplete."""
+        """Count a part of a split batch as incomplete."""
         self.incomplete[part.number] = part
 
     def release(self, pending):
-        """Give the memory of a batch back, which is complete."""
+        """Release the memory of a completed batch."""
         del self.incomplete[pending.number]
         self.bytes_used -= pending.bytes
 
-    # The sender's sleep.
+    # Waking the sender.
 
     def may_sleep(self, double until_s) -> bool:
-        """Return False when something has changed since the last call."""
+        """Return False if something has changed since the last call."""
         if self.changed:
             self.changed = False
             return False
@@ -307,7 +315,7 @@ cdef class RecordBuffer:
         return True
 
     def notify(self):
-        """Have the sender look at the batches again."""
+        """Make the sender check the batches again."""
         self.must_wake()
         self.wake_sender()
 
@@ -316,10 +324,11 @@ cdef class RecordBuffer:
         self.wake_wanted = self.sleep
 
     cdef int wake_sender(self) except -1:
-        """End the sleep that must_wake() was called in, once.
+        """Wake the sender, once for the sleep in which must_wake() was called.
 
-        It counts as done only afterwards: a signal handler that interrupts `wake` and waits for
-        the sender must call it again."""
+        Only set wake_done afterwards: if a signal handler interrupts `wake` and waits for the
+        sender, the handler must call it again.
+        """
         cdef int64_t wanted = self.wake_wanted
         if self.wake_done != wanted:
             self.wake()
@@ -328,9 +337,9 @@ cdef class RecordBuffer:
 
 
 def add_waiter(pending, function) -> bool:
-    """Have pending.complete() call the function; False when the batch is complete already."""
+    """Make pending.complete() call the function. Return False if the batch is already complete."""
     cdef list waiters, fresh = [function]
-    # From here on no bytecode runs, so that complete() cannot come between.
+    # No bytecode runs from here on, so complete() cannot run in between.
     if pending.done:
         return False
     waiters = pending.waiters
@@ -347,7 +356,7 @@ def add_waiter(pending, function) -> bool:
 cdef class Delivery:
     """The outcome of one sent record: wait with result(), or await it.
 
-    Not known to the garbage collector, so that programs may keep millions of them.
+    Not tracked by the garbage collector, so that programs may keep millions of them.
     """
 
     def __init__(self, pending, int32_t index, int64_t timestamp):
@@ -359,16 +368,17 @@ cdef class Delivery:
         return self.pending.done
 
     def result(self, timeout_s=None):
-        """Waits for the acknowledgement: a RecordMetadata. Raises KafkaError; KafkaTimeoutError
-        after timeout_s, when the record may yet arrive."""
+        """Wait for the acknowledgement and return a RecordMetadata. Raises KafkaError; raises
+        KafkaTimeoutError after timeout_s, in which case the record may still arrive.
+        """
         return self.pending.result_of(self.index, self.timestamp, timeout_s)
 
     def exception(self, timeout_s=None):
-        """Waits too; None when the record was acknowledged."""
+        """Wait likewise; return the error, or None if the record was acknowledged."""
         return self.pending.exception_of(self.index, timeout_s)
 
     def add_done_callback(self, function):
-        """Calls function(self) when the outcome stands, on the client's thread, or now."""
+        """Call function(self) on completion, on the client's thread, or now if already complete."""
         self.pending.when_done(lambda: function(self))
 
     def __await__(self):
@@ -382,7 +392,7 @@ cdef inline Delivery delivery_of(pending, int32_t index, int64_t timestamp):
 
 
 cdef inline int64_t plain(object data, const uint8_t **at) except? -3:
-    """The length of None (-1), bytes or str; NOT_PLAIN for anything else."""
+    """Return the length of None (-1), bytes or str; NOT_PLAIN for other objects."""
     cdef Py_ssize_t size = 0
     if data is None:
         at[0] = NULL
@@ -404,11 +414,11 @@ cdef int64_t now_ms() noexcept:
 
 @cython.final
 cdef class Route:
-    """A topic's partitions as they are at the moment."""
+    """A topic's current partitions."""
 
     def __cinit__(self, RecordBuffer buffer not None, list partitions not None,
                   list available not None, bint hashes, int64_t record_bytes_max):
-        """hashes: keys choose the partition by murmur2."""
+        """hashes: keys select the partition by murmur2."""
         self.buffer = buffer
         self.partitions = partitions
         self.available = available
@@ -421,19 +431,21 @@ cdef class Route:
         self.lanes[partition] = lane
 
     def stick(self, int32_t partition, int64_t bytes_max):
-        """Records without key go to `partition` until they are bytes_max bytes."""
+        """Send records without key to `partition` until they reach bytes_max bytes."""
         self.sticky = partition
         self.sticky_left = bytes_max
 
     def stuck_bytes(self) -> int:
-        """Bytes that stuck since the last call."""
+        """Return the bytes sent to the sticky partition since the last call."""
         found = self.sticky_bytes
         self.sticky_bytes = 0
         return found
 
     def append(self, value, key=None, partition=None, timestamp=None, headers=None,
                on_delivery=None):
-        """The Delivery of a plain record for a batch that has room; None: take the long way."""
+        """Append a plain record to a batch that has room. Return its Delivery, or None if the
+        general path must handle the record.
+        """
         if headers or on_delivery is not None:
             return None
         return self.take(value, key, partition, timestamp)
@@ -448,7 +460,7 @@ cdef class Route:
         cdef int rc
         if not (partition is None or isinstance(partition, int)) or not (
                 timestamp is None or isinstance(timestamp, int)):
-            return None  # The slow way takes what is not an int.
+            return None  # The general path converts other types.
         record.key_len = plain(key, &record.key)
         record.value_len = plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:
@@ -458,7 +470,7 @@ cdef class Route:
         if size > self.record_bytes_max:
             return None
         if self.buffer.wake_done != self.buffer.wake_wanted:
-            return None  # The call that should wake the sender was interrupted: the slow way does.
+            return None  # A wake-up was interrupted: the general path wakes the sender.
         record.headers = NULL
         record.headers_len = 0
         record.timestamp = now_ms() if timestamp is None else timestamp
@@ -481,7 +493,7 @@ cdef class Route:
         return delivery_of(pending, index, record.timestamp)
 
     cdef int32_t place(self, const csrc.builder_record *record, partition) except? -2:
-        """The record's partition; -1 when others decide."""
+        """Return the record's partition, or -1 if the general path must choose it."""
         cdef int64_t size, wanted
         if partition is not None:
             wanted = partition
@@ -500,19 +512,19 @@ cdef class Route:
 
 
 cdef class Intake:
-    """What a producer's records come in by. routes: by topic, none where more has to be done."""
+    """A producer's entry point for records. routes: topics that need no other work."""
 
     def __init__(self, dict routes not None):
         self.routes = routes
 
     def send(self, topic, value=None, key=None, *, partition=None, timestamp=None, headers=None,
              on_delivery=None):
-        """Hands one record over; its outcome is in the Delivery.
+        """Send one record; its outcome is in the returned Delivery.
 
-        value, key: bytes, str or a buffer, or what the serializers take. timestamp: ms, None for
-        now. headers: pairs or a dict. on_delivery(RecordMetadata or None, error or None) is called
-        on the client's thread. Raises BufferFullError or KafkaTimeoutError after max.block.ms,
-        SerializationError, other KafkaErrors.
+        value, key: bytes, str or a buffer, or any type that the serializers support. timestamp: ms,
+        None for now. headers: pairs or a dict. on_delivery(RecordMetadata or None, error or None)
+        is called on the client's thread. Raises BufferFullError or KafkaTimeoutError after
+        max.block.ms, SerializationError, other KafkaErrors.
         """
         cdef object taken
         if on_delivery is None and not headers:

@@ -1,4 +1,4 @@
-"""Worker threads for what may block: flushes, preallocation, rolls, cold reads, large inflations.
+"""Worker threads for blocking work: flushes, preallocation, rolls, cold reads, large batches.
 
 Owns: the io pool's threads and their scratch memory.
 Invariants: csrc/thread/iopool.h's.
@@ -17,7 +17,7 @@ IO_THREADS_MAX = csrc.IOPOOL_THREADS_MAX
 
 @cython.no_gc
 cdef class IoPool:
-    """Worker threads for what may block; jobs_max waiting at most. Freed after every user of it."""
+    """Worker threads for blocking work, with at most jobs_max waiting jobs. Outlives its users."""
 
     def __cinit__(self, int threads=IO_THREADS_DEFAULT, uint32_t jobs_max=JOBS_MAX):
         if not 0 < threads <= csrc.IOPOOL_THREADS_MAX or jobs_max == 0:
@@ -31,7 +31,9 @@ cdef class IoPool:
             csrc.iopool_free(self.pool)
 
     def resize(self, int threads):
-        """Waits for the jobs of threads that are too many. Raises ValueError, MemoryError."""
+        """Set the number of threads; wait for jobs of surplus threads. Raises ValueError,
+        MemoryError.
+        """
         cdef bint resized
         if not 0 < threads <= csrc.IOPOOL_THREADS_MAX:
             raise ValueError(f"{threads} threads")

@@ -1,8 +1,8 @@
 """Columns as lines of text, and lines as columns, for the command line.
 
-Owns: the columns of Lines, the text while it is made.
-Invariants: (1) no row of a stretch lies outside its columns; (2) a line that was taken is wholly in
-  the columns, or bad_row names it.
+Owns: the columns of Lines, and the text during formatting.
+Invariants: row ranges are inside their columns; each accepted line is completely in the columns,
+  and bad_row is the first rejected one.
 Source: Arrow columnar format 1.4; RFC 8259 (JSON).
 """
 
@@ -20,7 +20,7 @@ from pylog._native.lines cimport (
 
 
 cdef ColumnBuffer room(size_t nbytes):
-    """Zeroed."""
+    """Allocate zeroed memory."""
     cdef void *data = calloc(1, nbytes if nbytes > 0 else 8)
     if data == NULL:
         raise MemoryError
@@ -29,7 +29,7 @@ cdef ColumnBuffer room(size_t nbytes):
 
 @cython.final
 cdef class Lines:
-    """What `split` took, as Arrow lays it out."""
+    """The result of `split`, in Arrow's layout."""
 
     cdef readonly Py_ssize_t count, nbytes, bad_row
     cdef readonly ColumnBuffer key_offsets, key_data
@@ -45,7 +45,9 @@ cdef class Lines:
 
 def split(data, *, bint last=False, bytes separator=b"", bint tombstones=False,
           int64_t rows_max=INT64_MAX) -> Lines:
-    """The whole lines at the beginning of data; with `last`, what follows them is one too."""
+    """Split the complete lines at the start of data; with `last`, an unterminated rest is also a
+    line. Raises ValueError for data above 2 GiB.
+    """
     cdef Lines out = Lines.__new__(Lines)
     cdef Py_buffer view
     cdef lines_column key, value
@@ -77,7 +79,7 @@ def split(data, *, bint last=False, bytes separator=b"", bint tombstones=False,
             done = lines_split(<const uint8_t *>view.buf, nbytes, rows, cut, cut_len, &key, &value)
     finally:
         PyBuffer_Release(&view)
-    out.bad_row = done if done < rows else -1  # Keeps (2).
+    out.bad_row = done if done < rows else -1  # The first rejected line.
     out.count = done
     out.nbytes = <Py_ssize_t>nbytes
     return out
@@ -108,14 +110,14 @@ cdef void look(lines_rows *rows, Columns columns) noexcept:
 
 
 cdef int check(Columns columns, int64_t start, int64_t stop) except -1:
-    """Keeps (1)."""
+    """Check that a row range is inside the columns. Raises IndexError."""
     if not 0 <= start <= stop <= columns.count:
         raise IndexError(f"rows {start} to {stop} of {columns.count}")
     return 0
 
 
 def raw(Columns columns not None, stretches, bint keys=False) -> ColumnBuffer:
-    """The values of rows [start, stop), a line each; with `keys` the key and a tab before each."""
+    """Format the values of rows [start, stop) as lines, with `keys` after their key and a tab."""
     cdef lines_rows rows
     cdef lines_text text
     cdef int64_t start, stop
@@ -136,7 +138,7 @@ def raw(Columns columns not None, stretches, bint keys=False) -> ColumnBuffer:
 
 
 def documents(Columns columns not None, stretches) -> ColumnBuffer:
-    """Rows [start, stop) as a line of JSON each; the third of a stretch is its beginning."""
+    """Format rows as JSON lines. stretches: (start, stop, beginning of each line)."""
     cdef lines_rows rows
     cdef lines_text text
     cdef int64_t start, stop

@@ -3,9 +3,9 @@ from pylog._native.log_dir cimport LogDir
 
 
 cdef class Log:
-    # One reference, from open() until the object's end: a call that runs without the GIL holds the
-    # object, so close() in another thread cannot free what the call uses. NULL only when opening
-    # failed.
+    # One reference, from open() until the object is destroyed. A call that runs without the GIL
+    # holds the object, so close() in another thread cannot free what the call uses. NULL only if
+    # opening failed.
     cdef csrc.log_t *ptr
     cdef bint closed
     cdef readonly LogDir log_dir

@@ -1,8 +1,8 @@
-"""The partition log: append, read, look up, flush and keep one partition's segments.
+"""The partition log: append, read, look up, flush and retain one partition's segments.
 
-Owns: one reference to each log, until the object's end.
+Owns: one reference to each log, until the object is destroyed.
 Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk. Any
-  thread may close a log while others use it: their calls end with LogDeleted.
+  thread may close a log while others use it: their calls raise LogDeleted.
 Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a read).
 """
 
@@ -28,7 +28,7 @@ from pylog._native.log_errors import (
 BOUND_END = csrc.LOG_BOUND_END
 BOUND_HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
 BOUND_LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
-# Whoever opens logs finds here what belongs to them; a cimported name is none of the module's.
+# Re-export LogDir for modules that open logs; a cimported name is not a module attribute.
 globals()["LogDir"] = LogDir
 __all__ = [
     "DISK_BROKEN", "DISK_FULL", "DISK_NO_SYNC", "DISK_SYSTEM", "BatchRefused", "CorruptLog", "Log",
@@ -39,8 +39,9 @@ __all__ = [
 
 @cython.no_gc
 cdef class Log:
-    """One partition's log. Made by Log.open; close(), release() or the object's end closes its
-    files."""
+    """One partition's log, created by Log.open. close(), release() or destroying the object closes
+    its files.
+    """
 
     def __dealloc__(self):
         cdef csrc.log_t *ptr = self.ptr
@@ -61,11 +62,11 @@ cdef class Log:
              int64_t log_start_offset=-1, int64_t high_watermark=-1, bint clean=False,
              const uint8_t[::1] segments=None, int64_t log_end_offset=0, int32_t last_epoch=-1,
              str directory=None):
-        """Opens <dir>/<topic>-<partition>, or another `directory`; creates it when it is not there.
+        """Open <dir>/<topic>-<partition>, or another `directory`; create it if it does not exist.
 
-        topic_id: 16 bytes or a UUID. config: topic settings by Kafka's names. clean: trust
-        `segments` (as `Log.segments` gave them), log_end_offset and last_epoch, and touch no file.
-        Raises StorageError, CorruptLog.
+        topic_id: 16 bytes or a UUID. config: topic settings with Kafka's names. clean: trust
+        `segments` (from `Log.segments`), log_end_offset and last_epoch, and touch no file. Raises
+        StorageError, CorruptLog.
         """
         cdef csrc.log_config c_config
         cdef csrc.log_checkpoint checkpoint
@@ -99,8 +100,9 @@ cdef class Log:
         return self
 
     def close(self, int64_t now_ms=0) -> None:
-        """Flushes, writes what a clean start needs, and closes the files. A log that is offline or
-        deleted is closed too, and raises."""
+        """Flush, write the state for a clean start, and close the files. If the log is offline or
+        deleted, close it too, and raise.
+        """
         cdef int error
         if self.closed:
             return
@@ -112,7 +114,7 @@ cdef class Log:
             self.refuse(error)
 
     def release(self) -> None:
-        """Closes the files without flushing or marking anything: the next open recovers."""
+        """Close the files without flushing or marking as clean: the next open runs recovery."""
         if self.closed:
             return
         self.closed = True
@@ -120,7 +122,7 @@ cdef class Log:
             csrc.log_abandon(self.ptr)
 
     def settle(self, int64_t now_ms=0) -> None:
-        """As close, but the log stays open: for reading `segments` after the last flush."""
+        """Same as close, but the log stays open: for reading `segments` after the last flush."""
         cdef int error
         self.use()
         with nogil:
@@ -129,7 +131,7 @@ cdef class Log:
             self.refuse(error)
 
     def delete(self, int64_t now_ms=0) -> None:
-        """Renames the directory away at once; its files go after file.delete.delay.ms."""
+        """Rename the directory immediately; delete its files after file.delete.delay.ms."""
         cdef int error
         self.use()
         with nogil:
@@ -138,7 +140,7 @@ cdef class Log:
             self.refuse(error)
 
     def set_config(self, dict config) -> None:
-        """Takes topic settings by Kafka's names; those left out have Kafka's defaults."""
+        """Set topic settings with Kafka's names; missing ones get Kafka's defaults."""
         cdef csrc.log_config c_config
         self.use()
         take_config(config, &c_config)
@@ -146,8 +148,10 @@ cdef class Log:
 
     def become_leader(self, int32_t epoch, int32_t in_sync_count=1, *,
                       bint replicated=False) -> None:
-        """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark.
-        replicated: there are other replicas, and it waits for what set_replicas says of them."""
+        """Become leader for `epoch`. in_sync_count: if 1, appends advance the high watermark.
+        replicated: there are other replicas; the high watermark waits for set_replicas. Raises
+        LogError.
+        """
         if epoch < 0 or in_sync_count < 1:
             raise ValueError(f"leader epoch {epoch}, {in_sync_count} in sync: at least 0 and 1")
         cdef int error
@@ -159,7 +163,9 @@ cdef class Log:
             self.refuse(error)
 
     def become_follower(self, int32_t epoch, *, bint readable=False) -> None:
-        """readable: consumers may read what is below its high watermark (KIP-392)."""
+        """Become follower for `epoch`. readable: consumers may read up to the high watermark
+        (KIP-392).
+        """
         self.use()
         with nogil:
             csrc.log_become_follower(self.ptr, epoch)
@@ -167,12 +173,13 @@ cdef class Log:
 
     def set_replicas(self, int32_t partition_epoch, int32_t self_id, list replicas,
                      int32_t in_sync_count, *, ineligible=()) -> bool:
-        """What the metadata says of the replicas of a partition that this log leads.
+        """Set the replicas of a partition that this log leads, from the metadata.
 
         replicas: [(broker id, broker epoch, in the ISR, in the maximal ISR)], with or without
-        self_id. in_sync_count: of the ISR, this one included. ineligible: brokers that may not join
-        now, fenced or shutting down; nothing waits for them unless they are in the maximal ISR.
-        Returns False when a newer partition epoch is known. Raises NotLeader.
+        self_id. in_sync_count: size of the ISR, this replica included. ineligible: brokers that
+        cannot join now, fenced or shutting down; the high watermark waits for them only if they are
+        in the maximal ISR. Returns False if a newer partition epoch is already set. Raises
+        NotLeader.
         """
         cdef csrc.log_replica named[csrc.LOG_REPLICAS_MAX]
         cdef uint32_t count = 0
@@ -193,11 +200,12 @@ cdef class Log:
         return result == 0
 
     def followers(self) -> list:
-        """[(broker id, broker epoch, end offset, start offset, fetched_ns, caught_up_ns)] of the
-        replicas that set_replicas named, as their last fetch said, on CLOCK_MONOTONIC.
+        """Return [(broker id, broker epoch, end offset, start offset, fetched_ns, caught_up_ns)]
+        for the replicas given to set_replicas, as of their last fetch, on CLOCK_MONOTONIC.
 
-        Epoch -1: it does not say; offsets -1 and times 0: nothing is known. caught_up_ns: when it
-        last had all that there was; at first, of the ISR, the time at which it was named.
+        Epoch -1: not sent by the follower; offsets -1 and times 0: unknown. caught_up_ns: when the
+        follower last reached the end of the log; initially, for ISR members, the time of
+        set_replicas.
         """
         cdef csrc.log_follower found[csrc.LOG_REPLICAS_MAX]
         cdef uint32_t count, i
@@ -208,14 +216,17 @@ cdef class Log:
                  found[i].fetched_ns, found[i].caught_up_ns) for i in range(count)]
 
     def set_throttled(self, bint leading, bint following) -> None:
-        """Whether replication of it counts on the throttles: from here, and to here."""
+        """Set whether this log's replication counts against the throttles, as leader and as
+        follower.
+        """
         self.use()
         csrc.log_set_throttled(self.ptr, leading, following)
 
     def follower_at(self, int32_t broker_id, int64_t broker_epoch, int64_t offset,
                     int64_t start_offset, int64_t now_ns) -> bool:
-        """A follower's fetch, as the data plane enters it. True: it may join the ISR. Raises
-        LogError."""
+        """Record a follower's fetch, as the data plane does. Return True if it may join the ISR.
+        Raises LogError.
+        """
         cdef csrc.log_follower_fetch at
         cdef int result
         self.use()
@@ -231,7 +242,9 @@ cdef class Log:
 
     @property
     def high_watermark_is_current(self) -> bool:
-        """Readers may be told the high watermark: it has reached what this leader began with."""
+        """True if the high watermark has reached the leader's initial end offset: readers may see
+        it.
+        """
         self.use()
         return csrc.log_high_watermark_is_current(self.ptr)
 
@@ -298,14 +311,15 @@ cdef class Log:
 
     @property
     def failed(self) -> int:
-        """0, or the log_error for which it cannot serve as leader."""
+        """0, or the log_error that prevents it from leading."""
         self.use()
         return csrc.log_failed(self.ptr)
 
     def append(self, const uint8_t[::1] batch not None, int64_t now_ms, *, int32_t leader_epoch=-1,
                bint trusted=False) -> tuple:
-        """(base offset, last offset) of one batch, appended as the leader; a producer's duplicate
-        has the offsets of its first append. trusted: only the header is looked at. Raises LogError.
+        """Append one batch as leader. Return (base offset, last offset); for a producer's
+        duplicate, the offsets of its first append. trusted: checks only the header. Raises
+        LogError.
         """
         cdef csrc.log_config config
         cdef csrc.batch_rules rules
@@ -319,7 +333,8 @@ cdef class Log:
         if copy == NULL:
             raise MemoryError
         with nogil:
-            # Offsets and epoch are stamped into a copy: the caller's bytes may be immutable.
+            # Offsets and epoch are stamped into a copy, because the caller's bytes may be
+            # immutable.
             if size > 0:
                 memcpy(copy, &batch[0], size)
             if trusted:
@@ -344,7 +359,9 @@ cdef class Log:
         return out.base_offset, out.last_offset
 
     def append_as_follower(self, const uint8_t[::1] batches not None, int64_t now_ms) -> int:
-        """Whole batches that carry offsets and epochs, written as they are. Returns their bytes."""
+        """Append complete batches with offsets and epochs, unchanged. Return their bytes. Raises
+        LogError.
+        """
         cdef size_t size = <size_t>batches.shape[0], taken
         cdef const uint8_t *p = &batches[0] if size > 0 else NULL
         cdef int error
@@ -357,8 +374,10 @@ cdef class Log:
 
     def read(self, int64_t offset, int32_t max_bytes=INT32_MAX,
              csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> bytes:
-        """Whole batches from the one that holds `offset`, below the bound, of one segment; b"" at
-        the end. The first batch comes whole even when it is longer than max_bytes (KIP-74)."""
+        """Return complete batches of one segment, from the one that contains `offset` up to the
+        bound; b"" at the end. The first batch is complete even if it exceeds max_bytes (KIP-74).
+        Raises LogError.
+        """
         cdef csrc.log_range found
         cdef ssize_t n = 0
         cdef int32_t error, at = 0
@@ -387,8 +406,9 @@ cdef class Log:
     def read_range(self, int64_t offset, int32_t max_bytes=INT32_MAX,
                    csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True,
                    bint nowait=False):
-        """(position, length, first offset, next offset, in the page cache) of what read would give.
-        nowait: None when finding it would wait for the disk."""
+        """Return (position, length, first offset, next offset, in the page cache) of what read
+        would return. nowait: return None if finding it would wait for the disk. Raises LogError.
+        """
         cdef csrc.log_range found
         cdef int32_t error, cached, length
         self.use()
@@ -412,8 +432,9 @@ cdef class Log:
         return csrc.log_bytes_from(self.ptr, offset, bound)
 
     def aborted_between(self, int64_t offset, int64_t upper) -> list:
-        """(producer id, first offset) of aborted transactions that overlap [offset, upper), by
-        first offset. Raises LogError."""
+        """Return [(producer id, first offset)] of aborted transactions that overlap [offset,
+        upper), ordered by first offset. Raises LogError.
+        """
         cdef csrc.log_aborted_list found
         cdef uint32_t i
         cdef int error
@@ -429,7 +450,9 @@ cdef class Log:
             free(found.at)
 
     def offset_for_time(self, int64_t target_ms):
-        """(offset, timestamp, leader epoch) of the first record at or after target_ms, or None."""
+        """Return (offset, timestamp, leader epoch) of the first record at or after target_ms, or
+        None.
+        """
         cdef int64_t offset, timestamp
         cdef int32_t epoch, found
         self.use()
@@ -440,7 +463,9 @@ cdef class Log:
         return (offset, timestamp, epoch) if found else None
 
     def offset_of_max_time(self):
-        """(offset, timestamp, leader epoch) of the record with the greatest timestamp, or None."""
+        """Return (offset, timestamp, leader epoch) of the record with the greatest timestamp, or
+        None.
+        """
         cdef int64_t offset, timestamp
         cdef int32_t epoch, found
         self.use()
@@ -451,7 +476,7 @@ cdef class Log:
         return (offset, timestamp, epoch) if found else None
 
     def end_for_epoch(self, int32_t epoch) -> tuple:
-        """(largest known epoch <= `epoch`, its end offset), -1 and -1 without one (KIP-101)."""
+        """Return (largest known epoch <= `epoch`, its end offset), or -1 and -1 (KIP-101)."""
         cdef int64_t end
         cdef int32_t found
         self.use()
@@ -460,7 +485,7 @@ cdef class Log:
         return found, end
 
     def epoch_of(self, int64_t offset) -> int:
-        """The leader epoch that wrote `offset`, -1 unknown."""
+        """Return the leader epoch of `offset`, or -1 if unknown."""
         cdef int32_t epoch
         self.use()
         with nogil:
@@ -473,7 +498,7 @@ cdef class Log:
         return csrc.log_last_epoch(self.ptr)
 
     def flush(self) -> None:
-        """Blocks until everything appended before the call is on disk."""
+        """Block until everything appended before this call is on disk. Raises LogError."""
         cdef int error
         self.use()
         with nogil:
@@ -482,13 +507,15 @@ cdef class Log:
             self.refuse(error)
 
     def expire_producers(self, int64_t now_ms) -> None:
-        """Forgets producers without a batch for producer.id.expiration.ms (KIP-854)."""
+        """Drop the state of producers without a batch for producer.id.expiration.ms (KIP-854)."""
         self.use()
         with nogil:
             csrc.log_expire_producers(self.ptr, now_ms)
 
     def upkeep(self, int64_t now_ms) -> int:
-        """Rolls and flushes by time, and applies retention. Returns how many segments went."""
+        """Roll segments by time and apply retention. Return the number of deleted segments. Raises
+        LogError.
+        """
         cdef int error
         self.use()
         with nogil:
@@ -500,7 +527,9 @@ cdef class Log:
         return error
 
     def move_start(self, int64_t offset, int64_t now_ms=0) -> int:
-        """DeleteRecords: the log starts at `offset`, at most the high watermark; the new start."""
+        """DeleteRecords: advance the log start to `offset`, at most to the high watermark. Return
+        the new log start. Raises LogError.
+        """
         cdef int error
         self.use()
         with nogil:
@@ -510,9 +539,9 @@ cdef class Log:
         return csrc.log_start_offset(self.ptr)
 
     def truncate(self, int64_t offset, int32_t leader_epoch=-1) -> int:
-        """Drops what is at and above `offset`, whole batches. Returns the end offset.
+        """Delete the batches at and above `offset`. Return the end offset.
 
-        leader_epoch: only while it follows that leader, else NotLeader is raised.
+        leader_epoch: raise NotLeader unless the log follows that leader.
         """
         cdef int error
         self.use()
@@ -523,8 +552,9 @@ cdef class Log:
         return csrc.log_end_offset(self.ptr)
 
     def restart_at(self, int64_t offset, int32_t leader_epoch=-1) -> None:
-        """Drops everything; a log that follows goes on from `offset`, where its leader begins.
-        leader_epoch: as of truncate()."""
+        """Delete everything; a follower continues at `offset`, its leader's log start.
+        leader_epoch: as for truncate().
+        """
         cdef int error
         self.use()
         with nogil:
@@ -533,7 +563,7 @@ cdef class Log:
             self.refuse(error)
 
     def producers(self, int64_t now_ms) -> bytes:
-        """The producers' state as a `.snapshot` file holds it. Raises LogError."""
+        """Return the producers' state in the format of a `.snapshot` file. Raises LogError."""
         cdef size_t size = 0
         cdef uint8_t *copy
         self.use()
@@ -547,7 +577,9 @@ cdef class Log:
             free(copy)
 
     def segments(self) -> bytes:
-        """Native int64 triples (base offset, bytes, largest timestamp), for `open(segments=)`."""
+        """Return native int64 triples (base offset, bytes, largest timestamp), for
+        `open(segments=)`.
+        """
         cdef uint32_t count, room
         self.use()
         while True:
@@ -558,7 +590,7 @@ cdef class Log:
                 return out[:count * 24]
 
     def recovery_report(self) -> tuple:
-        """(bytes cut from a torn tail, segments scanned) by open."""
+        """Return (bytes cut from a torn tail, segments scanned) by open."""
         cdef int64_t cut
         cdef uint32_t scanned
         self.use()

@@ -1,7 +1,7 @@
-"""The settings of a topic's logs, from Kafka's names to the native structure.
+"""Converts a topic's log settings from Kafka's names to the native structure.
 
 Owns: nothing.
-Invariants: (1) every member of the structure is set.
+Invariants: every member of the structure is set.
 Source: csrc/log/log.h.
 """
 

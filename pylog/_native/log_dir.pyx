@@ -1,4 +1,4 @@
-"""One log directory, the disk's unit of failure, and the errors of what is in it.
+"""One log directory, the unit of disk failure, and the errors of its logs.
 
 Owns: the directory's descriptors, its flusher and pool.
 Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk.
@@ -49,10 +49,10 @@ def error_of(error: int, what: str) -> LogError:
     return kind(error, csrc.log_error_code(error), f"{what}: {text}")
 
 
-# No GC here: clearing a cycle's fields in any order would free a directory before its logs.
+# no_gc: clearing the fields of a cycle in any order would free a directory before its logs.
 @cython.no_gc
 cdef class LogDir:
-    """One log directory: its failure is sticky, its flusher commits for all its logs together."""
+    """One log directory. Its failure is permanent; its flusher commits for all its logs."""
 
     def __cinit__(self, path, io_pool=None, *, open_files_max=None):
         cdef int error = 0
@@ -79,12 +79,14 @@ cdef class LogDir:
         return csrc.log_dir_offline(self.dir)
 
     def fail(self, int error) -> bool:
-        """A file beside the logs met errno `error`. True: offline; False: a mere shortage."""
+        """Report errno `error` of a file outside the logs. Return True if the directory is now
+        offline, False for a shortage such as a full disk.
+        """
         return csrc.log_dir_give_up(self.dir, error)
 
     @property
     def failure(self):
-        """(errno, its name, the failing call) of what took the directory offline, or None."""
+        """(errno, its name, the failed call) that took the directory offline, or None."""
         cdef const char *call = NULL
         cdef int error = csrc.log_dir_failure(self.dir, &call)
         if error == 0:
@@ -92,7 +94,9 @@ cdef class LogDir:
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
     def look_at_space(self, reserve_bytes=None):
-        """(free, total) in bytes; reserve_bytes: left free by clients. Once a second or so."""
+        """Return (free, total) in bytes and update short_of_space; call it about once a second.
+        reserve_bytes: free space that clients' appends must leave.
+        """
         cdef int64_t free_bytes = 0, total_bytes = 0
         if reserve_bytes is not None:
             csrc.log_dir_set_reserve(self.dir, reserve_bytes)
@@ -102,18 +106,20 @@ cdef class LogDir:
 
     @property
     def short_of_space(self) -> bool:
-        """Clients' appends are refused: less is free than the reserve."""
+        """True if clients' appends are rejected because less than the reserve is free."""
         return csrc.log_dir_short_of_space(self.dir)
 
     def set_disk(self, size_t disk) -> None:
-        """For tests, another disk for the logs: a DISK_ kind, or the address of a `struct disk`."""
+        """For tests: use another disk, a DISK_ kind or the address of a `struct disk`."""
         if csrc.DISK_BROKEN < disk < 4096:
             raise ValueError(f"disk {disk}")
         csrc.log_dir_set_disk(self.dir, csrc.disk_of(<csrc.disk_kind>disk)
                               if disk <= csrc.DISK_BROKEN else <const csrc.disk *>disk)
 
     def flush(self) -> None:
-        """Blocks until all that was appended here before is on disk; one sync for many logs."""
+        """Block until everything appended in this directory before is on disk: one sync for many
+        logs.
+        """
         cdef int error
         with nogil:
             error = csrc.log_dir_flush(self.dir)
@@ -121,7 +127,9 @@ cdef class LogDir:
             raise error_of(error, self.path)
 
     def settle(self) -> None:
-        """As Log.settle for every log here, with one sync: theirs find nothing left to do."""
+        """Same as Log.settle for every log of the directory, with one sync. Settling them
+        afterwards has nothing left to do.
+        """
         cdef int error
         with nogil:
             error = csrc.log_dir_settle(self.dir)
@@ -129,7 +137,7 @@ cdef class LogDir:
             raise error_of(error, self.path)
 
     def stats(self) -> dict:
-        """Open segment descriptors, group commits, and files synced by them."""
+        """Return open segment descriptors, group commits, and files synced by them."""
         cdef csrc.log_dir_figures figures
         csrc.log_dir_stats(self.dir, &figures)
         return figures

@@ -1,12 +1,12 @@
-"""What a log raises.
+"""Exceptions of logs.
 
 Owns: nothing.
-Invariants: `code` is Kafka's error code for what happened.
+Invariants: `code` is Kafka's error code for the failure.
 """
 
 
 class LogError(Exception):
-    """What ended an operation. `error`: csrc's log_error or batch_error; `code`: Kafka's code."""
+    """A failed operation. `error`: csrc's log_error or batch_error; `code`: Kafka's code."""
 
     def __init__(self, error: int, code: int, text: str):
         super().__init__(text)
@@ -19,7 +19,7 @@ class StorageError(LogError):
 
 
 class Shortage(StorageError):
-    """Room, descriptors or memory are short: nothing failed, and a later try may go well."""
+    """Disk space, descriptors or memory are short: nothing has failed, and a retry may succeed."""
 
 
 class OffsetOutOfRange(LogError):
@@ -27,11 +27,11 @@ class OffsetOutOfRange(LogError):
 
 
 class SequenceError(LogError):
-    """Producer state refuses the batch: out of order, or of an older epoch."""
+    """The producer state rejects the batch: out of order, or from an older epoch."""
 
 
 class NotLeader(LogError):
-    """Appends need the leader, of the epoch that was named."""
+    """Appends require the leader with the given epoch."""
 
 
 class LogDeleted(LogError):
@@ -39,8 +39,8 @@ class LogDeleted(LogError):
 
 
 class CorruptLog(LogError):
-    """Files below the recovery point, or of another topic id, that cannot be served."""
+    """Files that cannot be used: corrupt below the recovery point, or of another topic id."""
 
 
 class BatchRefused(LogError):
-    """The batch does not obey the topic's rules."""
+    """The batch violates the topic's rules."""

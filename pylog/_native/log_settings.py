@@ -1,11 +1,11 @@
-"""Topic settings as the native log takes them, by Kafka's names.
+"""Topic settings for the native log, with Kafka's names.
 
-Owns: Kafka's defaults, for what a caller leaves out.
-Invariants: every name of DEFAULTS is in what native_settings gives.
+Owns: Kafka's defaults, for settings that a caller omits.
+Invariants: native_settings returns every name of DEFAULTS.
 Source: Kafka 4.3's topic configuration.
 """
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would import typing: 6 ms of startup time.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -48,15 +48,16 @@ CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "
 
 
 def native_settings(settings: "dict[str, Any]") -> "dict[str, Any]":
-    """All of DEFAULTS' names with the given values, and what follows from them: `codec` (-1 for the
-    producer's) and `level` (None for the codec's own default)."""
+    """Return the given settings with DEFAULTS for the others, and the derived `codec` (-1 for the
+    producer's) and `level` (None for the codec's default).
+    """
     values: dict[str, Any] = dict(DEFAULTS)
     values.update((name, value) for name, value in settings.items() if name in DEFAULTS)
     if isinstance(values["cleanup.policy"], str):
         values["cleanup.policy"] = values["cleanup.policy"].split(",")
     values["segment.bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
     if "compact" in values["cleanup.policy"]:
-        # KIP-354: the active segment is never cleaned, so it must end in time.
+        # KIP-354: the active segment is never compacted, so it must roll in time.
         values["segment.ms"] = min(values["segment.ms"], values["max.compaction.lag.ms"])
     kind = values["compression.type"]
     level = values.get(f"compression.{kind}.level")

@@ -1,4 +1,5 @@
-"""What the modules of the codec share: message objects, and the ops that walk over them."""
+"""Declarations shared by the modules of the codec: message objects, and the ops that process them.
+"""
 
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -7,7 +8,7 @@ cdef extern from *:
     """
     #include <stddef.h>
     #include "structmember.h"
-    /* The position of a slot in its object, or -1 when the attribute is no slot. */
+    /* Returns the offset of a slot in its object, or -1 if the attribute is not a slot. */
     static Py_ssize_t codec_slot(PyObject *descriptor)
     {
         if (!PyObject_TypeCheck(descriptor, &PyMemberDescr_Type)) return -1;
@@ -22,13 +23,13 @@ cdef extern from *:
         CODEC_AT(object, slot) = owned;
         Py_XDECREF(old);
     }
-    /* Makes calls of a class go to `construct`; classes made from it are called the usual way. */
+    /* Calls of the class run `construct`. Its subclasses keep the normal call. */
     typedef PyObject *(*codec_constructor)(PyObject *, PyObject **, size_t, PyObject *);
     static inline void codec_callable(PyTypeObject *type, codec_constructor construct)
     {
         type->tp_vectorcall = (vectorcallfunc)construct;
     }
-    /* A message is a tree: the cycle collector finds nothing in it, yet would look at each. */
+    /* A message is a tree without cycles: tracking it would only cost collector time. */
     static inline PyObject *codec_untrack(PyObject *object)
     {
         if (object != NULL && PyType_IS_GC(Py_TYPE(object))) PyObject_GC_UnTrack(object);
@@ -135,12 +136,12 @@ cdef struct Op:
     bint array
     bint compact
     bint nullable
-    bint present  # False: this version has no such field
+    bint present  # False: not in this version
     bint ignorable
     uint8_t default_kind
     uint32_t tag
     Py_ssize_t slot
-    Py_ssize_t size_min  # the fewest bytes of one element (array) or of the value
+    Py_ssize_t size_min  # minimum bytes of one element (array) or of the value
     Plan *plan  # of the struct, or NULL
     PyObject *default  # borrowed from Program.kept: the value, or a struct's Layout
     PyObject *name
@@ -149,7 +150,7 @@ cdef struct Plan:
     PyTypeObject *type
     Op *ops
     Py_ssize_t count
-    Op *tags  # by rising tag
+    Op *tags  # in ascending tag order
     Py_ssize_t tag_count
     bint flexible
     Py_ssize_t size_min
@@ -157,7 +158,7 @@ cdef struct Plan:
 
 cdef struct Step:
     PyObject *name  # borrowed from a program
-    Py_ssize_t index  # -1: no array
+    Py_ssize_t index  # -1: not an array
 
 cdef struct Failure:
     int code
@@ -192,7 +193,7 @@ cdef inline PyObject *owned(PyObject *thing) noexcept:
 
 
 cdef inline void step(Failure *failure, const Op *op, Py_ssize_t index) noexcept:
-    """Notes one level of the path to what failed; called from the inside out."""
+    """Record one level of the failure's path; called from the innermost level outwards."""
     if failure.depth < PATH_MAX:
         failure.path[failure.depth].name = op.name
         failure.path[failure.depth].index = index

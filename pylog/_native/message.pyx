@@ -1,9 +1,9 @@
-"""Message objects: classes whose fields are slots, and where those slots lie.
+"""Message objects: classes whose fields are slots, and the positions of those slots.
 
 Owns: the layout of each message class; the exceptions of the codec.
-Invariants: (1) a slot holds an owned reference or NULL; (2) a default that can
-  change is made anew for each object.
-Source: Kafka's message schemas, for what a default is.
+Invariants: a slot holds an owned reference or NULL; each object gets its own copy of a mutable
+  default.
+Source: Kafka's message schemas, for defaults.
 """
 
 cimport cython
@@ -14,20 +14,20 @@ from libc.string cimport memcmp
 
 
 class ProtocolError(ValueError):
-    """Bytes that break the protocol. Ends the connection."""
+    """Bytes that violate the protocol. The connection is closed."""
 
 
 class EncodeError(ProtocolError):
-    """A message that cannot be written: wrong type, null, out of range, no such field here."""
+    """A message that cannot be encoded: wrong type, null, out of range, unknown in this version."""
 
 
 class AnswerTooLong(EncodeError):
-    """A response that takes more bytes than responses may."""
+    """A response that exceeds the size limit."""
 
 
 @cython.final
 cdef class Layout:
-    """Where the fields of one class are, and what they are when nobody says."""
+    """The positions and defaults of one class's fields."""
 
     def __cinit__(self, type cls, list fields):
         """fields: [(name, default, is_list, is_struct)]; for a struct the default is its Layout."""
@@ -64,7 +64,7 @@ cdef class Layout:
 
 
 cdef PyObject *fresh(uint8_t kind, PyObject *default) noexcept:
-    """A new reference to a default, NULL when memory ran out."""
+    """Return a new reference to a default, or NULL if out of memory."""
     if kind == DEFAULT_LIST:
         return codec_list(0)
     if kind == DEFAULT_STRUCT:
@@ -83,7 +83,7 @@ cdef PyObject *fresh_struct(PyObject *layout) noexcept:
 
 
 cdef bint fill(PyObject *made, PyObject *layout_object) noexcept:
-    """Sets each field that is not set to its default. False when memory ran out."""
+    """Set all unset fields to their defaults. Return False if out of memory."""
     cdef Layout layout = <Layout> layout_object
     cdef Py_ssize_t i
     cdef PyObject *value
@@ -108,7 +108,7 @@ cdef int assign(Layout layout, PyObject *made, PyObject *name, PyObject *value) 
 cdef PyObject *construct(
     PyObject *cls, PyObject **arguments, size_t count, PyObject *names
 ) except NULL:
-    """What calling a message class does: as __init__, without a dict for the keywords."""
+    """Construct a message like __init__, but without a dict for the keywords."""
     cdef Layout layout = <Layout> (<object> cls).__layout__
     cdef PyObject *made
     cdef Py_ssize_t i
@@ -132,7 +132,7 @@ cdef PyObject *construct(
 cdef class Struct:
     """Base of all message classes: fields as slots, keyword constructor, equality by value.
 
-    A message is a tree and is not seen by the cycle collector.
+    A message is a tree without cycles, so the cycle collector does not track it.
     """
 
     def __init__(self, **fields):
@@ -163,7 +163,9 @@ cdef class Struct:
 
 
 cdef bint same(uint8_t default_kind, PyObject *default, PyObject *value) noexcept:
-    """Whether a value is the default. Only built-in comparisons: no Python code runs."""
+    """Return True if the value equals its default. Compares built-in types only, so it cannot run
+    user code.
+    """
     cdef int overflow = 0
     cdef Py_ssize_t a = 0, b = 0
     cdef const char *x

@@ -1,8 +1,8 @@
-"""What native code has counted, read for a scrape; and the text of a scrape.
+"""Counters of native code, read for a scrape, and the text of a scrape.
 
 Owns: the text's buffer; a reference to each log while it is read.
-Invariants: (1) whatever grows with the number of partitions is done without the GIL; (2) reading
-  stops nobody: counters are read as they are.
+Invariants: work that grows with the number of partitions runs without the GIL; reading counters
+  blocks no thread.
 Source: csrc/thread/meter.h, csrc/serve/exposition.h, csrc/log/log.h (figures).
 """
 
@@ -22,7 +22,7 @@ BUCKETS = c.METER_BUCKETS
 NS_FIRST = c.METER_NS_FIRST
 BYTES_FIRST = c.METER_BYTES_FIRST
 API_KEYS_MAX = c.FRAMES_API_KEYS_MAX
-# The members of csrc/log/log.h's log_figures, in their order.
+# The members of csrc/log/log.h's log_figures, in order.
 FIGURES = (
     "start_offset", "end_offset", "high_watermark", "last_stable_offset", "size_bytes", "segments",
     "produce_requests", "produce_failures", "batches_in", "records_in", "bytes_in",
@@ -37,12 +37,12 @@ assert len(KINDS) == c.METER_KINDS
 
 
 cdef tuple _histogram(const c.meter_figures *figures):
-    """(sum, counts by bucket): what went into each bucket alone."""
+    """Return (sum, counts per bucket); the counts are not cumulative."""
     return figures.sum, [figures.counts[i] for i in range(c.METER_BUCKETS)]
 
 
 def requests(Reactors reactors not None) -> dict:
-    """api key -> ({kind: (sum, counts)}, {error code: count}), of those that were ever sent."""
+    """Return api key -> ({kind: (sum, counts)}, {error code: count}) for keys received so far."""
     cdef c.meter_api_figures figures
     cdef int key, kind
     cdef dict out = {}
@@ -59,14 +59,14 @@ def requests(Reactors reactors not None) -> dict:
 
 
 def rounds(Reactors reactors not None) -> tuple:
-    """(sum, counts) of the reactors' rounds between two sleeps, in ns."""
+    """Return (sum, counts) of the reactors' loop durations between two sleeps, in ns."""
     cdef c.meter_figures figures
     c.reactors_rounds(reactors.ptr, &figures)
     return _histogram(&figures)
 
 
 def flushes(LogDir directory not None) -> tuple:
-    """(sum, counts) of what the flushes of a log directory took, in ns."""
+    """Return (sum, counts) of a log directory's flush durations, in ns."""
     cdef c.meter_figures figures
     for i in range(c.METER_BUCKETS):
         figures.counts[i] = 0
@@ -77,7 +77,7 @@ def flushes(LogDir directory not None) -> tuple:
 
 @cython.final
 cdef class Figures:
-    """The figures of many logs, as they were at one time: row i has those of log i."""
+    """A snapshot of the figures of many logs: row i is for log i."""
 
     cdef c.log_figures *rows
     cdef readonly Py_ssize_t count
@@ -107,13 +107,13 @@ cdef class Figures:
         free(self.rows)
 
     def row(self, Py_ssize_t i) -> dict:
-        """The figures of one log by name."""
+        """Return the figures of one log by name."""
         assert 0 <= i < self.count, i
         cdef const int64_t *values = <const int64_t *>&self.rows[i]
         return {name: values[at] for at, name in enumerate(FIGURES)}
 
     def columns(self, *names) -> list:
-        """One list for each name, in the order of the logs."""
+        """Return one list per name, in the order of the logs."""
         cdef Py_ssize_t i, at
         cdef const int64_t *values = <const int64_t *>self.rows
         out = []
@@ -123,8 +123,9 @@ cdef class Figures:
         return out
 
     def lags(self, const int64_t[::1] committed not None) -> tuple:
-        """(records between a committed offset and the high watermark, the first of them), each as
-        an array, for each log; what is below the log's start counts as committed."""
+        """Return (records between a committed offset and the high watermark, offset of the first),
+        each as an array with one value per log. Offsets below the log's start count as committed.
+        """
         cdef Py_ssize_t i
         assert committed.shape[0] == self.count, (committed.shape[0], self.count)
         records, first = array("q", bytes(8 * self.count)), array("q", bytes(8 * self.count))
@@ -136,7 +137,7 @@ cdef class Figures:
         return records, first
 
     def sums(self, list ends not None):
-        """Added up over stretches of rows: stretch k ends before ends[k]."""
+        """Return sums over ranges of rows: range k ends before ends[k]."""
         cdef Py_ssize_t i = 0, k, at, end
         cdef Figures out = Figures.__new__(Figures, [])
         cdef c.log_figures *rows = <c.log_figures *>calloc(len(ends) + 1, sizeof(c.log_figures))
@@ -162,7 +163,7 @@ cdef class Figures:
 
 @cython.final
 cdef class Rows:
-    """Labels of many samples, each as it stands between the braces."""
+    """Labels of many samples, formatted as between the braces."""
 
     cdef bytes labels
     cdef size_t *ends
@@ -198,7 +199,7 @@ cdef class Exposition:
 
     def figure(self, bytes name not None, Rows rows not None, Figures figures not None,
                str column not None) -> None:
-        """A sample `name{labels}` for every row, from one column."""
+        """Add a sample `name{labels}` for every row, from one column."""
         cdef Py_ssize_t at = FIGURES.index(column)
         assert rows.count == figures.count, (rows.count, figures.count)
         cdef const int64_t *values = <const int64_t *>figures.rows + at
@@ -206,8 +207,9 @@ cdef class Exposition:
 
     def integers(self, bytes name not None, Rows rows not None,
                  const int64_t[::1] values not None, bint thousandths=False) -> None:
-        """A sample for every row. thousandths: milliseconds that are exposed in seconds, where a
-        negative one is left out."""
+        """Add a sample for every row. thousandths: milliseconds, exposed in seconds; negative
+        values are omitted.
+        """
         assert rows.count == values.shape[0], (rows.count, values.shape[0])
         if rows.count:
             self._write(name, rows, &values[0], 1, thousandths)
@@ -227,7 +229,7 @@ cdef class Exposition:
                 c.exposition_integers(&self.text, text, length, &all_rows, values, stride)
 
     def value(self) -> bytes:
-        """All of it. Raises MemoryError when some of it is missing."""
+        """Return the whole text. Raises MemoryError if a part is missing."""
         if self.text.failed:
             raise MemoryError("exposition")
         return PyBytes_FromStringAndSize(self.text.bytes, <Py_ssize_t>self.text.len)
@@ -235,9 +237,10 @@ cdef class Exposition:
 
 def times(list logs not None, const int64_t[::1] offsets not None, int64_t[::1] out not None,
           int64_t budget_ns) -> int:
-    """Timestamps in ms of the first records at or above `offsets`, NO_TIME for none, into `out`.
+    """Write the timestamps in ms of the first records at or above `offsets` to `out`; NO_TIME if
+    none.
 
-    logs: one Log for each offset. Returns how many were looked up before the budget was spent.
+    logs: one Log per offset. Returns how many were looked up before budget_ns ran out.
     """
     cdef Py_ssize_t i, count = len(logs), done = 0
     cdef c.log_t **ptrs = <c.log_t **>malloc((count + 1) * sizeof(c.log_t *))

@@ -1,4 +1,4 @@
-"""A log that moves to another log directory of its node, or of which a branch is made.
+"""Moves a log to another log directory of its node, or makes a branch of it.
 
 Owns: nothing; both Logs own their files.
 Invariants: csrc/log/log.h's. The GIL is released around every call.
@@ -12,7 +12,7 @@ from pylog._native.log cimport Log
 
 
 def rename(Log log not None, str name not None):
-    """Gives the log's directory another name. Raises StorageError."""
+    """Rename the log's directory. Raises StorageError."""
     cdef bytes raw = name.encode()
     cdef const char *c_name = raw
     cdef int error
@@ -24,7 +24,7 @@ def rename(Log log not None, str name not None):
 
 
 def seal(Log log not None, int64_t now_ms):
-    """Begins a new segment unless the last is empty. Raises LogError."""
+    """Start a new segment unless the last one is empty. Raises LogError."""
     cdef int error
     log.use()
     with nogil:
@@ -34,8 +34,9 @@ def seal(Log log not None, int64_t now_ms):
 
 
 def copy(Log source not None, Log to not None, int64_t bytes_max, int64_t now_ms):
-    """Appends to `to` about bytes_max of what it lacks. Returns (whether there is more, how many
-    bytes were no good batches). Raises LogError."""
+    """Append about bytes_max missing bytes to `to`. Return (True if more are missing, bytes skipped
+    because they were not valid batches). Raises LogError.
+    """
     cdef int result
     cdef int64_t damaged
     source.use()
@@ -48,9 +49,10 @@ def copy(Log source not None, Log to not None, int64_t bytes_max, int64_t now_ms
 
 
 def hand_over(Log source not None, Log to not None, int64_t now_ms):
-    """Copies the rest and brings it to disk while `source` takes nothing; it leads no more then.
+    """Copy the rest and flush it while `source` accepts no appends. `source` then stops leading.
 
-    Returns how many bytes were no good batches. Raises LogError: `source` goes on.
+    Returns the bytes skipped because they were not valid batches. Raises LogError: `source` then
+    continues.
     """
     cdef int error
     cdef int64_t damaged

@@ -1,11 +1,10 @@
-"""A long request, read a few elements at a time: each piece is a request of its own.
+"""Splits a long request: each piece is a separate request with a few of its elements.
 
-Owns: the table of the keys that were seen, its place in the request.
-Invariants: (1) the pieces hold every element once, in order, but for repeats; (2) nothing is made
-  of a request that is not whole and legal to its last element; (3) a repeat is known by its key's
-  bytes, hashed: two keys of one request are taken for one with a chance of 1 in 2^60 or so.
-Source: Kafka's message schemas; protocol.elements says which arrays, and what identifies an
-  element.
+Owns: the table of keys seen, its position in the request.
+Invariants: the pieces contain every element once, in order, except repeats; no piece is created
+  unless the request is complete and valid to its last element; repeats are found by hashing the
+  key's bytes: two different keys of a request collide with a probability of about 1 in 2^60.
+Source: Kafka's message schemas; protocol.elements lists the arrays and the keys of their elements.
 """
 
 cimport cython
@@ -40,23 +39,25 @@ cdef uint64_t SEED = int.from_bytes(os.urandom(8), "little")
 
 
 cdef struct Level:
-    Op array          # the array, as its holder's field
-    Op element        # one of its elements
-    Py_ssize_t inner  # the op of the next level's array in the element, -1 at the last level
-    uint64_t keys     # bit i: the element's op i is part of its key
+    Op array  # the array, as a field of the struct that holds it
+    Op element  # one of its elements
+    Py_ssize_t inner  # op index of the next level's array in the element, -1 at the last level
+    uint64_t keys  # bit i: the element's op i is part of its key
     Py_ssize_t left   # elements not read yet
-    uint64_t hash     # of the keys down to this level's open element
-    bint is_open      # an element has been begun
-    bint is_null      # its inner array
+    uint64_t hash  # of the keys down to this level's current element
+    bint is_open  # an element has been started
+    bint is_null  # the element's inner array is null
 
 
 @cython.final
 cdef class Pieces:
-    """path: (array, fields that are its elements' key) from the message down; an array of plain
-    values has no key fields: they are keys themselves. repeats: KEEP gives every element, ONCE the
-    first of those with one key, TWICE it twice, next to each other: for a handler that refuses
-    repeats. elements_max: of those at the end of `path`. budget, inner_max: memory and elements of
-    one piece besides.
+    """Reads one request in pieces.
+
+    path: (array, key fields of its elements) from the message down; elements of an array of
+    plain values are their own keys. repeats: KEEP returns every element, ONCE the first with each
+    key, TWICE the first twice in a row, for a handler that rejects repeats. elements_max: limit of
+    elements at the end of `path`. budget, inner_max: limits of one piece's memory and of its other
+    elements.
     """
 
     cdef Program program
@@ -66,7 +67,7 @@ cdef class Pieces:
     cdef int depth, repeats
     cdef int64_t elements_max, budget, inner_max
     cdef object template
-    cdef list holders     # the open element of each level above the last
+    cdef list holders  # the current element of each level above the last
     cdef Py_ssize_t room
     cdef bint begun
     cdef readonly Py_ssize_t leaves, repeated
@@ -92,7 +93,7 @@ cdef class Pieces:
             level.array = plan.ops[place]
             if number:
                 self.levels[number - 1].inner = place
-                # What stands behind the inner array could not be told of in its first piece.
+                # Fields after the inner array would be missing in the element's first piece.
                 for i in range(place + 1, plan.count):
                     assert not plan.ops[i].present, (program.title, name)
             level.element = level.array
@@ -107,9 +108,10 @@ cdef class Pieces:
         free(self.table)
 
     def survey(self):
-        """Walks over all of it, without the GIL, and begins. False: the array is null.
+        """Validate the whole request, without the GIL, and start. Return False if the array is
+        null.
 
-        To be called once, before next(). Raises ProtocolError.
+        Call it once, before next(). Raises ProtocolError.
         """
         cdef Py_ssize_t first
         cdef bint good
@@ -131,13 +133,13 @@ cdef class Pieces:
         return self.levels[0].left >= 0
 
     def next(self, Py_ssize_t count):
-        """A request with the next `count` elements, repeats counted once; None at the end."""
+        """Return a request with the next `count` elements, repeats counted once; None at the end."""
         cdef object part
         cdef list elements = []
         assert count > 0, count
         if self.begun and not self.levels[0].left:
             return None
-        # Of repeats alone nothing is left, and an empty array may mean all there is.
+        # Skipped repeats can leave a piece empty, but an empty array may mean "all".
         while not elements and self.levels[0].left:
             self.limit()
             self.room = count
@@ -152,7 +154,7 @@ cdef class Pieces:
     # ---- the survey ------------------------------------------------------------------------------
 
     cdef bint survey_array(self, int number, uint64_t hash_) noexcept nogil:
-        """Passes over the array of a level and takes down its elements' keys."""
+        """Skip over the array of a level and record its elements' keys."""
         cdef Level *level = &self.levels[number]
         cdef Py_ssize_t _, count = read_count(&self.r, &level.array)
         if count < 0:
@@ -186,7 +188,7 @@ cdef class Pieces:
         return level.inner >= 0 or self.note(hash_)
 
     cdef bint skip_key(self, const Op *op, uint64_t *hash_) noexcept nogil:
-        """Passes over a value of a key; the hash goes on with what it is, not how it is written."""
+        """Skip over a key field and hash it. The hash depends on the value, not its encoding."""
         cdef Py_ssize_t size
         if op.kind < STRING:
             size = codec_width(op.kind)
@@ -207,7 +209,7 @@ cdef class Pieces:
         return True
 
     cdef bint note(self, uint64_t hash_) noexcept nogil:
-        """One more element of the path's end, with its key."""
+        """Count an element at the end of the path and record its key."""
         cdef uint64_t *slot
         self.leaves += 1
         if self.leaves > self.elements_max:
@@ -252,7 +254,7 @@ cdef class Pieces:
     # ---- pieces ----------------------------------------------------------------------------------
 
     cdef int copies(self, uint64_t hash_) noexcept:
-        """How often an element with this key is given now."""
+        """Return how many times to return an element with this key now."""
         cdef uint64_t *slot
         if not self.repeated:
             return 1
@@ -265,7 +267,7 @@ cdef class Pieces:
         return 2 if self.repeats == GIVE_TWICE else 1
 
     cdef list filled(self, int number):
-        """The next elements of a level's array, for as long as there is room."""
+        """Return the next elements of a level's array, while there is room."""
         cdef Level *level = &self.levels[number]
         cdef list out = []
         while level.left > 0 and self.room > 0:
@@ -298,7 +300,7 @@ cdef class Pieces:
         return 0
 
     cdef bint hashed_leaf(self, int number, uint64_t *hash_) noexcept:
-        """Passes over an element at the end of the path and takes its key."""
+        """Skip over an element at the end of the path and hash its key."""
         cdef Level *level = &self.levels[number]
         cdef const Plan *plan = level.element.plan
         cdef Py_ssize_t i
@@ -315,7 +317,7 @@ cdef class Pieces:
         return not plan.flexible or skip_tags(&self.r)
 
     cdef int take_holder(self, int number, list out) except -1:
-        """Some of the elements below the open element of a level, in a copy of that element."""
+        """Append a copy of the level's current element with some of the elements below it."""
         cdef Level *level = &self.levels[number]
         cdef Level *below = &self.levels[number + 1]
         cdef const Plan *plan = level.element.plan
@@ -343,7 +345,7 @@ cdef class Pieces:
         return 0
 
     cdef int open(self, int number) except -1:
-        """Reads an element up to its inner array."""
+        """Read an element up to its inner array."""
         cdef Level *level = &self.levels[number]
         cdef Level *below = &self.levels[number + 1]
         cdef const Plan *plan = level.element.plan
@@ -376,7 +378,7 @@ cdef class Pieces:
         return 0
 
     cdef object made(self, const Plan *plan):
-        """An empty message; its fields are to be set before anybody sees it."""
+        """Return an empty message. Its fields must be set before Python code can access it."""
         cdef PyObject *raw = codec_alloc(plan.type)
         if raw == NULL:
             raise MemoryError(self.program.title)
@@ -387,8 +389,9 @@ cdef class Pieces:
     cdef bint read_fields(
         self, const Plan *plan, PyObject *made, Py_ssize_t slot, bint behind
     ) noexcept:
-        """The fields in front of the array in `slot`, with the tagged ones' defaults, or those
-        behind it."""
+        """Read the fields before the array in `slot` and set defaults for tagged fields, or read
+        the fields after the array.
+        """
         cdef Py_ssize_t i
         cdef const Op *op
         cdef PyObject *value
@@ -418,13 +421,13 @@ cdef class Pieces:
 
 
 cdef inline uint64_t named(uint64_t hash_) noexcept nogil:
-    """What stands for a key in the table: never 0, its two low bits free."""
+    """Return the key's table entry: never 0, its two low bits clear."""
     cdef uint64_t name = hash_ & ~<uint64_t> FLAGS
     return name if name else FLAGS + 1
 
 
 cdef uint64_t mixed(uint64_t hash_, const uint8_t *bytes_, Py_ssize_t count) noexcept nogil:
-    """`hash_` gone on with some bytes; count: -1 for null."""
+    """Return `hash_` extended by some bytes; count: -1 for null."""
     cdef uint64_t word
     cdef Py_ssize_t take
     hash_ = (hash_ ^ <uint64_t> (count + 2)) * <uint64_t> 0x9E3779B97F4A7C15

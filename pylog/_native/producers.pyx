@@ -1,7 +1,7 @@
-"""What a partition log knows of a producer.
+"""A partition log's state of a producer.
 
 Owns: nothing.
-Invariants: (1) the answer is of one moment: the log's appends go on.
+Invariants: each result is a consistent snapshot; appends continue in between.
 Source: csrc/log/log.h (log_producer_of, log_verify_producer).
 """
 
@@ -12,12 +12,13 @@ from pylog._native cimport csrc as c
 
 from pylog._native.log import error_of
 
-HEAD_BYTES = c.PRODUCERS_HEAD_BYTES     # Of a .snapshot file, before its first producer.
+HEAD_BYTES = c.PRODUCERS_HEAD_BYTES  # Of a .snapshot file, before its first producer.
 
 
 def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tuple:
-    """(epoch, coordinator epoch, first offset of its open transaction, offset of its newest marker
-    since the log was opened), each -1 when there is none. Raises LogError."""
+    """Return (epoch, coordinator epoch, first offset of its open transaction, offset of its newest
+    marker since the log was opened), each -1 if there is none. Raises LogError.
+    """
     cdef c.log_producer found
     cdef bint known
     log.use()
@@ -30,9 +31,10 @@ def producer_of(Log log not None, int64_t producer_id, int64_t now_ms=0) -> tupl
 
 
 def verify_producer(Log log not None, int64_t producer_id, int16_t epoch, uint64_t holder):
-    """The coordinator has the partition in the producer's open transaction: until its marker, what
-    the holder (Grants.holder) sends for it is not asked about. Nothing where the log does not know
-    the producer."""
+    """Record that the partition is in the producer's open transaction. Until its marker, Produce
+    requests of the holder (Grants.holder) need no further verification by the coordinator. Does
+    nothing if the log has no state of the producer.
+    """
     assert producer_id >= 0 and epoch >= 0, (producer_id, epoch)
     log.use()
     with nogil:

@@ -1,8 +1,7 @@
-"""How fast clients may go, as the reactors count it.
+"""Client quotas, as the reactors enforce them.
 
-Owns: the native tables of clients and of the rates that their requests count on.
-Invariants: (1) a client that was installed before the last void() is unknown; (2) a rate keeps what
-  it counted, whatever its limit becomes.
+Owns: the native tables of clients and of the rates that their requests count against.
+Invariants: void() makes every client unknown; a rate keeps its samples if its limit changes.
 Source: csrc/serve/quotas.h; KIP-13, KIP-124, KIP-219.
 """
 
@@ -21,9 +20,9 @@ KINDS = c.QUOTA_KINDS
 
 @cython.final
 cdef class Quotas:
-    """Clients by principal and client id. samples of window_ms each make up a rate.
+    """Clients by principal and client id. A rate consists of samples of window_ms each.
 
-    Times, now_ms, are CLOCK_MONOTONIC in milliseconds.
+    now_ms is CLOCK_MONOTONIC in milliseconds.
     """
 
     def __cinit__(self, uint32_t samples, int64_t window_ms):
@@ -37,15 +36,16 @@ cdef class Quotas:
             c.quotas_free(self.ptr)
 
     def void(self, bint enabled):
-        """Makes every client unknown (1). enabled: requests are to be counted at all."""
+        """Make every client unknown. enabled: False if no quota is set; requests are then not
+        counted.
+        """
         c.quotas_void(self.ptr, enabled)
 
     def install(self, uint32_t principal, bytes client_id, tuple limits, int64_t now_ms):
-        """Makes a client known. limits: for each kind (the rate's key, its limit per second) or
-        None.
+        """Add a client. limits: per kind (the rate's key, its limit per second) or None.
 
-        Clients whose limits have the same key share a rate. Bytes for PRODUCE and FETCH, percent of
-        a thread for REQUEST.
+        Clients with the same key share a rate. Limits are bytes for PRODUCE and FETCH, percent of a
+        thread for REQUEST. Raises MemoryError.
         """
         cdef c.quota_limit made[c.QUOTA_KINDS]
         cdef bytes key
@@ -61,8 +61,8 @@ cdef class Quotas:
             raise MemoryError("quotas")
 
     def set_addresses(self, dict limits, double others):
-        """How many connections may begin in a second from each address, 16 bytes, v4-mapped for
-        IPv4, and from any other one by itself; 0 without limit.
+        """Limit new connections per second: limits by address (16 bytes, v4-mapped for IPv4);
+        others: for each other address; 0 for no limit. Raises MemoryError.
         """
         cdef size_t count = len(limits)
         cdef c.quota_address *rows = <c.quota_address *>malloc(
@@ -84,18 +84,18 @@ cdef class Quotas:
             raise MemoryError("quotas")
 
     def connection(self, bytes address, int64_t now_ms):
-        """Counts a connection from an address; for how many ms it waits to be closed instead, 0
-        when it may begin.
+        """Count a connection from an address. Return 0 if it is accepted, or for how many ms to
+        delay closing it.
         """
         assert len(address) == 16, address
         return c.quotas_connection(self.ptr, address, now_ms)
 
     def charge(self, uint32_t principal, bytes client_id, int kind, double value, int64_t now_ms,
                bint always=False):
-        """Counts `value` for the client; returns for how many ms it is to be left alone, 0 within
-        its limit, None when the client is unknown.
+        """Count `value` for the client. Return for how many ms to mute it, 0 if within its limit,
+        None if the client is unknown.
 
-        A FETCH that is over the limit counts nothing, unless it is to count always.
+        A FETCH over the limit is not counted, except with `always`.
         """
         cdef int32_t wait_ms
         cdef c.quota_client *client = c.quotas_client(
@@ -110,7 +110,7 @@ cdef class Quotas:
         return wait_ms
 
     def fetch_max(self, uint32_t principal, bytes client_id, int32_t most):
-        """How many bytes a fetch may take at once, at most `most`; None for an unknown client."""
+        """Return the bytes that one fetch may take, at most `most`; None for an unknown client."""
         cdef c.quota_client *client = c.quotas_client(
             self.ptr, principal, client_id, <uint32_t>len(client_id))
         if client == NULL:
@@ -120,12 +120,13 @@ cdef class Quotas:
         return most
 
     def throttled(self, bytes client_id, int64_t since_ms):
-        """For how many ms in all clients of this id were throttled; 0 when none was since
-        `since_ms`."""
+        """Return the total throttle time in ms of all clients with this id that were throttled
+        since `since_ms`.
+        """
         return c.quotas_throttled(self.ptr, client_id, <uint32_t>len(client_id), since_ms)
 
     def count(self):
-        """(clients, rates) that are known."""
+        """Return (clients, rates) in the tables."""
         cdef uint32_t clients, rates
         c.quotas_count(self.ptr, &clients, &rates)
         return clients, rates

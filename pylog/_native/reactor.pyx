@@ -1,8 +1,8 @@
-"""The network threads: what arrives that native code does not serve, and the answers to it.
+"""The network threads: requests that native code does not serve itself, and their responses.
 
 Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
-Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
-  ignored; (3) Grants and IoPool outlive the threads.
+Invariants: reactor threads never touch Python; each token is answered once, later replies are
+  ignored; Grants and IoPool outlive the threads.
 Source: csrc/net/reactor.h.
 """
 
@@ -32,15 +32,15 @@ cdef extern from "<arpa/inet.h>" nogil:
 POLL_EVENTS_MAX = 1024
 cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
-# What holds for every connection of a listener.
+# Flags for all connections of a listener.
 GUARDED = csrc.LISTENER_GUARDED
 CONTROL = csrc.LISTENER_CONTROL
 ASKS = csrc.LISTENER_ASKS
 SAME_SESSION = csrc.REACTOR_SAME_SESSION
-# Of a SaslAuthenticate that is a token without a header.
+# Version of a SaslAuthenticate that consists of a raw token without a header.
 RAW_VERSION = csrc.GUARD_RAW_VERSION
 STRANGER_BYTES_MAX = 512 << 10
-# Api key -> first and last version that native code serves.
+# API key -> first and last version that native code serves.
 NATIVE_VERSIONS = {
     csrc.API_PRODUCE: (csrc.PRODUCE_VERSION_MIN, csrc.PRODUCE_VERSION_MAX),
     csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
@@ -49,23 +49,20 @@ HOSTS_KEPT_MAX = 4096
 cdef const char *MAKER = "pylog.transport_maker"
 
 
-# no_gc: its members are numbers, bytes, text and a repeat, so that it can be in no cycle.
+# no_gc: its members are numbers, bytes, text and a repeat, so it cannot be in a cycle.
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
 cdef class RequestContext:
-    """A request that is to be answered, what is known of it besides its message, and what is noted
-    on it meanwhile.
+    """A request to be answered by the control plane, and notes about its processing.
 
-    listener: its number. client_id: None where there is none. began_ns: when its last byte was
-    here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns, parked_ns,
-    when it was taken and began to wait for others; busy_ns, what its handler took where that
-    counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
-    that the request has created so far; closes, set by a handler whose answer ends the connection;
-    cacheable, set by a handler whose answer is right for
-    whoever asks the same over the same address, as long as the image stays what it is; repeat, set
-    by a handler whose answer is right for who asks the same from the same address, as long as that
-    is offered.
+    listener: its number. client_id: None if null. began_ns: when its last byte arrived, on the
+    clock of Reactors.now_ns(). Set by dispatch and handlers: taken_ns and parked_ns, when it was
+    dequeued and when it started to wait; busy_ns, time spent in its handler, where that counts;
+    throttle_ms, set by a handler that throttles the client itself; created_count, topics created by
+    the request so far; closes: close the connection after the response; cacheable: until the image
+    changes, the response is valid for all clients that send the same request to the same address;
+    repeat: while it is offered, the response is valid for the same request from the same address.
     """
 
     def __init__(self, *, uint64_t token, int api_key, int api_version, bytes body=b"",
@@ -80,29 +77,29 @@ cdef class RequestContext:
         self.principal, self.began_ns = principal, began_ns
 
     def take_body(self):
-        """The request's body, once: what waits for its answer does not hold the bytes."""
+        """Return the request's body, once: a waiting request does not hold its bytes."""
         cdef bytes body = self.body
         assert body is not None, self.token
         self.body = None
         return body
 
     def keep_body(self, bytes body not None):
-        """Has it back, for answer_again()."""
+        """Store the body again, for answer_again()."""
         self.body = body
 
     def answer_again(self, bytes frame not None):
-        """Whoever sends the same again is answered with `frame`, as `repeat` has it."""
+        """Answer equal requests with `frame` from now on, within the limits of `repeat`."""
         assert self.repeat is not None, self.token
-        if self.body is not None:   # Else it was too long to be kept.
+        if self.body is not None:  # Otherwise it was too long to store.
             self.repeat.add(self.principal, self.api_key, self.api_version, self.peer_ip,
                             self.client_id, self.take_body(), frame)
 
 
 @cython.final
 cdef class Miss:
-    """A request that names topics without a grant, to be decided by resume().
+    """A request that names topics without a grant; resume() completes it.
 
-    topics: [(name, None) or (None, id)], in bytes. right: what for, READ, WRITE or FOLLOW.
+    topics: [(name, None) or (None, id)], in bytes. right: READ, WRITE or FOLLOW.
     """
 
     def __init__(self, uint64_t token, uint32_t principal, list topics, int right,
@@ -113,9 +110,9 @@ cdef class Miss:
 
 @cython.final
 cdef class Verify:
-    """A Produce that begins something in a transaction, to be decided by resume().
+    """A Produce that must be verified with the transaction coordinator; resume() completes it.
 
-    partitions: [(topic name, partition)] that are to be part of the transaction, names in bytes.
+    partitions: [(topic name, partition)] for the transaction, names in bytes.
     """
 
     def __init__(self, uint64_t token, uint32_t principal, int api_version,
@@ -129,7 +126,7 @@ cdef class Verify:
 
 @cython.final
 cdef class UnknownClient:
-    """A client that Quotas does not know; its connection waits for retry()."""
+    """A client that is missing in Quotas; its connection waits for retry()."""
 
     def __init__(self, uint64_t connection, uint32_t principal, bytes client_id):
         self.connection, self.principal, self.client_id = connection, principal, client_id
@@ -137,9 +134,10 @@ cdef class UnknownClient:
 
 @cython.final
 cdef class Connected:
-    """A new connection of a listener that ASKS, or whose peer showed a certificate: it waits for
-    set_principal(), when it is to have one, and retry(), or for close_connection(). certificate:
-    the name in it (RFC 2253, as Java writes it), "" without one."""
+    """A new connection of an ASKS listener, or of a peer with a certificate. It waits for an
+    optional set_principal() and retry(), or for close_connection(). certificate: the subject (RFC
+    2253, as Java formats it), "" without one.
+    """
 
     def __init__(self, uint64_t connection, int listener, str peer_host, str certificate=""):
         self.connection, self.listener, self.peer_host = connection, listener, peer_host
@@ -148,7 +146,7 @@ cdef class Connected:
 
 @cython.final
 cdef class Closed:
-    """The end of a connection that was named in set_interest()."""
+    """A connection with set_interest() has ended."""
 
     def __init__(self, uint64_t connection):
         self.connection = connection
@@ -156,8 +154,9 @@ cdef class Closed:
 
 @cython.final
 cdef class MayJoin:
-    """A follower may join the ISR of a partition that is led here, by its last fetch. It comes once
-    for each naming of the replica by Log.set_replicas()."""
+    """A follower qualifies for the ISR of a partition led here, by its last fetch. Emitted once per
+    replica and call of Log.set_replicas().
+    """
 
     def __init__(self, bytes topic_id, int partition, int broker_id):
         self.topic_id, self.partition, self.broker_id = topic_id, partition, broker_id
@@ -165,8 +164,9 @@ cdef class MayJoin:
 
 @cython.final
 cdef class Slow:
-    """A request that took longer than set_slow() said. peer: host:port. left_out: slow requests
-    that made no event because there were too many."""
+    """A request that took longer than the limit of set_slow(). peer: host:port. left_out: slow
+    requests without an event because there were too many.
+    """
 
     def __init__(self, *, int api_key, int api_version, int correlation_id, bytes client_id,
                  uint64_t connection, str peer, int64_t total_ns, int64_t local_ns,
@@ -182,29 +182,31 @@ cdef class Slow:
 
 @cython.final
 cdef class Unsafe:
-    """A connection that ended because TLS failed. peer: host:port. left_out: such ones before it
-    that made no event because there were too many."""
+    """A connection that ended because TLS failed. peer: host:port. left_out: earlier ones without
+    an event because there were too many.
+    """
 
     def __init__(self, int listener, str peer, str reason, uint64_t left_out):
         self.listener, self.peer, self.reason = listener, peer, reason
         self.left_out = left_out
 
 
-# no_gc_clear keeps (3) when the collector takes all of them together.
+# no_gc_clear: Grants and IoPool outlive the threads, even if the collector frees all of them
+# together.
 @cython.final
 @cython.no_gc_clear
 cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 
     api_versions: (api key, first and last version served, first version with flexible headers or
-    -1), those of Produce and Fetch within NATIVE_VERSIONS; everything else closes its connection.
-    idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections
-    wait. control_bytes_max: of a request that comes as an event. input_bytes_max: of one reactor's
-    requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes, gather_ms_max:
-    see csrc/serve/serve.h. quotas: what clients may use, None
-    for no limits. stranger_bytes_max: of a request before its connection is authenticated.
-    rack_aware: consumers are sent to a replica in their rack. throttle: of what followers fetch.
-    repeats: answers that are given again without an event; None: there are none.
+    -1), those of Produce and Fetch within NATIVE_VERSIONS; other requests close their connection.
+    idle_ms_max: -1 for no limit. queued_requests_max: limit of events not yet polled; above it,
+    connections wait. control_bytes_max: limit of a request that becomes an event. input_bytes_max:
+    limit of one reactor's requests; 0 is the default. fetch_bytes_max, sessions_max,
+    inline_inflate_bytes, gather_ms_max: see csrc/serve/serve.h. quotas: client quotas, or None.
+    stranger_bytes_max: limit of a request before authentication. rack_aware: redirect consumers to
+    a replica in their rack. throttle: of followers' fetches. repeats: cached responses that
+    reactors send without an event, or None.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -258,18 +260,18 @@ cdef class Reactors:
 
     def listen(self, int listener, str host, int port, int backlog, unsigned flags=0,
                object maker=None):
-        """Listens on every address of `host` ("" is every interface). Returns the bound port.
+        """Listen on every address of `host` ("" is every interface). Return the bound port.
 
-        port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
-        authentication before set_principal(); CONTROL, every request is an event; ASKS, each
-        connection comes as Connected. maker: what makes its connections safe (TlsServer.maker());
-        None for plain text. Raises OSError when it cannot.
+        port: 0 selects a free one. Events contain `listener`. flags: GUARDED, only authentication
+        until set_principal(); CONTROL, every request is an event; ASKS, each connection is
+        announced with Connected. maker: for TLS (TlsServer.maker()), or None for plain text. Raises
+        OSError on failure.
         """
         return self._listen(listener, host, port, backlog, 0, flags, maker)
 
     def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0,
              object maker=None):
-        """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
+        """Let the reactors from index `first` on, added by resize(), listen on a bound port too."""
         self._listen(listener, host, port, backlog, first, flags, maker)
 
     cdef int _listen(self, int listener, str host, int port, int backlog, int first,
@@ -289,16 +291,17 @@ cdef class Reactors:
         return bound
 
     def unlisten(self, int listener):
-        """Closes a listener, and its connections once their requests are answered."""
+        """Close a listener, and its connections after their requests are answered."""
         csrc.reactors_unlisten(self.ptr, listener)
 
     def set_limits(self, connections_max, connections_per_ip_max, dict overrides,
                    descriptors_max=UINT32_MAX, descriptor_end=UINT32_MAX):
-        """Limits of open connections; those beyond a lowered limit stay.
+        """Limit open connections. Lowering a limit closes no existing connection.
 
-        overrides: 16-byte address (IPv4 as v4-mapped) -> limit in place of connections_per_ip_max.
-        descriptors_max: connections beyond take an idle one's place, or are closed, as are those
-        whose descriptor's number is descriptor_end or more: the rest is for files.
+        overrides: 16-byte address (IPv4 as v4-mapped) -> limit instead of connections_per_ip_max.
+        descriptors_max: a further connection replaces an idle one or is closed. descriptor_end:
+        connections with this descriptor number or a higher one are closed, so that files can use
+        the rest.
         """
         cdef csrc.reactors_limits limits
         limits.connections_max = _at_most(connections_max, UINT32_MAX)
@@ -322,9 +325,10 @@ cdef class Reactors:
         csrc.reactors_set_limits(self.ptr, &limits)
 
     def set_listener_limit(self, int listener, connections_max):
-        """Limits the open connections of one listener; those beyond a lowered limit stay.
+        """Limit the open connections of one listener. Lowering the limit closes no existing
+        connection.
 
-        listener: its number as in listen(), which may come later. Raises MemoryError.
+        listener: its number as in listen(), which may be called later. Raises MemoryError.
         """
         if not csrc.reactors_set_listener_limit(self.ptr, listener,
                                                 _at_most(connections_max, UINT32_MAX)):
@@ -332,14 +336,15 @@ cdef class Reactors:
 
     @property
     def threads(self):
-        """The number of reactors that take connections."""
+        """The number of reactors that accept connections."""
         return csrc.reactors_threads(self.ptr)
 
     def resize(self, int threads):
-        """While they run; one caller at a time. New ones listen after join().
+        """Change the number of running reactors; one caller at a time. Call join() for new ones to
+        listen.
 
-        The connections of those that are too many end once their requests are answered. Raises
-        OSError when the system gives no more threads; some may have been added.
+        The connections of surplus reactors close after their requests are answered. Raises OSError
+        if no more threads can be created; some may have been added.
         """
         if not 0 < threads <= THREADS_MAX:
             raise ValueError(f"{threads} is not 1 to {THREADS_MAX}")
@@ -350,18 +355,18 @@ cdef class Reactors:
             raise OSError(-error, os.strerror(-error), "reactors")
 
     def start(self):
-        """Starts the threads, once. Raises OSError when the system gives none."""
+        """Start the threads, once. Raises OSError if none can be created."""
         cdef int error = csrc.reactors_start(self.ptr)
         if error < 0:
             raise OSError(-error, os.strerror(-error), "reactors")
 
     def fileno(self):
-        """Readable when poll() has something."""
+        """Return a descriptor that is readable if poll() has events."""
         return csrc.events_fd(csrc.reactors_events(self.ptr))
 
     def poll(self):
-        """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe, or some
+        """Return the events received so far, oldest first, at most POLL_EVENTS_MAX; never block.
+        Each is a RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe or
         MayJoin.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
@@ -377,7 +382,7 @@ cdef class Reactors:
                 free(e)
                 e = next_event
         finally:
-            # Left only when memory ran out in between: their connections wait for the idle limit.
+            # Events remain only if memory ran out. Their connections end after the idle limit.
             while e != NULL:
                 next_event = e.next
                 free(e)
@@ -386,9 +391,9 @@ cdef class Reactors:
         return taken
 
     def reply(self, uint64_t token, bytes frame, bint close=False, int throttle_ms=0):
-        """Answers a request with a whole frame, its size included; None sends nothing.
+        """Answer a request with a complete frame, including its size; None sends nothing.
 
-        close: hangs up after that. throttle_ms: for so long nothing is read from the connection.
+        close: closes the connection afterwards. throttle_ms: how long to mute the connection.
         """
         cdef const uint8_t *data = NULL
         cdef size_t size = 0
@@ -400,20 +405,21 @@ cdef class Reactors:
 
     def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id,
                     int throttle_ms=0):
-        """As reply(), but it goes out with flush_replies() at the latest: many in one wake-up.
+        """Same as reply(), but sent with flush_replies() at the latest: one wake-up for many
+        responses.
 
-        correlation_id: put in place of the frame's own.
+        correlation_id: replaces the frame's.
         """
         if not csrc.reactors_queue_reply(
                 self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
     def flush_replies(self):
-        """Sends what queue_reply() has queued; on the thread of poll()."""
+        """Send the queued replies. Must run on the thread of poll()."""
         csrc.reactors_flush_replies(self.ptr)
 
     def resume(self, uint64_t token, list errors):
-        """Decides a miss: an error code for each missing topic in order, 0 where it is granted."""
+        """Complete a miss: an error code per missing topic in order, 0 if granted."""
         cdef uint32_t count = len(errors)
         cdef int16_t *codes = <int16_t *>malloc((count + 1) * sizeof(int16_t))
         if codes == NULL:
@@ -427,54 +433,59 @@ cdef class Reactors:
             free(codes)
 
     def retry(self, uint64_t connection):
-        """The client of an UnknownClient event is installed: its connection goes on."""
+        """Continue a connection after installing the client of its UnknownClient event."""
         csrc.reactors_retry(self.ptr, connection)
 
     def set_principal(self, uint64_t connection, uint32_t principal, int session_ms=0):
-        """Whose requests those of this connection are from its next one on; after session_ms, if
-        that is not 0, it must authenticate again; SAME_SESSION: when it had to before."""
+        """Set the principal for the connection's next requests. session_ms: reauthentication is due
+        after this time, if not 0; SAME_SESSION keeps the earlier deadline.
+        """
         csrc.reactors_set_principal(self.ptr, connection, principal, session_ms)
 
     def set_interest(self, uint64_t connection):
-        """Asks for a Closed event when it ends."""
+        """Request a Closed event for this connection."""
         csrc.reactors_watch(self.ptr, connection)
 
     def close_connection(self, uint64_t connection):
-        """Ends a connection; what it waits for is abandoned."""
+        """Close a connection and abandon its waiting requests."""
         csrc.reactors_close(self.ptr, connection)
 
     def set_wall_ahead(self, int64_t ahead_ms):
-        """Stamps and retention go by the system's wall clock plus this; deadlines do not."""
+        """Set the offset of the wall clock for timestamps and retention from the system's.
+        Deadlines are not affected.
+        """
         csrc.serve_shared_set_wall_ahead(self.shared, ahead_ms)
 
     def stop_accepting(self):
-        """Closes the listening sockets; connections stay."""
+        """Close the listening sockets; connections stay open."""
         csrc.reactors_stop_accepting(self.ptr)
 
     def stop(self, long long drain_ms):
-        """Starts no more requests, answers those in flight within drain_ms, closes everything.
+        """Start no more requests, answer those in progress within drain_ms, then close everything.
 
-        Waits for that; poll() and reply() may go on in another thread meanwhile.
+        Blocks until done. Another thread may continue to call poll() and reply().
         """
         with nogil:
             csrc.reactors_stop(self.ptr, drain_ms)
 
     def now_ns(self):
-        """CLOCK_MONOTONIC, in ns."""
+        """Return CLOCK_MONOTONIC in ns."""
         return csrc.reactors_now_ns()
 
     def answered(self, int api_key, int64_t queue_ns, int64_t local_ns, int64_t remote_ns,
                  int error_code):
-        """Counts what only the control plane knows of a request; on the thread of poll()."""
+        """Record metrics that only the control plane has for a request. Must run on the thread of
+        poll().
+        """
         assert 0 <= api_key < csrc.FRAMES_API_KEYS_MAX, api_key
         csrc.reactors_meter_control(self.ptr, api_key, queue_ns, local_ns, remote_ns, error_code)
 
     def set_slow(self, int64_t slow_ms):
-        """Requests that take longer come as events, a few each second; -1: none do."""
+        """Report requests that take longer as Slow events, a few per second; -1: none."""
         csrc.reactors_set_slow(self.ptr, slow_ms)
 
     def stats(self):
-        """Counters since the start and gauges of now, by name."""
+        """Return counters since the start and current gauges, by name."""
         cdef int i = 0
         cdef uint64_t sessions
         cdef dict out = {}
@@ -505,7 +516,7 @@ cdef object _at_most(object value, object limit):
     return min(max(value, 0), limit)
 
 
-# Texts of addresses that were seen: writing one costs more than the rest of an event.
+# Texts of recent addresses: formatting one costs more than the rest of an event.
 cdef dict _hosts = {}
 
 

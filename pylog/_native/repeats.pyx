@@ -1,8 +1,8 @@
-"""Answers that reactors give again by themselves: those to heartbeats that change nothing.
+"""Cached responses that reactors send themselves, to heartbeats that change nothing.
 
-Owns: the native table, and its entries.
-Invariants: (1) what is not offered, or not any more, is not in the table; (2) the table outlives
-  its entries and the reactors, which hold it.
+Owns: the native table and its entries.
+Invariants: only responses that are currently offered are in the table; the table outlives its
+  entries and the reactors, which hold references on it.
 Source: csrc/serve/repeats.h.
 """
 
@@ -30,8 +30,9 @@ cdef class Repeats:
             csrc.repeats_free(self.ptr)
 
     def void(self):
-        """None of those that there are is answered again, nor what is being answered: rights or
-        settings have changed."""
+        """Invalidate all entries, and the responses being prepared: rights or settings have
+        changed.
+        """
         self.voids += 1
         csrc.repeats_void(self.ptr)
 
@@ -39,11 +40,11 @@ cdef class Repeats:
         return csrc.repeats_count(self.ptr)
 
 
-# no_gc: it has a table, which has no members.
+# no_gc: its only member is a table, which has no members.
 @cython.final
 @cython.no_gc
 cdef class Repeat:
-    """One request, whose answer may be given again; nothing comes of it unless it is offered."""
+    """One request whose response may be cached; it has no effect until offer() is called."""
 
     def __cinit__(self, Repeats table not None):
         self.table = table
@@ -54,12 +55,12 @@ cdef class Repeat:
             csrc.repeats_end(self.table.ptr, self.ptr)
 
     def offer(self, int64_t until_ms):
-        """The answer holds until then, unless end() comes first."""
+        """Allow the response to be cached until then, unless end() is called first."""
         self.until_ms = until_ms
         self.is_offered = True
 
     def end(self):
-        """It is not answered again. When it last was, in ms; -1: never. Keeps (1)."""
+        """End the entry and return when it was last used, in ms; -1: never."""
         cdef int64_t last_ms = -1
         self.is_offered = False
         if self.ptr != NULL:
@@ -68,18 +69,19 @@ cdef class Repeat:
         return last_ms
 
     def last_ms(self, int64_t after_ms):
-        """When it was last answered, in ms; -1: never. Unless that is after `after_ms`, it is not
-        answered again."""
+        """Return when the entry was last used, in ms; -1: never. End it unless that is later than
+        `after_ms`.
+        """
         if self.ptr == NULL:
             return -1
         return csrc.repeats_last_ms(self.table.ptr, self.ptr, after_ms)
 
     cdef int add(self, uint32_t principal, int api_key, int api_version, const uint8_t *address,
                  str client_id, bytes body, bytes frame) except -1:
-        """It was answered with `frame`. Keeps (1)."""
+        """Cache `frame` as the response if it is still offered."""
         cdef csrc.repeat_key key
         cdef bytes encoded
-        # An answer that waited for the disk may be from before rights or settings changed.
+        # A response that waited for the disk may be older than a change of rights or settings.
         if not self.is_offered or self.ptr != NULL or self.voids != self.table.voids:
             return 0
         key.principal, key.address = principal, address

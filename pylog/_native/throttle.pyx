@@ -1,7 +1,7 @@
-"""Rates that reactors and fetchers keep together: how fast replication may be (KIP-73).
+"""Replication throttles shared by reactors and fetchers (KIP-73).
 
 Owns: the native throttle.
-Invariants: (1) it outlives the reactors and fetchers that count on it, which hold it.
+Invariants: it outlives the reactors and fetchers that use it, which hold references on it.
 Source: csrc/thread/throttle.h.
 """
 
@@ -17,7 +17,8 @@ NONE = csrc.THROTTLE_NONE
 @cython.no_gc
 cdef class Throttle:
     """samples, window_ms: as replication.quota.window.num and .size.seconds. Times are
-    CLOCK_MONOTONIC in ms."""
+    CLOCK_MONOTONIC in ms.
+    """
 
     def __cinit__(self, uint32_t samples, int64_t window_ms):
         if samples < 1 or window_ms < 1:
@@ -31,13 +32,13 @@ cdef class Throttle:
             csrc.throttle_free(self.ptr)
 
     def set(self, int64_t bytes_per_second):
-        """From now on; NONE: no limit."""
+        """Set the limit from now on; NONE: no limit. Raises ValueError."""
         if bytes_per_second < 0:
             raise ValueError(f"{bytes_per_second} bytes a second")
         csrc.throttle_set(self.ptr, bytes_per_second)
 
     def count(self, int64_t size, int64_t now_ms):
-        """So many bytes, at least 0, were sent or fetched."""
+        """Count `size` bytes sent or fetched, at least 0. Raises ValueError."""
         if size < 0:
             raise ValueError(f"{size} bytes")
         csrc.throttle_count(self.ptr, size, now_ms)
@@ -46,5 +47,5 @@ cdef class Throttle:
         return csrc.throttle_is_over(self.ptr, now_ms)
 
     def rate(self, int64_t now_ms) -> float:
-        """Bytes a second, over the samples."""
+        """Return bytes per second, over the samples."""
         return csrc.throttle_rate(self.ptr, now_ms)

@@ -1,10 +1,8 @@
-"""TLS by OpenSSL: what a listener's connections are made safe with, the connections that begin here
-for native threads, and the files that come in.
+"""TLS with OpenSSL: contexts for listeners, client connections for native threads, and key stores.
 
 Owns: the newest OpenSSL context of a listener; the context and sessions of a client.
-Invariants: (1) a context that cannot be used changes nothing; (2) connections keep the context that
-  they began with; (3) only this module needs OpenSSL, so that a broker without TLS does not load
-  it.
+Invariants: an invalid context changes nothing; connections keep their initial context; only this
+  module needs OpenSSL, so that a broker without TLS does not load it.
 Source: csrc/net/tls.h.
 """
 
@@ -30,7 +28,7 @@ CLIENT_AUTH = {"none": csrc.TLS_CLIENT_NONE, "requested": csrc.TLS_CLIENT_REQUES
 
 
 class TlsError(Exception):
-    """What is wrong with certificates, keys or settings, without any secret."""
+    """A problem with certificates, keys or settings. The text contains no secrets."""
 
 
 cdef const char *_chars(bytes text) except? NULL:
@@ -46,7 +44,7 @@ cdef void _forget(object capsule) noexcept:
 
 
 cdef csrc.tls *_made(csrc.tls_settings *settings) except NULL:
-    """Raises TlsError."""
+    """Create a context. Raises TlsError."""
     cdef char why[csrc.TLS_WHY_BYTES]
     cdef csrc.tls *context
     with nogil:
@@ -58,7 +56,7 @@ cdef csrc.tls *_made(csrc.tls_settings *settings) except NULL:
 
 @cython.final
 cdef class TlsServer:
-    """The TLS of one listener; of no use before use()."""
+    """The TLS context of one listener. Call use() first."""
 
     def __cinit__(self):
         self.ptr = csrc.tls_server_new()
@@ -72,9 +70,9 @@ cdef class TlsServer:
     def use(self, *, bytes chain not None, bytes key not None, bytes key_password=None,
             bytes trusted=None, bytes revoked=None, bytes ciphers=None,
             str version_min="TLSv1.2", str version_max="TLSv1.3", str client_auth="none"):
-        """New connections get this from now on. Raises TlsError (1).
+        """Use these settings for new connections. Raises TlsError and then changes nothing.
 
-        chain, key, trusted, revoked: PEM. ciphers: OpenSSL's or the IANA's names, between colons.
+        chain, key, trusted, revoked: PEM. ciphers: names of OpenSSL or IANA, separated by colons.
         """
         cdef csrc.tls_settings settings
         cdef csrc.tls *context
@@ -89,7 +87,7 @@ cdef class TlsServer:
         csrc.tls_release(context)
 
     def maker(self):
-        """For Reactors.listen(); may outlive this object."""
+        """Return the maker for Reactors.listen(); it may outlive this object."""
         cdef csrc.transport_maker *maker = csrc.tls_server_maker(self.ptr)
         capsule = PyCapsule_New(maker, MAKER, _forget)
         maker.retain(maker)
@@ -98,8 +96,9 @@ cdef class TlsServer:
 
 @cython.final
 cdef class TlsClient:
-    """The TLS of connections that begin here. chain, key: PEM, of this side's certificate, or None;
-    trusted: PEM, None for the system's authorities. Raises TlsError."""
+    """The TLS context of client connections. chain, key: PEM of the client certificate, or None;
+    trusted: PEM, None for the system's authorities. Raises TlsError.
+    """
 
     def __cinit__(self, *, bytes chain=None, bytes key=None, bytes key_password=None,
                   bytes trusted=None):
@@ -116,8 +115,9 @@ cdef class TlsClient:
             csrc.tls_release(self.ptr)
 
     def connect(self, int fd, str host not None, bint checked) -> TlsSession:
-        """A session over a connected socket that does not block, which stays the caller's. host:
-        whom the other side's certificate is for, which is checked if so."""
+        """Start a session over a connected non-blocking socket, which the caller owns. host: name
+        in the server's certificate, verified if `checked`.
+        """
         cdef TlsSession made = TlsSession.__new__(TlsSession)
         made.transport.fd = fd
         if not csrc.transport_tls_connect(self.ptr, &made.transport, host.encode(), checked):
@@ -127,14 +127,18 @@ cdef class TlsClient:
 
 @cython.final
 cdef class TlsSession:
-    """One connection; TlsClient.connect() makes it. Before give(), one thread's at a time."""
+    """One connection, created by TlsClient.connect(). Until give(), only one thread at a time may
+    use it.
+    """
 
     def __dealloc__(self):
         if self.transport.session != NULL:
             self.transport.calls.end(&self.transport)
 
     def handshake(self) -> bool:
-        """A step: True when it is over, False while the socket is waited for. Raises TlsError."""
+        """Continue the handshake. Return True when done, False if the socket must become ready
+        first. Raises TlsError.
+        """
         cdef csrc.transport_report report
         cdef csrc.transport_shake shake
         with nogil:
@@ -145,7 +149,9 @@ cdef class TlsSession:
         return shake == csrc.TRANSPORT_SAFE
 
     def send(self, bytes data not None) -> int:
-        """As a socket's: how much of it was taken. Raises BlockingIOError, TlsError."""
+        """Send like a socket: return how many bytes were accepted. Raises BlockingIOError,
+        TlsError.
+        """
         cdef csrc.iovec piece
         cdef ssize_t sent
         assert len(data) > 0
@@ -157,7 +163,7 @@ cdef class TlsSession:
         return sent
 
     def recv(self, size_t count) -> bytes:
-        """As a socket's. Raises BlockingIOError, TlsError."""
+        """Receive like a socket. Raises BlockingIOError, TlsError."""
         cdef bytes found = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>count)
         cdef char *to = PyBytes_AS_STRING(found)
         cdef ssize_t got = -1
@@ -178,7 +184,7 @@ cdef class TlsSession:
         raise TlsError("the connection failed" if why == NULL else why.decode("utf-8", "replace"))
 
     def give(self):
-        """What Fetchers.attach() takes: the session is no more this object's."""
+        """Return the session for Fetchers.attach(). This object must not be used afterwards."""
         cdef csrc.transport *given
         assert self.transport.session != NULL, "given before"
         given = <csrc.transport *>calloc(1, sizeof(csrc.transport))
@@ -197,7 +203,7 @@ cdef void _end(object capsule) noexcept:
 
 
 def open_pkcs12(bytes data not None, bytes password not None):
-    """(private key, its certificates, trusted certificates) of a file, as PEM; None: it has none.
+    """Return (private key, its certificates, trusted certificates) of a file, as PEM or None.
 
     Raises TlsError.
     """
@@ -216,5 +222,7 @@ cdef bytes _text(const char *text):
 
 
 def library():
-    """OpenSSL and its version: that which runs, not that which was built with."""
+    """Return the name and version of the OpenSSL loaded at run time, which may differ from the
+    build's.
+    """
     return csrc.tls_library().decode()
