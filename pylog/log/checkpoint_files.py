@@ -1,9 +1,10 @@
-"""Kafka's small text files in a log directory: offset checkpoints and the clean-shutdown mark.
+"""Kafka's small text files in a log directory: offset checkpoints and the clean-shutdown marker.
 
 Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
   .kafka_cleanshutdown.
-Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
-Source: Kafka's files as seen on disk: version, count, then a line per partition.
+Invariants: a file is complete or absent, because it is renamed into place after its content is on
+  disk.
+Source: Kafka's files as seen on disk: version, count, then one line per partition.
 """
 
 import contextlib
@@ -17,31 +18,31 @@ RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-DAMAGED = ".damaged"     # Appended to the name of a file that does not parse.
+DAMAGED = ".damaged"  # Suffix of a file that could not be parsed.
 _VERSION = "0"
 
 
 def write_offsets(path: str, offsets) -> None:
-    """Writes [(topic, partition, offset)] as a checkpoint file."""
+    """Write [(topic, partition, offset)] as a checkpoint file."""
     lines = [f"{topic} {partition} {offset}\n" for topic, partition, offset in offsets]
     write_whole(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}")
 
 
 class DamagedError(ValueError):
-    """A checkpoint file does not parse."""
+    """A checkpoint file could not be parsed."""
 
 
 def read_offsets(path: str) -> dict:
     """Return {(topic, partition): offset}; empty if the file is missing or damaged.
 
     Logs and counts a damaged file, and keeps it as `path` + ".damaged", so that an operator can
-    read the rows that the next checkpoint does not restore. Raises OSError for a file that cannot
-    be read: its rows must not be treated as removed.
+    read the rows that the next checkpoint does not restore. Raises OSError if the file cannot be
+    read: its rows must not be treated as removed.
     """
     try:
         return parse_offsets(path)
     except DamagedError:
-        with contextlib.suppress(FileNotFoundError):     # Another thread has just renamed it.
+        with contextlib.suppress(FileNotFoundError):  # Another thread has just renamed it.
             os.replace(path, path + DAMAGED)
         supervisor.report(
             "offset checkpoints", "An offset checkpoint is damaged and was renamed. The broker "
@@ -70,14 +71,14 @@ def parse_offsets(path: str) -> dict:
 
 
 def write_clean_mark(directory: str, broker_epoch: int) -> tuple:
-    """Marks the directory as cleanly stopped. Returns what identifies this mark."""
+    """Write the clean-shutdown marker. Return the marker's identity, see clean_mark()."""
     path = os.path.join(directory, CLEAN_SHUTDOWN)
     write_whole(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}))
     return clean_mark(directory)
 
 
 def clean_mark(directory: str) -> tuple:
-    """(inode, modification time in ns) of the directory's mark; () when there is none."""
+    """Return the marker's identity: (inode, modification time in ns); () if there is no marker."""
     try:
         state = os.stat(os.path.join(directory, CLEAN_SHUTDOWN))
     except FileNotFoundError:
@@ -86,7 +87,7 @@ def clean_mark(directory: str) -> tuple:
 
 
 def clean_epoch(directory: str) -> int:
-    """The broker epoch in the directory's mark; -1 when there is none."""
+    """Return the broker epoch in the marker, -1 if there is no marker."""
     try:
         with open(os.path.join(directory, CLEAN_SHUTDOWN), encoding="utf-8") as file:
             return int(json.load(file)["brokerEpoch"])
@@ -95,7 +96,9 @@ def clean_epoch(directory: str) -> int:
 
 
 def remove_clean_mark(directory: str) -> None:
-    """Must be on disk before anything is appended: else a crash would look like a clean stop."""
+    """Remove the marker, on disk. Call this before the first append: otherwise a crash would look
+    like a clean shutdown.
+    """
     try:
         os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
     except FileNotFoundError:
@@ -104,15 +107,16 @@ def remove_clean_mark(directory: str) -> None:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Writes a small text file atomically: complete or absent."""
+    """Write a small text file atomically: complete or absent."""
     with whole_file(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
 def whole_file(path: str):
-    """A binary file to write in the block: at its end it is complete and on disk under `path`, or
-    absent, and then nothing is left of it: a full disk must not be the fuller for it."""
+    """Open a binary file for writing. When the block ends, the file is complete and on disk under
+    `path`. If it fails, no temporary file remains, because that would fill a full disk further.
+    """
     scratch = path + ".tmp"
     try:
         with open(scratch, "wb") as file:
@@ -128,7 +132,7 @@ def whole_file(path: str):
 
 
 def sync_directory(path: str) -> None:
-    """Brings a directory's entries to disk."""
+    """Flush a directory's entries to disk."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
@@ -137,8 +141,9 @@ def sync_directory(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory where there is none, and brings its name to disk, and the names of those it
-    lies in: a start before this one may have made them, and been killed."""
+    """Create a directory if it is missing, and flush its name and its parents' names to disk: an
+    earlier start may have created them and been killed before the flush.
+    """
     os.makedirs(path, exist_ok=True)
     child = os.path.realpath(path)
     while (parent := os.path.dirname(child)) != child:
@@ -147,7 +152,7 @@ def make_directory(path: str) -> None:
                 return
             sync_directory(parent)
         except OSError as error:
-            # Not ours to read, or on a file system that syncs no directories.
+            # No permission, or the file system does not support fsync on directories.
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
                 raise
         child = parent

@@ -1,9 +1,10 @@
-"""Checkpoints of the logs that are open: in state.lmdb, and in Kafka's own files.
+"""Writes checkpoints of open logs: to state.lmdb, and to Kafka's checkpoint files.
 
-Owns: what the last checkpoint said, and which deleted partitions the store still has.
-Invariants: (1) a checkpoint never promises more than is on disk, also while a log is cut; (2) a
-  file is written under the lock of the hints, so that no row stays behind of a name that was freed.
-Source: Kafka's recovery-point-offset-checkpoint and its like.
+Owns: the content of the last checkpoint, and the deleted partitions that the store still contains.
+Invariants: a checkpoint never promises more than is on disk, not even while a log is being
+  truncated; files are written under the lock of the recovery hints, so that they contain no row of
+  a deleted partition.
+Source: Kafka's recovery-point-offset-checkpoint and similar files.
 """
 
 import logging
@@ -16,29 +17,31 @@ log = logging.getLogger("pylog.log")
 
 
 class Checkpointer:
-    """rows: gives (directory's number, name, topic id, partition, Log) of every open partition.
-    store: once there is one."""
+    """rows: yields (directory number, name, topic id, partition, Log) of each open partition.
+    store: set when it is open.
+    """
 
     def __init__(self, disks, hints, rows):
-        self.gone = []           # keys of deleted partitions that the store still has
+        self.gone = []  # keys of deleted partitions that the store still contains
         self.store = None
         self._disks = disks
         self._hints = hints
         self._rows = rows
         self._writing = threading.Lock()
-        self._saved = {}         # (topic id, partition) -> Checkpoint, of the last checkpoint
-        self._unwritten = False  # files found no room or descriptor: again next time
+        self._saved = {}  # (topic id, partition) -> last written Checkpoint
+        self._unwritten = False  # a write failed for lack of space or descriptors: retry
 
     def forget(self, key: tuple) -> None:
-        """The partition (topic id, index) is deleted."""
+        """Remove the deleted partition (topic id, index) from the store with the next checkpoint.
+        """
         self._saved.pop(key, None)
         self.gone.append(key)
 
     def cut(self, topic_id: bytes, index: int, partition_log, cut, leader_epoch: int) -> None:
-        """Truncates a log that follows the leader of this epoch, or lets it begin anew. Blocks.
+        """Truncate a log that follows the leader of this epoch, or restart it at an offset. Blocks.
 
-        cut: truncate_to and restart_at, either may be None. Raises LogError: NotLeader when it
-        follows another.
+        cut: truncate_to and restart_at, either may be None. Raises LogError: NotLeader if the log
+        follows another leader.
         """
         offset = cut.restart_at if cut.truncate_to is None else cut.truncate_to
         if offset is None:
@@ -46,7 +49,7 @@ class Checkpointer:
         with self._writing:
             known = partitions.flushed(partition_log)
             point = min(known.recovery_point, offset) if cut.restart_at is None else 0
-            # Keeps (1): a start that finds either log relies on no more than this.
+            # A crash may leave the log before or after truncation. Both contain at least this.
             entry = known._replace(recovery_point=point,
                                    high_watermark=min(known.high_watermark, offset))
             if self.store is not None:
@@ -58,7 +61,7 @@ class Checkpointer:
                 partition_log.restart_at(cut.restart_at, leader_epoch)
 
     def write(self, store) -> None:
-        """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
+        """Flush dirty logs, so that recovery after a crash reads little, and write a checkpoint."""
         with self._writing:
             self._write(store)
 
@@ -70,7 +73,7 @@ class Checkpointer:
             except LogError as error:
                 log.error("a flush failed", extra={"reason": str(error)})
         for _, _, topic_id, index, partition_log in self._rows():
-            # Keeps (1): the recovery point is read after the flush that moved it.
+            # Read the recovery point after the flush, so that it is on disk.
             entry = partitions.flushed(partition_log)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
@@ -82,8 +85,10 @@ class Checkpointer:
             self.write_files()
 
     def write_files(self) -> None:
-        """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
-        with self._hints.lock:     # Keeps (2).
+        """Write Kafka's checkpoint files, for Kafka's tools and for a Kafka broker that uses the
+        directory later.
+        """
+        with self._hints.lock:  # Excludes rows of partitions that are being deleted.
             self._unwritten = False
             for number, path in self._disks.usable():
                 rows = [(name, index, partitions.flushed(partition_log))

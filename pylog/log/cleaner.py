@@ -1,10 +1,10 @@
-"""The log cleaner: which compacted log is next, on how many threads, how fast.
+"""The log cleaner: selects the next log to compact, and limits threads and throughput.
 
-Owns: its threads, the memory of their key maps, cleaner-offset-checkpoint in each log directory.
-Invariants: (1) one thread at a time cleans a log; (2) what the checkpoint calls clean has been
-  cleaned: it is written after a pass, never before; (3) a log whose pass failed is left alone until
-  the next start, and goes on serving; one that found no room or memory is tried again.
-Source: Kafka's log cleaner: settings by their names, KIP-354 (max.compaction.lag.ms), KIP-58
+Owns: its threads, the memory of their offset maps, cleaner-offset-checkpoint in each log directory.
+Invariants: at most one thread cleans a log; the checkpoint is written after a pass, so offsets
+  below it are clean; a log whose pass failed is skipped until the next start, but still serves
+  requests; if a pass failed for lack of space or memory, it is retried.
+Source: Kafka's log cleaner and its settings, KIP-354 (max.compaction.lag.ms), KIP-58
   (min.compaction.lag.ms).
 """
 
@@ -21,11 +21,11 @@ from pylog.log import checkpoint_files as files
 CHECKPOINT = "cleaner-offset-checkpoint"
 STEP_BYTES = 4 << 20
 MAP_BYTES_MIN = 64 << 10
-# Behind the limit, a thread sleeps at most so long before it looks again.
+# Maximum time until a throttled thread checks the limit again.
 PAUSE_S_MAX = 0.5
-# Before the next pass over a log that found no room.
+# Retry interval for a log after a shortage of space or memory.
 SHORTAGE_MS = 10_000
-# Instead of a setting that leaves no room for a key, or no free place.
+# Used if the setting is not above 0 and at most 1.
 LOAD_FACTOR = 0.9
 
 log = logging.getLogger("pylog.log.cleaner")
@@ -37,31 +37,32 @@ Choice = namedtuple("Choice", "candidate first_dirty end dirty_bytes ratio")
 
 
 class Cleaner:
-    """Compaction of one node's logs in `disks`, its Directories. candidates: gives the Candidates
-    there are now."""
+    """Compacts the logs of one node in `disks`, its Directories. candidates: yields the current
+    Candidates.
+    """
 
     def __init__(self, settings, now_ms, disks, candidates):
         self._settings = settings
         self._now_ms = now_ms
         self._disks = disks
         self._candidates = candidates
-        # (topic, partition) -> offset below which all is clean, once it is loaded
+        # (topic, partition) -> first dirty offset; after _load_once()
         self._clean_until: dict[tuple[str, int], int] = {}
         self._loaded = False
-        self._at_work = set()        # keys of logs that a thread cleans
-        self._failed = set()         # keys of logs that are left alone
-        self._short_until = {}       # key -> when a log that found no room is tried again
+        self._at_work = set()  # keys of logs being cleaned
+        self._failed = set()  # keys of logs to skip
+        self._short_until = {}  # key -> retry time after a shortage
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)   # A log is at work no more.
+        self._idle = threading.Condition(self._lock)  # a pass ended
         self._stopping = threading.Event()
         self._threads = []
         self._began_ms = now_ms()
-        self._spent = 0              # bytes since _began_ms, against the limit
+        self._spent = 0  # bytes since _began_ms, for the throttle
         self._totals = {"passes": 0, "bytes_read": 0, "bytes_written": 0, "records_read": 0,
                         "records_kept": 0, "failures": 0}
 
     def tend(self) -> None:
-        """Has as many threads as the setting says, from when there is something to compact."""
+        """Start threads up to the configured number, once there is a log to compact."""
         with self._lock:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             if self._stopping.is_set() or not self._settings["log.cleaner.enable"]:
@@ -74,13 +75,13 @@ class Cleaner:
                     thread.start()
 
     def stop(self) -> None:
-        """Ends the threads after their step at hand; passes that are not done change nothing."""
+        """Stop the threads after their current step. Incomplete passes change nothing."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
 
     def forget(self, topic: str) -> None:
-        """A topic is gone: another of its name begins dirty, also after a start."""
+        """Forget a deleted topic, also on disk: a new topic with its name starts dirty."""
         with self._lock:
             self._load_once()
             gone = [key for key in self._clean_until if key[0] == topic]
@@ -94,12 +95,12 @@ class Cleaner:
             self._failed = {key for key in self._failed if key[0] != topic}
 
     def stats(self) -> dict[str, int]:
-        """Totals since the start, and how many logs are at work on and left alone."""
+        """Return totals since startup, and the number of logs being cleaned and skipped."""
         with self._lock:
             return {**self._totals, "at_work": len(self._at_work), "left_alone": len(self._failed)}
 
     def clean_one(self) -> bool:
-        """Cleans the log that needs it most. False: none does."""
+        """Clean the log that needs it most. Return False if there is none."""
         choice = self._choose()
         if choice is None:
             return False
@@ -107,7 +108,7 @@ class Cleaner:
         try:
             self._clean(choice)
         except (cleaner.Interrupted, LogDeleted):
-            # Its segments changed meanwhile: what is dirty now is seen at the next look.
+            # Its segments changed during the pass. A later pass cleans it.
             log.info("a pass was given up", extra={"topic": key[0], "partition": key[1]})
         except Exception as error:
             self._note_failure(choice.candidate, key, error)
@@ -118,7 +119,8 @@ class Cleaner:
         return True
 
     def _note_failure(self, candidate: Candidate, key, error: Exception) -> None:
-        """Keeps (3)."""
+        """Log the failure. Skip the log until the next start, or retry it later after a shortage.
+        """
         is_short = isinstance(error, MemoryError) or isinstance(error, StorageError) \
             and not candidate.log.log_dir.offline
         with self._lock:
@@ -135,7 +137,7 @@ class Cleaner:
                       exc_info=None if isinstance(error, LogError) else error)
 
     def catch_up(self) -> None:
-        """Cleans all that is due, and waits for the logs that the threads are at."""
+        """Clean all logs that are due, and wait for the passes of other threads."""
         while True:
             while self.clean_one():
                 pass
@@ -154,7 +156,7 @@ class Cleaner:
     # ---- the choice ---------------------------------------------------------------------------
 
     def _choose(self) -> Choice | None:
-        """The dirtiest log that is due; it is at work from here on (1)."""
+        """Return the dirtiest log that is due, and mark it as being cleaned."""
         with self._lock:
             self._load_once()
             now_ms, best = self._now_ms(), None
@@ -162,14 +164,14 @@ class Cleaner:
                 key = candidate.topic, candidate.partition
                 if key in self._at_work or key in self._failed:
                     continue
-                # A clock that was set back puts nothing off.
+                # If the clock was set back, do not wait longer than SHORTAGE_MS.
                 if 0 < self._short_until.get(key, 0) - now_ms <= SHORTAGE_MS:
                     continue
                 choice = self._look(candidate, key, now_ms)
                 if choice is not None and (best is None or choice.ratio > best.ratio):
                     best = choice
             if best is not None:
-                # Keeps (1).
+                # At most one thread cleans a log.
                 assert (best.candidate.topic, best.candidate.partition) not in self._at_work
                 self._at_work.add((best.candidate.topic, best.candidate.partition))
             return best
@@ -214,20 +216,23 @@ class Cleaner:
             one_pass.close()
 
     def _map_size(self, choice: Choice) -> tuple[int, float]:
-        """No more memory than the dirty records can need, within the setting's share."""
+        """Return (bytes, load factor) of the offset map: as much as the dirty records can need,
+        within this thread's share of the setting.
+        """
         load_factor = self._settings["log.cleaner.io.buffer.load.factor"]
         if not 0 < load_factor <= 1:
             load_factor = LOAD_FACTOR
         share = self._settings["log.cleaner.dedupe.buffer.size"] // max(
             1, self._settings["log.cleaner.threads"])
-        # One more slot than keys: probing ends at a free one, also where the factor is 1.
+        # One more slot than keys: a probe ends at a free slot, even with a load factor of 1.
         slots = int((choice.end - choice.first_dirty) / load_factor) + 1
         return max(MAP_BYTES_MIN, min(share, slots * cleaner.SLOT_BYTES)), load_factor
 
     def _hold_back(self, count: int) -> None:
-        """Sleeps while all threads together are ahead of log.cleaner.io.max.bytes.per.second.
+        """Sleep while all threads together exceed log.cleaner.io.max.bytes.per.second.
 
-        As in Kafka, 0 lets nothing through and less than that everything."""
+        As in Kafka, 0 blocks all cleaning, and a negative limit disables throttling.
+        """
         with self._lock:
             self._spent += count
         while not self._stopping.is_set():
@@ -235,17 +240,17 @@ class Cleaner:
             with self._lock:
                 elapsed_s = (self._now_ms() - self._began_ms) / 1000
                 ahead_s = self._spent / limit - elapsed_s if limit else PAUSE_S_MAX
-                # Also when the setting is no number, or the clock was set back.
+                # Also true if the setting is NaN.
                 if not ahead_s > 0 or elapsed_s < 0:
-                    # Time without work is no credit for later.
+                    # Idle time does not allow a later burst.
                     self._began_ms, self._spent = self._now_ms(), 0
                     return
             self._stopping.wait(min(ahead_s, PAUSE_S_MAX))
 
     def _note(self, candidate: Candidate, done: dict, took_ms: int) -> None:
-        """Keeps (2)."""
+        """Record a finished pass in the checkpoint."""
         with self._lock:
-            # Its topic may be gone, and another have its name.
+            # The topic may have been deleted and created again.
             if all(other.log is not candidate.log for other in self._candidates()):
                 return
             self._clean_until[candidate.topic, candidate.partition] = done["end_offset"]
@@ -271,7 +276,7 @@ class Cleaner:
         found: dict[tuple[str, int], int] = {}
         for _, path in self._disks.usable():
             for key, offset in _clean_below(path).items():
-                # A partition that moved may be in the files of both directories.
+                # A moved partition may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
         return found
 
@@ -284,14 +289,16 @@ class Cleaner:
             return True
         except OSError as error:
             self._disks.fail(place, error)
-            # The next start takes more for dirty than there is.
+            # The next start cleans more than necessary.
             log.error("the cleaner's checkpoint could not be written",
                       extra={"reason": error.strerror})
             return False
 
 
 def _unlink(path: str) -> None:
-    """Without the file all is dirty at the next start: that takes no room, and is never wrong."""
+    """Remove the checkpoint. Without it, the next start treats all logs as dirty, which is always
+    correct, and removing it needs no disk space.
+    """
     try:
         os.unlink(os.path.join(path, CHECKPOINT))
         files.sync_directory(path)
@@ -301,7 +308,7 @@ def _unlink(path: str) -> None:
 
 
 def _clean_below(path: str) -> dict:
-    """The rows of a directory's checkpoint; none when it cannot be read."""
+    """Return the rows of a directory's checkpoint, empty if it cannot be read."""
     try:
         return files.read_offsets(os.path.join(path, CHECKPOINT))
     except OSError:

@@ -1,9 +1,9 @@
-"""What ends a start.
+"""Errors that prevent startup.
 
 Owns: nothing.
-Invariants: (1) a message is one line that a user can act on.
+Invariants: a message is one line that tells the user what to do.
 """
 
 
 class StartError(Exception):
-    """A broker cannot start here; the message says in one line what to do about it."""
+    """The broker cannot start. The message is one line that tells the user what to do."""

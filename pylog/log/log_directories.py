@@ -1,9 +1,9 @@
-"""The log directories of one node: which can be used, which failed, which has room.
+"""The log directories of one node: online or failed, free space, number of partitions.
 
 Owns: the directories' locks and native LogDirs.
-Invariants: (1) one process at a time has a directory; (2) a directory that failed stays offline
-  until the next start; (3) the first one holds the metadata: without it there is no broker.
-Source: KIP-112 (a disk that fails), KIP-858.
+Invariants: at most one process uses a directory; a failed directory stays offline until the next
+  start; the first directory holds the metadata, so the broker cannot run without it.
+Source: KIP-112 (disk failure), KIP-858.
 """
 
 import errno
@@ -24,15 +24,15 @@ IDENTITY = "meta.properties"
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 QUIET_LOOKS = 5
 PROBE, PROBE_BYTES = ".writable", 64 * 1024
-# Outlives a broker, not a loss of power: see csrc/log/crash_state.h.
+# In memory that survives a broker crash, but not a power failure: see csrc/log/crash_state.h.
 MEMORY = "/dev/shm"
 
 log = logging.getLogger("pylog.log")
 
 
 class Directories:
-    """paths: all that are configured, by number. natives: their LogDirs, None where the start could
-    not use one. listings: the names in each at the start. loads: how many partitions each holds.
+    """paths: all configured directories, by number. natives: their LogDirs, None if unusable at
+    startup. listings: the names in each directory at startup. loads: number of partitions in each.
     """
 
     def __init__(self, paths, settings, io_pool):
@@ -43,19 +43,21 @@ class Directories:
         self._settings = settings
         self._io_pool = io_pool
         self._locks = []
-        self._reported = set()       # numbers of those whose failure is in the log
-        self._full = set()           # numbers of those whose lack of space is in the log
-        self._shortages = {}         # number -> Shortages
+        self._reported = set()  # numbers of directories whose failure was logged
+        self._full = set()  # numbers of directories whose lack of space was logged
+        self._shortages = {}  # number -> Shortages
 
     def open(self) -> None:
-        """Takes the directories. Raises StartError: none or not the first is usable, or another
-        broker has one."""
+        """Lock and open the directories. Raises StartError if none is usable, if the first is not
+        usable, or if another broker uses one of them.
+        """
         open_files_max = _open_files_max(len(self.paths))
         for number, path in enumerate(self.paths):
             native, listing = None, set()
             try:
                 if not os.path.exists(os.path.join(path, IDENTITY)):
-                    # What is in it counts from when it is formatted: its name is on disk then.
+                    # The content matters only after formatting, so flush the directory's name to
+                    # disk first.
                     checkpoints.make_directory(path)
                 self._locks.append(locked(os.path.join(path, LOCK)))
                 _read_once(os.path.join(path, IDENTITY))
@@ -69,7 +71,7 @@ class Directories:
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:
-                    # Keeps (3).
+                    # The first directory holds the metadata.
                     raise StartError(f"log directory {path}: {reason}") from error
                 self._reported.add(number)
                 log.error("a log directory is offline", extra={
@@ -92,34 +94,40 @@ class Directories:
         return native is not None and not native.offline
 
     def usable(self) -> list:
-        """(number, path) of those that are online."""
+        """Return (number, path) of each online directory."""
         return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
 
     def least_loaded(self) -> int:
-        """Where the next partition goes: a full disk comes last, and after it a cordoned directory,
-        which the controller chose before it knew; none is online, the first."""
+        """Return the directory for the next partition. Full disks come last, cordoned directories
+        after them: the controller may have chosen this node before the directory was cordoned.
+        Return 0 if no directory is online.
+        """
         numbers = [number for number, _ in self.usable()]
         return min(numbers, key=lambda number: (
             self.is_cordoned(number), self.natives[number].short_of_space,
             self.loads[number])) if numbers else 0
 
     def is_cordoned(self, number: int) -> bool:
-        """Whether a directory keeps what it has and gets no new replica (KIP-1066)."""
+        """Return True if the directory gets no new replicas (KIP-1066)."""
         return self.paths[number] in self._settings.cordoned_log_dirs
 
     def fail(self, number: int, error: OSError) -> bool:
-        """A file beside the logs could not be read or written. False: what is short may come back,
-        and the directory goes on."""
+        """Report an I/O error of a file beside the logs. Return False for a shortage, which may
+        end, so that the directory stays online.
+        """
         native = self.natives[number]
         return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
-        """Renames a partition's directory, on disk. False: the disk failed or is short."""
+        """Rename a partition's directory, on disk. Return False if the disk failed or has a
+        shortage.
+        """
         return self._rename(number, name, goal) is None
 
     def rename_only_copy(self, number: int, name: str, goal: str) -> bool:
-        """rename() at a start. False: the disk failed. Raises StartError on a shortage: without its
-        directory the partition would be opened empty."""
+        """As rename(), at startup. Return False if the disk failed. Raises StartError for a
+        shortage: otherwise the partition would be opened empty.
+        """
         error = self._rename(number, name, goal)
         if error is not None and self.online(number):
             raise StartError(f"{os.path.join(self.paths[number], name)} cannot be renamed to "
@@ -137,14 +145,14 @@ class Directories:
         return None
 
     def set_aside(self, number: int, name: str) -> None:
-        """Renames a directory that belongs to no topic; nothing is deleted."""
+        """Rename a directory that belongs to no topic. Nothing is deleted."""
         topic, _, index = name.rpartition("-")
         if self.rename(number, name, directory_name(topic, index, "stray")):
             log.warning("a partition directory without a topic was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 
     def newly_failed(self) -> list:
-        """Numbers of the directories that went offline since the last call, each once."""
+        """Return the numbers of directories that went offline since the last call."""
         found = [number for number in range(len(self.natives))
                  if not self.online(number) and number not in self._reported]
         for number in found:
@@ -155,7 +163,7 @@ class Directories:
         return found
 
     def fatal(self) -> str | None:
-        """Why the broker cannot go on, in one line; None: it can."""
+        """Return why the broker cannot continue, in one line, or None if it can."""
         if not self.usable():
             return f"all log directories have failed: {', '.join(self.paths)}"
         if not self.online(0):
@@ -163,8 +171,9 @@ class Directories:
         return None
 
     def take_clean_marks(self, stored: list) -> frozenset:
-        """Numbers of those whose last stop was clean and ours: the mark in the directory is the one
-        in `stored`, of write_clean_marks. The marks are gone afterwards."""
+        """Return the numbers of directories that this broker shut down cleanly: the marker in the
+        directory is the one in `stored`, which write_clean_marks() returned. Removes the markers.
+        """
         clean = set()
         for number, path in self.usable():
             try:
@@ -177,7 +186,7 @@ class Directories:
         return frozenset(clean)
 
     def write_clean_marks(self, numbers, broker_epoch: int) -> list:
-        """Marks these as cleanly stopped. What it returns must be given to the store."""
+        """Mark the directories as cleanly shut down. Store the result for take_clean_marks()."""
         marks: list = [[] for _ in self.paths]
         for number in numbers:
             try:
@@ -189,9 +198,10 @@ class Directories:
         return marks
 
     def look_at_space(self) -> None:
-        """Rejects produce requests where less is free than the reserve, and accepts them again.
+        """Reject produce requests if the free space is below the reserve, and accept them again
+        above it.
 
-        Logs each change, and each shortage of room, descriptors or memory that calls met.
+        Logs each change, and each shortage of space, descriptors or memory.
         """
         wanted = self._settings["log.dir.free.bytes.min"]
         for number, path in self.usable():
@@ -203,7 +213,8 @@ class Directories:
             self._shortages.setdefault(number, Shortages(path)).report(native.stats(), free)
 
     def _report_space(self, number: int, free: int, reserve: int) -> None:
-        # An append may have found the disk full before: the native flag is not the last report.
+        # The native code also sets the flag when an append fails, so compare with the last log
+        # line.
         details = {"directory": self.paths[number], "free_bytes": free, "threshold_bytes": reserve}
         if self.natives[number].short_of_space and number not in self._full:
             self._full.add(number)
@@ -216,14 +227,14 @@ class Directories:
 
 
 class Shortages:
-    """Logs once when writes to a log directory begin to fail for a shortage, and once when they
-    succeed again. A shortage is over after QUIET_LOOKS reports without another one, when a small
-    file can be written."""
+    """Logs when writes to a log directory begin to fail for a shortage, and when they succeed
+    again: after QUIET_LOOKS reports without a shortage, and if a small file can be written.
+    """
 
     def __init__(self, path: str):
         self._path = path
         self._seen = self._quiet = 0
-        self._error = 0          # errno of the shortage that is in the log, 0: none
+        self._error = 0  # errno of the logged shortage, 0: none
 
     def report(self, stats: dict, free: int) -> None:
         """stats: LogDir.stats(). free: bytes."""
@@ -256,7 +267,7 @@ def _is_writable(folder: str) -> bool:
 
 
 def _open_files_max(directories: int) -> int:
-    """How many segments a directory may keep open."""
+    """Return the maximum number of open segments per directory."""
     if limits.descriptors() // 2 < limits.SEGMENT_FILES_LOW:
         log.warning("few files may be open: segments are opened again and again, and connections "
                     "may be refused; raise the limit (ulimit -n)",
@@ -265,10 +276,11 @@ def _open_files_max(directories: int) -> int:
 
 
 def locked(path: str) -> int:
-    """A descriptor that holds the lock file, until it is closed or the process ends."""
+    """Lock a file and return its descriptor, which holds the lock until it is closed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
+        # flock() excludes another pylog broker, lockf() a Kafka broker, because Java uses POSIX
+        # locks.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -281,7 +293,7 @@ def locked(path: str) -> int:
 
 
 def _read_once(path: str) -> None:
-    """Raises OSError when a file that is there cannot be read."""
+    """Raise OSError if the file exists but cannot be read."""
     try:
         with open(path, "rb") as file:
             file.read(1)
@@ -290,7 +302,7 @@ def _read_once(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    # Imported here: it costs a start 5 ms, and few starts need it.
+    # Imported here: it adds 5 ms to startup, and few starts need it.
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)

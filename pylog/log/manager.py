@@ -1,10 +1,10 @@
-"""All partition logs of this node: opened at the start, kept in order, closed at the stop.
+"""Manages all partition logs of this node: opens them at startup, maintains and closes them.
 
-Owns: every Log, the checkpoint files; the log directories are log.directories'.
-Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
-  partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
-  trusts only what the last clean stop of ours wrote: a directory's mark and the one in state.lmdb
-  must agree, for Kafka may have run in between; each directory is trusted by itself.
+Owns: every Log, the checkpoint files; log_directories owns the log directories.
+Invariants: a partition of a failed directory is offline, and is not created in another one; a
+  partition has one Log; a checkpoint never promises more than is on disk; startup trusts a
+  directory without recovery only if its clean-shutdown marker is the one in state.lmdb, because
+  Kafka may have used the directory since; each directory is checked separately.
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
@@ -34,7 +34,9 @@ log = logging.getLogger("pylog.log")
 
 
 class LogManager:
-    """The logs of one node. `paths`: its log directories; `stopped`: numbers of those at rest."""
+    """The logs of one node. `paths`: its log directories. `stopped`: numbers of the directories
+    that were closed cleanly.
+    """
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
@@ -42,49 +44,49 @@ class LogManager:
         self.stopped: frozenset[int] = frozenset()
         self._settings = settings
         self._now_ms = now_ms
-        self._offline = set()    # (name, index) of partitions in a directory that failed
-        self._lost = []          # those of them that take_failed() has not returned yet
-        self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
-        self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
-        self._place_of = {}      # Log -> number of its directory, when it is not the first
+        self._offline = set()  # (name, index) of partitions in failed directories
+        self._lost = []  # those that take_failed() has not returned yet
+        self._unopened = {}  # (name, index) -> arguments of partitions to open later
+        self._topics = {}  # name -> (topic id, [Log or None]: modified in place, overrides)
+        self._place_of = {}  # Log -> directory number, if it is not 0
         self._default_config = None
         self._hints = recovery_hints.Hints(self.disks)
         self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
-        # When retention, checkpoints and the expiry of producers are next due, in ms.
+        # Due times of retention, checkpoints and producer expiry, in ms.
         self._due: list[int] = []
-        self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
-        self._left_over = []     # paths of deleted partitions, from before the start
+        self._timed = set()  # Logs with their own flush.ms: checked by every upkeep
+        self._left_over = []  # paths of partitions deleted before this start
         self.moves = Moves(now_ms, lambda: settings.value(RATE))
-        self._recovery = None    # recovery.Recovery, after an unclean stop
-        self._lists_lock = threading.Lock()   # An entry of _topics is changed with it held.
-        self._moved = []         # Logs of before, which some may still read
-        self._branches = {}      # topic id -> what prepare_branch() made, until create()
+        self._recovery = None  # recovery.Recovery, after an unclean shutdown
+        self._lists_lock = threading.Lock()  # protects changes of _topics entries
+        self._moved = []  # source Logs of moves, which may still have readers
+        self._branches = {}  # topic id -> result of prepare_branch(), until create()
         self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Takes the log directories. Raises StartError as Directories.open."""
+        """Open the log directories. Raises StartError as Directories.open."""
         self.disks.open()
 
     @property
     def directories(self) -> list:
-        """The LogDirs by number; None where the start could not use one."""
+        """Return the LogDirs by number, None if unusable at startup."""
         return self.disks.natives
 
     def holds_partitions(self) -> bool:
-        """Whether the directories held partitions of topics at the start."""
+        """Return True if the directories contained partitions of topics at startup."""
         return any(map(startup_scan.is_partition,
                        chain.from_iterable(self.disks.listings)))
 
     def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
-        """Opens every partition of this node, and sets aside directories that belong to none.
+        """Open all partitions of this node, and set aside partition directories without a topic.
 
         topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition)
-        -> Checkpoint, from `store`. clean: numbers of the directories where they are trusted and no
-        file is looked at. Raises StartError.
+        -> Checkpoint, from `store`. clean: numbers of the directories where checkpoints are trusted
+        and no log file is read. Raises StartError.
         """
         self._store = self.checkpointer.store = store
         now_ms = self._now_ms()
@@ -104,7 +106,8 @@ class LogManager:
                     place = where.pop(f"{name}-{index}", None)
                     checkpoint = checkpoints.pop((topic_id, index), None)
                     if place is None and len(self.disks.usable()) < len(self.paths):
-                        # Keeps (1).
+                        # The partition may be in a failed directory: do not create it in another
+                        # one.
                         self._lose(name, index)
                         continue
                     if place is None and checkpoint is not None and checkpoint.recovery_point:
@@ -123,9 +126,9 @@ class LogManager:
         self._open_all(plan, clean, hinted)
 
     def move(self, name: str, index: int, place: int) -> None:
-        """Begins to move a partition to log directory number `place`. Raises LogError.
+        """Start moving a partition to log directory number `place`. Raises LogError.
 
-        It is finished by finish_moves(); a start before that begins anew from where it was.
+        finish_moves() completes the move. After a restart, the move begins again from its source.
         """
         partition_log, before = self.get(name, index), self.moves.find(name, index)
         if before is not None and before.place == place:
@@ -141,7 +144,9 @@ class LogManager:
         self.moves.begin(Move(name, index, place, partition_log, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition was moved, or opened at last. Blocks."""
+        """Complete moves, and open partitions that could not be opened before. Return their topics.
+        Blocks.
+        """
         changed = self._open_late()
         while self._moved:
             try:
@@ -153,7 +158,7 @@ class LogManager:
     def _finish(self, move: Move) -> bool:
         name, index, partition_log = move.topic, move.partition, move.target
         if self.get(name, index) is not move.source:
-            # Its topic was deleted; another may have the name.
+            # The topic was deleted and may have been created again.
             self.moves.give_up(move)
             return False
         if move.damaged_bytes:
@@ -166,20 +171,24 @@ class LogManager:
         self._place_of[partition_log] = move.place
         self._timed.discard(move.source)
         self._list(name, index, partition_log, None)
-        # Afterwards, so that no checkpoint being written has its row again.
+        # After _list(), so that a checkpoint being written does not add the row again.
         self._hints.forget([(before, (name, index))])
         self._place_of.pop(move.source, None)
         self._moved.append(move.source)
         return True
 
     def write_checkpoints(self) -> None:
-        """Recovery points above all on disk: a start after a crash cuts no copy at its damage."""
+        """Write a checkpoint, so that recovery after a crash starts behind the copy's damaged bytes
+        and does not truncate the copy there.
+        """
         with self._upkeep_lock:
             if not self.recovering:
                 self.checkpointer.write(self._store)
 
     def leave_moved(self) -> None:
-        """No request gets the source logs any more: those that wait there ask again."""
+        """Stop serving from the source logs of moves: requests waiting there are retried by
+        clients.
+        """
         for partition_log in self._moved:
             partition_log.become_follower(partition_log.leader_epoch)
 
@@ -218,7 +227,7 @@ class LogManager:
                 "clean": len(plan) - len(unclean), "ms": self._now_ms() - begin_ms})
 
     def _list(self, name: str, index: int, partition_log, config) -> None:
-        """Puts an opened Log where the others find it; its topic's settings may have changed."""
+        """Make an opened Log available, with the topic's current settings."""
         with self._lists_lock:
             _, logs, overrides = self._topics[name]
             newest = self._config(overrides)
@@ -229,17 +238,19 @@ class LogManager:
 
     @property
     def recovering(self) -> int:
-        """Partitions that are not ready since an unclean stop."""
+        """Return the number of partitions that are not recovered yet."""
         return self._recovery.left if self._recovery is not None else 0
 
     def take_recovered(self) -> set:
-        """Topics of which a partition became ready since the last call."""
+        """Return the topics with partitions that were recovered since the last call."""
         return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
-        """Brings all to disk. Returns [((topic id, partition), Checkpoint)], those of `stopped`."""
+        """Flush all logs. Return [((topic id, partition), Checkpoint)] of the directories in
+        `stopped`.
+        """
         self._closing = True
-        # What was not looked at is not known to be whole: no mark of a clean stop.
+        # If recovery was incomplete, some logs are unverified: write no clean-shutdown marker.
         known = self._recovery is None or self._recovery.stop()
         self.cleaner.stop()
         self.moves.stop()
@@ -260,7 +271,9 @@ class LogManager:
             return [entry for place, entry in entries if place in self.stopped]
 
     def _prepare_close(self, failed: set) -> list:
-        """[(directory's number, (key, Checkpoint))] of all logs at rest; adds to `failed`."""
+        """Return [(directory number, (key, Checkpoint))] of all closed logs. Adds failed
+        directories to `failed`.
+        """
         entries, now_ms = [], self._now_ms()
         for name, topic_id, index, partition_log in self._all():
             place = self._place_of.get(partition_log, 0)
@@ -275,7 +288,7 @@ class LogManager:
         return entries
 
     def close(self) -> None:
-        """Releases the logs and the directories."""
+        """Release the logs and the directories."""
         for logs in (self._topics, self._place_of, self._timed):
             logs.clear()
         self.disks.close()
@@ -283,19 +296,22 @@ class LogManager:
     # ---- partitions -----------------------------------------------------------------------------
 
     def get(self, name: str, index: int):
-        """The Log of a partition, or None when this node holds none."""
+        """Return a partition's Log, or None if this node has none."""
         entry = self._topics.get(name)
         if entry is None or not 0 <= index < len(entry[1]):
             return None
         return entry[1][index]
 
     def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
-        """Has create() make `name`, of that id, a branch of `source`. Raises LogError, OSError."""
+        """Prepare the new topic `name` with this id as a branch of `source`; create() publishes it.
+        Raises LogError, OSError.
+        """
         parts = topic_branches.prepare(
             [(partition_log, self.place(source, index))
              for index, partition_log in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
-        # Before the topic exists: recovery must never walk a branch from its beginning and cut it.
+        # Before the topic exists: without a checkpoint, recovery would read the branch from its
+        # start and might truncate it.
         try:
             self._store.save(None, [((topic_id, index), part.checkpoint)
                                     for index, part in enumerate(parts)])
@@ -305,13 +321,13 @@ class LogManager:
         self._branches[topic_id] = parts
 
     def discard_branch(self, topic_id: bytes) -> None:
-        """The topic that a branch was prepared for does not come."""
+        """Discard a prepared branch whose topic was not created."""
         parts = self._branches.pop(topic_id, None)
         if parts is not None:
             topic_branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Whether the partition is in a failed directory, as of the last take_failed()."""
+        """Return True if the partition was in a failed directory at the last take_failed()."""
         return (name, index) in self._offline
 
     def any_offline(self, name: str) -> bool:
@@ -319,11 +335,12 @@ class LogManager:
 
     @property
     def offline(self) -> list:
-        """(name, index) of the partitions in failed directories, as of the last take_failed()."""
+        """Return (name, index) of partitions in failed directories, as of the last take_failed().
+        """
         return list(self._offline)
 
     def take_failed(self) -> list:
-        """(name, index) of the partitions whose directories failed since the last call."""
+        """Return (name, index) of partitions whose directories failed since the last call."""
         failed = set(self.disks.newly_failed())
         for name, _, index, partition_log in self._all() if failed else ():
             if self._place_of.get(partition_log, 0) in failed:
@@ -337,14 +354,14 @@ class LogManager:
         self._lost.append((name, index))
 
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
-        """Opens the partitions of a new topic; those of a branch are what prepare_branch() made.
+        """Open the partitions of a new topic, or publish those of prepare_branch().
 
-        roles: a partitions.Role per partition, None where this node holds no replica. A partition
-        that cannot be opened is offline until the next start.
+        roles: a partitions.Role per partition, None if this node has no replica. A partition that
+        cannot be opened stays offline until the next start.
         """
         config = self._config(overrides)
         branch = self._branches.pop(topic_id, None)
-        # First, so that the topic can be deleted even when its logs cannot be opened.
+        # First, so that the topic can be deleted even if its logs cannot be opened.
         self._topics[name] = topic_id, [None] * len(roles), overrides
         if branch is not None:
             self._hints.write_branch(name, branch)
@@ -361,9 +378,11 @@ class LogManager:
                 self._open(place, name, topic_id, index, role, config, known, False)
 
     def delete(self, name: str) -> None:
-        """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
+        """Rename a topic's partition directories. Their files are deleted after
+        file.delete.delay.ms.
+        """
         self._wait_ready(name)
-        # What is about to be moved or opened is, before the name goes.
+        # Complete running moves and opens before the name is released.
         with self.moves.lock:
             for index in range(len(self._topics[name][1])):
                 self.moves.cancel(name, index)
@@ -377,7 +396,7 @@ class LogManager:
             if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
 
     def _delete(self, name: str, topic_id: bytes, doomed: list, forget) -> None:
-        """Renames [(index, Log)] away. forget: takes [(directory's number, index)]."""
+        """Rename [(index, Log)]. forget: called with [(directory number, index)]."""
         held = []
         for index, partition_log in doomed:
             self.checkpointer.forget((topic_id, index))
@@ -388,7 +407,7 @@ class LogManager:
             partitions.delete(partition_log, self._now_ms())
         forget(held)
         for _, partition_log in doomed:
-            # Not before: a checkpoint that is being written would take it for the first's.
+            # Not earlier: a concurrent checkpoint would assign the log to directory 0.
             self._place_of.pop(partition_log, None)
 
     def _wait_ready(self, name: str) -> None:
@@ -396,7 +415,7 @@ class LogManager:
             self._recovery.wait(name)
 
     def configure(self, name: str, overrides: dict) -> None:
-        """Puts changed topic settings into force."""
+        """Apply changed topic settings."""
         with self._lists_lock:
             topic_id, logs, _ = self._topics[name]
             self._topics[name] = (topic_id, logs, overrides)
@@ -407,21 +426,22 @@ class LogManager:
                     self._watch(partition_log, config)
 
     def reconfigure(self) -> None:
-        """Puts changed settings of the broker into force for every topic."""
+        """Apply changed broker settings to every topic."""
         self._default_config = None
         for name, (_, _, overrides) in list(self._topics.items()):
             self.configure(name, overrides)
 
     def assume(self, name: str, roles: list, added=()) -> None:
-        """Puts a topic's logs into their roles, opens new partitions; roles as in create(). added:
-        indexes of older partitions that this node has a replica of from now on."""
+        """Apply roles to a topic's logs, and open new partitions; roles as in create(). added:
+        indexes of existing partitions that now have a replica on this node.
+        """
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config, known = self._config(overrides), len(logs)
         with self._lists_lock:
             logs += [None] * (len(roles) - known)
         for index, role in enumerate(roles):
-            # One of the older ones that is not open could not be opened: it stays as it is.
+            # An older partition without a Log could not be opened: it stays offline.
             if role is not None and logs[index] is not None:
                 with self.moves.lock:
                     partitions.assume(logs[index], role)
@@ -430,7 +450,7 @@ class LogManager:
                            partitions.NOTHING_KNOWN, False)
 
     def drop(self, name: str, indexes) -> None:
-        """Deletes partitions of which this node has a replica no more; their topic stays."""
+        """Delete partitions that no longer have a replica on this node. Their topic remains."""
         self._wait_ready(name)
         topic_id, logs, _ = self._topics[name]
         with self.moves.lock, self._lists_lock:
@@ -444,31 +464,32 @@ class LogManager:
             [(place, (name, index)) for place, index in held]))
 
     def by_topic(self) -> list:
-        """[(topic, its Logs, None where there is none)], in no order; on any thread."""
+        """Return [(topic, its Logs or None)], unordered. Callable from any thread."""
         return [(name, entry[1]) for name, entry in list(self._topics.items())]
 
     def place(self, name: str, index: int) -> int:
-        """The number of the log directory that holds a partition of this node."""
+        """Return the number of the log directory that holds the partition."""
         return self._place_of.get(self.get(name, index), 0)
 
     def move_start(self, name: str, index: int, offset: int) -> int:
-        """Deletes a partition's records below `offset`. Returns the start. Raises LogError, and
-        KeyError when the topic goes meanwhile."""
-        # A move that were finished now would undo it.
+        """Delete a partition's records below `offset`. Return the new start offset. Raises
+        LogError, and KeyError if the topic is deleted concurrently.
+        """
+        # A move that completes concurrently would restore the records.
         with self.moves.lock:
             partition_log = self._topics[name][1][index]
             start = partition_log.move_start(offset, self._now_ms())
             with self._hints.lock:
-                # A row that came after the deletion would be taken for the next topic's.
+                # After the deletion, the row would apply to the next topic with this name.
                 if self.get(name, index) is not partition_log:
                     raise KeyError(name)
-                # After a crash the records must not come back.
+                # The records must not reappear after a crash.
                 place = self._place_of.get(partition_log, 0)
                 self._hints.write_start(place, (name, index), partition_log)
             return start
 
     def describe(self) -> list:
-        """Per log directory (path, offline, [(topic, partition, Log)])."""
+        """Return (path, offline, [(topic, partition, Log)]) per log directory."""
         rows: list[tuple[str, bool, list]] = [
             (path, not self.disks.online(number), [])
             for number, path in enumerate(self.paths)]
@@ -478,8 +499,8 @@ class LogManager:
 
     def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
               trusted: bool) -> bool:
-        """Opens a partition's Log in its role, and lists it. False: it cannot be opened."""
-        assert self.get(name, index) is None, (name, index)      # Keeps (2).
+        """Open a partition's Log and apply its role. Return False if it cannot be opened."""
+        assert self.get(name, index) is None, (name, index)  # A partition has one Log.
         self.disks.loads[place] += 1
         where = (self.directories[place], name, index, topic_id, config)
         try:
@@ -495,7 +516,7 @@ class LogManager:
                 self._lose(name, index)
             elif isinstance(error, (Shortage, OSError)) or (
                     checkpoint is partitions.NOTHING_KNOWN and not trusted):
-                # There may be room, memory, descriptors or the name for it later.
+                # The shortage may end, or the name may become free: try again later.
                 self._unopened[name, index] = place, role, checkpoint, trusted
             return False
         if place:
@@ -505,13 +526,13 @@ class LogManager:
         return True
 
     def _open_late(self) -> list:
-        """Opens what found no room when it was made. Returns the topics."""
+        """Open partitions whose first attempt failed for a shortage. Return their topics."""
         changed = []
         for (name, index), how in list(self._unopened.items()):
             place, role, checkpoint, trusted = how
             if self.directories[place].short_of_space:
                 continue
-            # Its topic stays, or is gone already.
+            # With the lock held, the topic cannot be deleted.
             with self.moves.lock:
                 if name not in self._topics or self._unopened.get((name, index)) is not how:
                     continue
@@ -531,7 +552,7 @@ class LogManager:
             self._timed.discard(partition_log)
 
     def _config(self, overrides: dict):
-        """The native settings of a topic; topics without overrides share one object."""
+        """Return the native settings of a topic. Topics without overrides share one object."""
         if overrides:
             return partitions.native_config(
                 self._settings.topic_config(partitions.usable(overrides)), self._settings)
@@ -541,7 +562,7 @@ class LogManager:
         return self._default_config
 
     def _compacted(self):
-        """Candidates of the cleaner."""
+        """Yield the candidates of the cleaner."""
         default = "compact" in self._settings.topic_defaults()["cleanup.policy"]
         for name, (_, logs, overrides) in list(self._topics.items()):
             own = overrides.get("cleanup.policy")
@@ -553,7 +574,7 @@ class LogManager:
                         yield Candidate(name, index, place, partition_log, config)
 
     def _set_aside(self, where: dict) -> None:
-        """Renames partition directories that no topic of the image has; forgotten, not deleted."""
+        """Rename partition directories without a topic in the image. They are not deleted."""
         for name, number in where.items():
             self.disks.set_aside(number, name)
         for number, listing in enumerate(self.disks.listings):
@@ -561,21 +582,21 @@ class LogManager:
                                 if name.endswith("-delete")]
 
     def _all(self):
-        """(name, topic id, partition, Log) of every open partition."""
+        """Yield (name, topic id, partition, Log) of each open partition."""
         for name, (topic_id, logs, _) in list(self._topics.items()):
             for index, partition_log in enumerate(logs):
                 if partition_log is not None:
                     yield name, topic_id, index, partition_log
 
     def _placed(self):
-        """(directory's number, name, topic id, partition, Log) of every open partition."""
+        """Yield (directory number, name, topic id, partition, Log) of each open partition."""
         for entry in self._all():
             yield self._place_of.get(entry[3], 0), *entry
 
     # ---- upkeep ---------------------------------------------------------------------------------
 
     def upkeep(self, now_ms: int) -> None:
-        """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
+        """Run due retention, rolls, flushes and checkpoints. Call about once per second. Blocks."""
         with self._upkeep_lock:
             if self._closing or not self._due:
                 return
@@ -597,18 +618,18 @@ class LogManager:
                 self._due[2] = now_ms + expiry_interval_ms
                 partitions.expire_producers(
                     (entry[3] for entry in self._all()), now_ms, lambda: self._closing)
-            # The files that it writes are of all partitions.
+            # Checkpoint files must contain all partitions, so wait for the end of recovery.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self.checkpointer.write(self._store)
 
     def _short_of_space(self) -> list:
-        """Logs on disks that are nearly full: retention there does not wait."""
+        """Return logs on nearly full disks, where retention runs at once."""
         if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
             return []
         return [partition_log for *_, partition_log in self._all()
                 if partition_log.log_dir.short_of_space and partition_log not in self._timed]
 
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
-        # A clock that was set back delays nothing: what is due later than possible is due now.
+        # If the clock was set back, a due time beyond the interval counts as due now.
         return not self._due[which] - interval_ms <= now_ms < self._due[which]

@@ -1,7 +1,7 @@
-"""One partition's log as Python opens and closes it: settings and checkpoints in, a native Log out.
+"""Opens, closes and maintains the native Log of one partition: its settings and checkpoints.
 
 Owns: nothing; the Log owns its files.
-Invariants: (1) a checkpoint that is not trusted makes the log look at its files.
+Invariants: without a trusted checkpoint, the log verifies its files.
 Source: csrc/log/log.h.
 """
 
@@ -17,7 +17,7 @@ from pylog.log import checkpoint_files as files
 NEVER = 2**63 - 1
 log = logging.getLogger("pylog.log")
 
-# What the broker's settings add to a topic's for its logs.
+# Broker settings that apply to logs in addition to topic settings.
 BROKER_SETTINGS = ("consume.flushed.records.only", "producer.id.expiration.ms",
                    "decompressed.batch.bytes.max",
                    "records.validate.enable", "log.flush.acks.all.enable",
@@ -41,12 +41,13 @@ NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 
 
 def native_config(topic_settings: dict, settings) -> dict:
-    """All settings of a topic's logs, by Kafka's names."""
+    """Return all settings of a topic's logs, by Kafka's names."""
     return {**topic_settings, **{name: settings[name] for name in BROKER_SETTINGS}}
 
 
 def usable(overrides: dict) -> dict:
-    """What can be applied: a log that another version wrote may hold settings unknown here."""
+    """Return the valid overrides: a metadata log of another version may contain unknown settings.
+    """
     valid = {}
     for name, text in overrides.items():
         try:
@@ -59,10 +60,10 @@ def usable(overrides: dict) -> dict:
 
 def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dict,
              checkpoint: Checkpoint, trusted: bool, now_ms: int) -> Log:
-    """Opens or creates a partition's log.
+    """Open or create a partition's log.
 
-    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the
-    recovery point on. Raises LogError's kinds.
+    trusted: the checkpoint is from a clean shutdown, so no file is read; otherwise the log is
+    recovered from the recovery point. Raises LogError.
     """
     if trusted:
         return Log.open(directory, topic, partition, topic_id, config, now_ms=now_ms,
@@ -78,12 +79,12 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
 
 
 def without_files(stored: Checkpoint) -> Checkpoint:
-    """What holds of a log whose directory is gone: nothing of it is on disk."""
+    """Return the checkpoint of a log whose directory is missing."""
     return NOTHING_KNOWN._replace(log_start_offset=stored.log_start_offset)
 
 
 def after_crash(stored: Checkpoint | None, hinted: Checkpoint | None) -> Checkpoint:
-    """What holds when either the store or the text files may be newer."""
+    """Combine checkpoints of the store and the text files, either of which may be newer."""
     if stored is None or hinted is None:
         return stored or hinted or NOTHING_KNOWN
     return NOTHING_KNOWN._replace(
@@ -93,22 +94,22 @@ def after_crash(stored: Checkpoint | None, hinted: Checkpoint | None) -> Checkpo
 
 
 def topic_id_in(path: str) -> bytes | None:
-    """The topic id that a directory's partition.metadata names; None when there is none."""
+    """Return the topic id in a directory's partition.metadata, None if there is none."""
     try:
         with open(os.path.join(path, "partition.metadata"), encoding="ascii") as file:
             fields = dict(line.split(": ", 1) for line in file.read().splitlines())
         found = base64.urlsafe_b64decode(fields["topic_id"] + "==")
-        # A power cut may have left a part of it.
+        # A power failure may have left an incomplete file.
         return found if len(found) == 16 else None
     except (OSError, ValueError, KeyError):
         return None
 
 
 def assume(partition_log, role: Role) -> None:
-    """Puts a log into its role of the image, the size of the ISR included."""
+    """Apply a role from the image to a log, including the ISR size."""
     if not role.leads:
         if partition_log.is_leader or partition_log.leader_epoch != role.leader_epoch:
-            # Consumers in its rack may be sent here (KIP-392).
+            # Consumers in its rack may read from it (KIP-392).
             partition_log.become_follower(role.leader_epoch, readable=role.replicated)
         return
     in_sync_count = max(role.in_sync_count, 1)
@@ -121,18 +122,18 @@ def assume(partition_log, role: Role) -> None:
 
 
 def delete(partition_log, now_ms: int) -> None:
-    """Renames a log's directory away; its files go later."""
+    """Rename a log's directory. Its files are deleted later."""
     try:
         partition_log.delete(now_ms)
     except LogError as error:
-        # The next start finds a directory that no topic has.
+        # The next start finds a directory without a topic.
         log.error("a partition could not be deleted", extra={
             "topic": partition_log.topic, "partition": partition_log.partition,
             "reason": str(error)})
 
 
 def tend(logs, now_ms: int, is_closing) -> None:
-    """Retention, rolls and flushes that are due, of each log, until is_closing()."""
+    """Run due retention, rolls and flushes on each log, until is_closing()."""
     for partition_log in logs:
         if is_closing():
             return
@@ -158,8 +159,8 @@ def expire_producers(logs, now_ms: int, is_closing) -> None:
 
 
 def at_rest(log) -> Checkpoint:
-    """The checkpoint of a log that was closed for a clean stop."""
-    # The last stable offset must be known before reads: recovery finds the open transaction.
+    """Return the checkpoint of a log at clean shutdown."""
+    # An open transaction requires recovery, which computes the last stable offset.
     if log.open_transaction >= 0:
         return flushed(log)
     found = Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, log.end_offset,
@@ -170,12 +171,14 @@ def at_rest(log) -> Checkpoint:
 
 
 def flushed(log) -> Checkpoint:
-    """The checkpoint of a log in use: what a start after a crash may rely on."""
+    """Return the checkpoint of an open log: the state that is on disk."""
     return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, -1, -1, b"")
 
 
 def write_checkpoint_files(path: str, rows) -> None:
-    """Kafka's own for one log directory. rows: [(topic, index, Checkpoint)]. Raises OSError."""
+    """Write Kafka's checkpoint files of one log directory. rows: [(topic, index, Checkpoint)].
+    Raises OSError.
+    """
     files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
         (name, index, known.recovery_point) for name, index, known in rows])
     files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [

@@ -1,10 +1,10 @@
-"""Partitions that are opened one by one after an unclean stop, while those that are ready serve.
+"""Recovers partitions after an unclean shutdown, while recovered partitions already serve.
 
-Owns: the threads that recover, the count of what is left.
-Invariants: (1) internal topics come first, and nobody is served before they are ready; (2) of each
-  log directory no more than num.recovery.threads.per.data.dir logs are read at once; (3) after
-  stop() no thread touches a log.
-Source: none; Kafka serves nobody before all its logs are recovered.
+Owns: the recovery threads, the number of remaining partitions.
+Invariants: internal topics are recovered first, before the broker serves any client; at most
+  num.recovery.threads.per.data.dir logs of a log directory are recovered at once; after stop() no
+  thread accesses a log.
+Source: none; Kafka serves no client before all logs are recovered.
 """
 
 import logging
@@ -13,7 +13,8 @@ import threading
 from pylog import supervisor
 from pylog._native import damages
 
-# How long a start waits for all of them: most are done by then, and no client sees an error.
+# How long startup waits for all partitions. Most recoveries take less, and then clients see no
+# errors.
 WAIT_S = 1.0
 REPORT_S = 5.0
 
@@ -21,13 +22,12 @@ log = logging.getLogger("pylog.log.recovery")
 
 
 class Recovery:
-    """entries: [(name of the topic, directory number, what open_one takes)]. seconds: a clock that
-    never goes back."""
+    """entries: [(topic name, directory number, argument of open_one)]."""
 
     def __init__(self, entries, directories, threads_per_directory: int, open_one):
-        self._waiting: dict[int, list] = {}     # directory number -> entries, the next one last
-        self._left: dict[str, int] = {}         # topic -> how many of its partitions are not ready
-        self._done: list[str] = []              # topics of which a partition became ready
+        self._waiting: dict[int, list] = {}  # directory number -> entries, the next one last
+        self._left: dict[str, int] = {}  # topic -> number of partitions not recovered
+        self._done: list[str] = []  # topics of recovered partitions
         self._changed = threading.Condition()
         self._directories = directories
         self._open_one = open_one
@@ -45,38 +45,39 @@ class Recovery:
 
     @property
     def left(self) -> int:
-        """Partitions that are not ready."""
+        """Return the number of partitions that are not recovered."""
         return sum(self._left.values())
 
     def begin(self) -> None:
-        """Starts the threads and waits a moment (WAIT_S); for internal topics until they are ready.
+        """Start the threads. Wait up to WAIT_S for all topics, and without limit for internal ones.
 
-        Raises what open_one raised.
+        Raises the exception of open_one.
         """
         for thread in self._threads:
             thread.start()
         supervisor.thread_once("recovery-report", self._report).start()
         with self._changed:
             self._changed.wait_for(lambda: not self._left, WAIT_S)
-            # Keeps (1).
+            # Internal topics are recovered before the broker serves any client.
             self._changed.wait_for(lambda: self._failure is not None or not any(
                 name.startswith("__") for name in self._left))
         if self._failure is not None:
             raise self._failure
 
     def wait(self, topic: str) -> None:
-        """Until all partitions of a topic are ready."""
+        """Wait until all partitions of a topic are recovered."""
         with self._changed:
             self._changed.wait_for(lambda: topic not in self._left)
 
     def take_ready(self) -> set:
-        """Topics of which a partition became ready since the last call."""
+        """Return the topics with partitions that were recovered since the last call."""
         with self._changed:
             ready, self._done = set(self._done), []
         return ready
 
     def stop(self) -> bool:
-        """Gives up what is under way. Returns whether all were ready. Keeps (3)."""
+        """Cancel recovery and wait for the threads. Return True if all partitions were recovered.
+        """
         with self._changed:
             self._stopped = True
             ready = not self._left
@@ -99,7 +100,7 @@ class Recovery:
             try:
                 self._open_one(entry)
             except Exception as error:
-                # begin() raises it; later it is a bug, and the others go on.
+                # begin() raises it. After begin() it is a bug, and the other partitions continue.
                 self._failure = error
                 log.exception("a recovery failed", extra={"topic": topic})
             with self._changed:
@@ -111,7 +112,7 @@ class Recovery:
                 self._changed.notify_all()
 
     def _report(self) -> None:
-        """A line now and then, as long as it lasts."""
+        """Log the progress every REPORT_S."""
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: not self._left, REPORT_S):
@@ -126,14 +127,14 @@ class Recovery:
 
 
 def report(directories, paths) -> None:
-    """A line for each damage that was met since the last call."""
+    """Log each damage found since the last call."""
     for directory, path in zip(directories, paths, strict=True):
         for damage in damages.take(directory) if directory is not None else ():
             what = {"cut": "the end of a log was cut off: it held no whole batch",
                     "dropped": "a segment was dropped: it followed a cut",
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]
             topic, _, partition = damage.partition.rpartition("-")
-            # A torn tail is what a kill leaves; what was on disk before is another matter.
+            # A kill leaves a torn tail. Damage of flushed data is more serious.
             write = log.warning if damage.kind == "cut" else log.error
             write(what, extra={
                 "directory": path, "topic": topic, "partition": partition,

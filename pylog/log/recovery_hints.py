@@ -1,11 +1,12 @@
-"""What Kafka's checkpoint files say of partitions: they name them by directory and topic only.
+"""Partition checkpoints in Kafka's files, which identify a partition by directory and topic name
+only.
 
 Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
-Invariants: (1) a row is of the topic whose partition lies in that directory under that name; when
-  the partition goes, it goes too, on disk, before another topic may have the name there; (2) the
-  log start that DeleteRecords answered is in the file of the partition's directory: state.lmdb may
-  be lost; (3) a file is written with `lock` held, from what is there then.
-Source: Kafka's files; Kafka's log manager writes them anew when it deletes logs.
+Invariants: a row belongs to the topic whose partition is in that directory under that name; when
+  the partition is deleted, its row is removed on disk before another topic can use the name; the
+  log start that DeleteRecords returned is in the file of the partition's directory, because
+  state.lmdb may be lost; a file is read and written with `lock` held.
+Source: Kafka's files; Kafka's log manager rewrites them when it deletes logs.
 """
 
 import errno
@@ -23,7 +24,7 @@ from pylog.protocol.errors import ErrorCode
 
 FILES = (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What the process lacks, not what the disk refuses.
+# Includes shortages of the process, not only of the disk.
 SHORTAGES = (*NO_ROOM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 log = logging.getLogger("pylog.log")
@@ -35,14 +36,14 @@ class Hints:
     def __init__(self, disks):
         self.lock = threading.RLock()
         self._disks = disks
-        self._stale = {}         # directory number -> keys whose rows are to be removed
-        self._unread = {}        # (directory number, key) -> Checkpoint of one that has no Log now
+        self._stale = {}  # directory number -> keys whose rows must be removed
+        self._unread = {}  # (directory number, key) -> Checkpoint of a partition without a Log
 
     def take(self, number: int, here: set) -> dict:
-        """key -> Checkpoint of the partitions that lie in a directory; at a start, when nobody else
-        uses the files. Other rows go (1). Raises StartError.
+        """Return key -> Checkpoint of the partitions in a directory, and remove all other rows.
+        Call at startup, before other code uses the files. Raises StartError.
 
-        Kafka may have run there meanwhile.
+        The rows may be Kafka's, if it used the directory since.
         """
         try:
             points, starts, watermarks, _ = rows = [
@@ -61,41 +62,43 @@ class Hints:
             high_watermark=watermarks.get(key, -1)) for key in listed & here}
 
     def set_unread(self, number: int, key: tuple, checkpoint: Checkpoint) -> None:
-        """A log could not be opened: its rows stay in the files."""
+        """Keep the rows of a log that could not be opened."""
         with self.lock:
             self._unread[number, key] = checkpoint
 
     def set_read(self, number: int, key: tuple) -> None:
-        """It has a Log now, which gives its rows from here on."""
+        """The partition has a Log now, which provides its rows."""
         with self.lock:
             self._unread.pop((number, key), None)
 
     def unread(self, number: int) -> list:
-        """[(topic, partition, Checkpoint)] of a directory's logs that could not be opened."""
+        """Return [(topic, partition, Checkpoint)] of a directory's logs that could not be opened.
+        """
         with self.lock:
             return [(*key, checkpoint) for (place, key), checkpoint in self._unread.items()
                     if place == number]
 
     def forget(self, rows) -> None:
-        """The rows of partitions go with the next tend(), or before another partition has
-        the name (1). rows: (directory number, key)."""
+        """Remove the rows of partitions with the next tend(), or before another partition uses the
+        name. rows: (directory number, key).
+        """
         with self.lock:
             for number, key in rows:
                 self._unread.pop((number, key), None)
                 self._stale.setdefault(number, set()).add(key)
 
     def forget_topic(self, name: str, places) -> None:
-        """The same for a deleted topic. places: (directory number, partition) of its Logs."""
+        """As forget(), for a deleted topic. places: (directory number, partition) of its Logs."""
         with self.lock:
             rows = {(number, (name, index)) for number, index in places}
             self.forget(rows | {row for row in self._unread if row[1][0] == name})
 
     def tend(self) -> None:
-        """Removes what is to be forgotten."""
+        """Remove the rows of forgotten partitions."""
         with self.lock:
             for number in list(self._stale):
                 if not self._disks.online(number):
-                    del self._stale[number]      # The next start removes rows without a partition.
+                    del self._stale[number]  # The next start removes rows without a partition.
                     continue
                 try:
                     self._remove(number, self._stale[number])
@@ -108,16 +111,16 @@ class Hints:
                         "reason": error.strerror or str(error)})
 
     def is_free(self, number: int, key: tuple) -> bool:
-        """Whether another topic may have the name in that directory (1)."""
+        """Return True if another topic may use the name in this directory."""
         with self.lock:
             if key in self._stale.get(number, ()):
                 self.tend()
             return key not in self._stale.get(number, ())
 
     def write(self, number: int, entries: dict) -> None:
-        """Puts Checkpoints by key into a directory's files, on disk. Raises OSError.
+        """Write Checkpoints by key to a directory's files, on disk. Raises OSError.
 
-        A recovery point goes in only where none is: one that is there is lower, never higher.
+        Adds missing recovery points only: an existing one may be lower, but never higher.
         """
         with self.lock:
             if not all(self.is_free(number, key) for key in entries):
@@ -135,9 +138,9 @@ class Hints:
                 _write(path, before | starts)
 
     def write_start(self, number: int, key: tuple, partition_log, copy=None) -> None:
-        """Puts a Log's start into the files of a directory, on disk (2). Raises StorageError.
+        """Write a Log's start offset to a directory's files, on disk. Raises StorageError.
 
-        copy: the Log that lies there, when it is not that one.
+        copy: the Log in that directory, if it is another one.
         """
         try:
             self.write(number, {key: partitions.flushed(partition_log)._replace(
@@ -149,7 +152,9 @@ class Hints:
                                f"{key[0]}-{key[1]}: {error.strerror or error}") from error
 
     def write_branch(self, name: str, parts) -> None:
-        """A branch is not recovered from its beginning when state.lmdb is lost, either."""
+        """Write a branch's checkpoints, so that it is not recovered from its start if state.lmdb is
+        lost.
+        """
         for place in {part.place for part in parts}:
             try:
                 self.write(place, {(name, index): part.checkpoint
@@ -169,8 +174,8 @@ class Hints:
                 _write(path, left)
             except OSError as error:
                 if error.errno not in NO_ROOM or name == files.LOG_START:
-                    raise       # Keeps (2).
-                # Removal needs no room. The next checkpoint writes the other rows again.
+                    raise  # Without the log start, deleted records would reappear.
+                # Deleting the file needs no space. The next checkpoint writes the other rows again.
                 os.unlink(path)
                 files.sync_directory(self._disks.paths[number])
 

@@ -1,10 +1,11 @@
-"""Replicas on their way to another log directory of this node.
+"""Moves replicas between log directories of this node.
 
-Owns: the thread that copies, the logs that are not complete yet.
-Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
-  is removed; (2) one thread at a time touches a copy; (3) after each step there is a pause
-  for as long as its bytes take at the rate, which may change meanwhile; a rate of 0 holds moves up;
-  (4) a copy has what its source has, cut or not, and its role and high watermark.
+Owns: the copying thread, the incomplete copies.
+Invariants: until a move is finished, the partition stays in its directory, and an abandoned copy is
+  deleted; at most one thread accesses a copy; after each step, the thread pauses for as long as its
+  bytes take at the configured rate, which may change in between; a rate of 0 stops all moves; a
+  copy has the same records as its source, also after a truncation, and the same role and high
+  watermark.
 Source: KIP-73, KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
 """
 
@@ -20,7 +21,7 @@ from pylog._native.log import LogError
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 STEP_BYTES = 8 << 20
 PAUSE_S = 0.02
-LOOK_S = 0.5             # Between looks at the rate.
+LOOK_S = 0.5  # How often the rate is checked again.
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _LOG = re.compile(r"\d{20}\.log")
@@ -29,8 +30,9 @@ log = logging.getLogger("pylog.log.moves")
 
 
 def furthest(folders: list) -> str:
-    """Of several copies of one partition that have no other: the one that ends last. A power cut
-    may bring back what was left of an earlier move."""
+    """Return the copy with the highest end offset, for a partition that has only copies. After a
+    power failure, a deleted copy of an earlier move may reappear.
+    """
     def end(folder):
         names = [name for name in os.listdir(folder) if _LOG.fullmatch(name)]
         last = max(names, default="")
@@ -39,29 +41,33 @@ def furthest(folders: list) -> str:
 
 
 class Move:
-    """One partition's: `source` goes on serving, `target` fills in log directory number `place`."""
+    """Move of one partition: `source` serves requests while `target` in log directory number
+    `place` is filled.
+    """
 
     def __init__(self, topic: str, partition: int, place: int, source, target):
         self.topic, self.partition, self.place = topic, partition, place
         self.source, self.target = source, target
         self.ready = False
-        self.has_left = False     # The source has left its name.
-        self.damaged_bytes = 0    # that were copied as they are: no good batches
+        self.has_left = False  # the source's directory has been renamed
+        self.damaged_bytes = 0  # copied unchanged: not valid batches
 
     @property
     def lag(self) -> int:
-        """Offsets that the copy lacks."""
+        """Return the number of offsets that the copy lacks."""
         return max(0, self.source.end_offset - self.target.end_offset)
 
 
 class Moves:
-    """All moves of one node. rate: bytes a second of all together; None: as fast as they go."""
+    """All moves of one node. rate: returns bytes per second for all moves together; None:
+    unlimited.
+    """
 
     def __init__(self, now_ms, rate=lambda: None):
         self._now_ms = now_ms
         self._rate = rate
         self._moves: dict[tuple, Move] = {}
-        self.lock = threading.RLock()     # Keeps (2); who holds it sees no move finished.
+        self.lock = threading.RLock()  # prevents the completion of moves
         self._stopping = threading.Event()
         self._thread = None
 
@@ -79,14 +85,15 @@ class Moves:
                 self._thread.start()
 
     def cancel(self, topic: str, partition: int) -> None:
-        """Keeps (1)."""
+        """Cancel a move and delete its copy."""
         with self.lock:
             self._give_up(self._moves.get((topic, partition)))
 
     def finish_ready(self, finish_one) -> list[Move]:
-        """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
-        on, but for one with which it fails, which is tried again while its source has its name.
-        Nobody cancels one meanwhile. Returns those for which it said True."""
+        """Call finish_one for each move whose copy has caught up. If it raises, the move continues
+        while its source has its name. No move is cancelled during the call. Return the moves for
+        which finish_one returned True.
+        """
         done = []
         with self.lock:
             for move in [move for move in self._moves.values() if move.ready]:
@@ -103,7 +110,7 @@ class Moves:
         return done
 
     def give_up(self, move: Move) -> None:
-        """Removes the copy of a move that finish_one has, and that is not begun."""
+        """Delete the copy of a move, from within finish_one."""
         self._give_up(move)
 
     def stop(self) -> None:
@@ -116,16 +123,16 @@ class Moves:
                 self._give_up(move)
 
     def _run(self) -> None:
-        owed = 0.0       # Bytes whose time is not over.
+        owed = 0.0  # bytes to pause for
         while not self._stopping.is_set():
             with self.lock:
                 if not self._moves:
-                    # The next begin() starts another.
+                    # The next begin() starts a new thread.
                     self._thread = None
                     return
             rate = self._rate()
             if rate is not None and (owed > 0 or rate == 0):
-                # Keeps (3).
+                # Throttle to the configured rate.
                 pause_s = min(owed / rate, LOOK_S) if rate else LOOK_S
                 self._stopping.wait(pause_s)
                 owed -= rate * pause_s
@@ -145,7 +152,7 @@ class Moves:
             more, damaged = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
             move.damaged_bytes += damaged
             if not more and not move.ready:
-                # What is left for the hand-over, with appends held back, is little then.
+                # Copy and flush the bulk now: hand_over() blocks appends while it copies the rest.
                 move.target.flush()
                 move.ready = True
         except LogError as error:
@@ -167,13 +174,14 @@ class Moves:
         try:
             move.target.delete(self._now_ms())
         except LogError as error:
-            # The next start removes it.
+            # The next start deletes it.
             log.warning("a copy could not be removed", extra={"reason": str(error)})
 
 
 def cut(logs, topic_id: bytes, index: int, partition_log, how, leader_epoch: int) -> None:
-    """Checkpointer.cut() of a log of `logs`, a LogManager; a copy of it that is on its way begins
-    anew. Keeps (4)."""
+    """Run Checkpointer.cut() on a log of `logs`, a LogManager. If the log is being moved, its copy
+    starts again, so that both have the same records.
+    """
     moving = logs.moves
     with moving.lock:
         move = moving.find(partition_log.topic, index)
@@ -192,14 +200,16 @@ def cut(logs, topic_id: bytes, index: int, partition_log, how, leader_epoch: int
 
 
 def directory_name(topic: str, partition: int | str, kind: str) -> str:
-    """Of a "future" log, of one to "delete", of a "stray"; a long topic loses its end."""
+    """Return a directory name of kind "future", "delete" or "stray". Shortens a long topic name."""
     tail = f"-{partition}.{os.urandom(16).hex()}-{kind}"
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 
 
 def _take_back(move: Move) -> bool:
-    """Gives the source its name again, and returns True if that succeeds. The rename may have
-    failed after it took place, and a start would remove what goes on under the other name."""
+    """Restore the source's directory name. Return True on success. Needed even if renaming it
+    failed: the rename may have taken effect, and the next start deletes a directory with the other
+    name.
+    """
     try:
         moves.rename(move.source, f"{move.topic}-{move.partition}")
     except LogError as error:
@@ -209,11 +219,11 @@ def _take_back(move: Move) -> bool:
 
 
 def _rename_copy(move: Move, role: tuple) -> None:
-    """Gives the copy the partition's name. Raises LogError when the source has its name and role
-    again instead.
+    """Rename the copy to the partition's name. Raises LogError after restoring the source's name
+    and role.
 
-    If neither directory can be renamed, the copy serves under its own name: it has all records, and
-    the next start renames it.
+    If neither directory can be renamed, the copy serves from its own directory: it has all records,
+    and the next start renames it.
     """
     try:
         moves.rename(move.target, f"{move.topic}-{move.partition}")
@@ -228,31 +238,33 @@ def _rename_copy(move: Move, role: tuple) -> None:
 
 
 def _assume(partition_log, leads: bool, leader_epoch: int, in_sync_count: int) -> None:
-    """Keeps (4)."""
+    """Apply the source's role to a log."""
     if leads:
         partition_log.become_leader(leader_epoch, in_sync_count)
     else:
-        # Only replicas of several follow: consumers in its rack may be sent here (KIP-392).
+        # Only replicated partitions have followers. Consumers in its rack may read from it
+        # (KIP-392).
         partition_log.become_follower(leader_epoch, readable=True)
 
 
 def finish(move: Move, now_ms: int) -> None:
-    """Makes the copy the partition. Raises LogError: the old one goes on, unless it has left.
+    """Replace the source by the copy. Raises LogError: the source remains in use unless it was
+    renamed.
 
-    The old log takes nothing more and can still be read, so that nobody who has not heard of the
-    new one misses it; whoever starts now finds the new one alone. Nobody gives it another role or
-    cuts it meanwhile; one that follows is not written to.
+    From the hand-over on, the source accepts no appends but remains readable for threads that still
+    refer to it. New requests find only the copy. The caller's lock prevents changes of its role and
+    truncations; a follower's fetcher does not write to it.
     """
     start = move.source.start_offset
     role = move.source.is_leader, move.source.leader_epoch, move.source.in_sync_count
     move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
     move.target.advance_high_watermark(move.source.high_watermark)
     try:
-        # Requests that wait for the old disk are answered.
+        # Releases requests that wait for a flush.
         move.source.flush()
     except LogError as error:
         log.error("a flush failed", extra={"reason": str(error)})
-    # What a fetcher was at is asked of the leader again.
+    # A follower fetches missing records from the leader again.
     assert move.target.end_offset == move.source.end_offset or not role[0], (
         move.topic, move.partition, move.target.end_offset, move.source.end_offset)
     try:

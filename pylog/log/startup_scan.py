@@ -1,8 +1,8 @@
-"""Which log directory holds which partition, at a start.
+"""Finds the log directory of each partition at startup.
 
-Owns: nothing; renames what is not the partition's.
-Invariants: (1) a partition is in one directory: of two that claim its name one is set aside, or the
-  start ends; (2) nothing is deleted here.
+Owns: nothing; renames directories that do not belong to a partition.
+Invariants: a partition is in one directory: of two directories with its name, one is set aside or
+  startup fails; nothing is deleted here.
 Source: Kafka's directory names; KIP-113 (moves), KIP-516 (partition.metadata).
 """
 
@@ -22,21 +22,21 @@ _PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 
 
 def is_partition(name: str) -> bool:
-    """Whether a directory of that name is of a topic's partition."""
+    """Return True if a directory with this name contains a partition of a topic."""
     return _PARTITION_DIRECTORY.fullmatch(name) is not None and name != METADATA_PARTITION
 
 
 def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
-    """(partition directory -> number of its log directory, paths that are to be removed).
+    """Return (partition directory -> number of its log directory, paths to delete).
 
-    disks: Directories, with their listings. ids: topic -> id. clean: numbers of the directories of
-    which the names alone are believed. Raises StartError.
+    disks: Directories, with their listings. ids: topic -> id. clean: numbers of directories whose
+    partition.metadata files need not be checked. Raises StartError.
     """
     found_in: dict[str, int] = {}
     for number, listing in enumerate(disks.listings):
         for name in filter(is_partition, listing):
             if number not in clean and _is_of_another(disks, number, name, ids):
-                # The topic's own may be in a directory that is offline.
+                # The current topic's partition may be in an offline directory.
                 disks.set_aside(number, name)
             else:
                 found_in[name] = number if name not in found_in else _the_topics(
@@ -45,7 +45,7 @@ def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
 
 
 def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = "") -> bool:
-    """Whether a directory is of an earlier topic that had the name of one that there is."""
+    """Return True if a directory belongs to a deleted topic whose name is in use again."""
     wanted = ids.get((partition or name).rpartition("-")[0])
     found = None if wanted is None else partitions.topic_id_in(
         os.path.join(disks.paths[number], name))
@@ -53,15 +53,18 @@ def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = ""
 
 
 def make_way(disks, number: int, name: str, topic_id: bytes) -> None:
-    """A directory of an earlier topic of that name must not be taken for this one's."""
+    """Set aside a directory of a deleted topic with the same name, which must not become this
+    topic's.
+    """
     if _is_of_another(disks, number, name, {name.rpartition("-")[0]: topic_id}):
         disks.set_aside(number, name)
 
 
 def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
-    """Of two directories of one name the one that is the topic's. Keeps (1).
+    """Return the number of the current topic's directory, and set the other one aside.
 
-    While a disk was away its topic was deleted, and another of that name made.
+    Two exist if the topic was deleted and created again while a disk was offline. Raises StartError
+    if neither can be excluded.
     """
     wanted = ids.get(name.rpartition("-")[0])
     found = [partitions.topic_id_in(os.path.join(disks.paths[number], name)) for number in numbers]
@@ -73,7 +76,7 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
 
 
 def _complete_moves(disks, found_in: dict, ids: dict) -> list:
-    """What a stop in the middle of a move left: the only copy becomes the partition."""
+    """Complete interrupted moves: if only a copy remains, it becomes the partition."""
     left_over: list[str] = []
     copies: dict[str, dict[str, int]] = {}
     all_here = len(disks.usable()) == len(disks.paths)
@@ -83,14 +86,16 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
                     disks, number, found[0], ids, found[1]):
                 left_over.append(_give_up(disks, number, found[0]))
             elif all_here:
-                # Else the partition may be in a directory that is offline, and this unfinished.
+                # Otherwise the partition may be in an offline directory, and this copy may be
+                # incomplete.
                 copies.setdefault(found[1], {})[found[0]] = number
     for name, numbers in copies.items():
         paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
         best = paths[furthest(list(paths))]
         found_in[name] = numbers[best]
         if not disks.rename_only_copy(numbers[best], best, name):
-            # The partition is offline. The other copies may be what is left of it.
+            # The partition stays offline. Keep the other copies: they may be all that is left of
+            # it.
             log.error("a moved replica could not be renamed; all copies of it are kept", extra={
                 "directory": os.path.join(disks.paths[numbers[best]], best), "partition": name})
             continue
@@ -100,6 +105,8 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
 
 
 def _give_up(disks, number: int, copy: str) -> str:
-    """Marks a copy for removal by its name: no power cut makes it the partition. Its path."""
+    """Rename a copy for deletion, so that it never becomes the partition after a power failure.
+    Return its path.
+    """
     gone = copy.removesuffix("future") + "delete"
     return os.path.join(disks.paths[number], gone if disks.rename(number, copy, gone) else copy)

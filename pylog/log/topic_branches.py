@@ -1,13 +1,13 @@
-"""A branch: a topic whose partitions begin as hard links to another's segments.
+"""Branches: topics whose partitions start as hard links to the segments of another topic.
 
-Owns: directories `<topic>-<partition>.<topic id>-stray` with a file `branch` in them, until they
-  are published.
-Invariants: (1) a branch is prepared whole under names that belong to no topic, and published after
-  its topic is in the metadata log: a start finishes one of the two (take_left_over); (2) a linked
-  file is never written or cut in place, by neither side (csrc: segment_is_shared); (3) a branch
-  ends before the offset asked for, to the record; (4) a transaction that is open there is aborted
-  in the branch, where nobody could end it.
-Source: none; Kafka has no such thing. The name is one that Kafka leaves alone.
+Owns: directories `<topic>-<partition>.<topic id>-stray` with a file `branch`, until they are
+  published.
+Invariants: a branch is prepared completely under names without a topic, and published after its
+  topic is in the metadata log; after a crash, take_left_over() publishes or discards it; a linked
+  file is never modified in place, by either topic (csrc: segment_is_shared); a branch ends exactly
+  before the requested offset, even within a batch; open transactions are aborted in the branch,
+  because no producer could end them there.
+Source: none; Kafka has no equivalent. Kafka ignores directories with this name.
 """
 
 import logging
@@ -25,7 +25,7 @@ from pylog.log.log_directories import remove_tree
 MARK = "branch"
 STRAY = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-stray")
 NAME_BYTES_MAX = 255
-# The cleaner or retention may change the list of segments meanwhile.
+# The cleaner or retention may change the list of segments during an attempt.
 ATTEMPTS = 16
 NEVER = 2**63 - 1
 READ_BYTES = 1 << 20
@@ -45,7 +45,8 @@ _PRODUCER = struct.Struct(">qhiqiqiq")
 
 def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
             now_ms: int) -> list:
-    """The Parts of a branch, on disk. Raises LogError, OSError, and leaves nothing then.
+    """Prepare a branch and return its Parts, on disk. Raises LogError, OSError; leaves no files
+    then.
 
     sources: [(Log or None, number of its log directory)] by partition.
     """
@@ -71,7 +72,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
 
 def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes, cut: Cut,
                  config: dict, now_ms: int) -> partitions.Checkpoint:
-    """Links one partition's segments into a directory of its own."""
+    """Link one partition's segments into a new directory."""
     root = os.path.dirname(path)
     moves.seal(source, now_ms)
     source.flush()
@@ -95,7 +96,8 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
         partition_log.advance_high_watermark(partition_log.end_offset)
         if partition_log.start_offset < start:
             partition_log.move_start(start, now_ms)
-        # A Kafka that takes the directory over appends to the last segment, shared or not.
+        # A Kafka broker that uses the directory later appends to the last segment, even if it is
+        # linked. So seal it.
         moves.seal(partition_log, now_ms)
         partition_log.settle(now_ms)
         checkpoint = partitions.flushed(partition_log)
@@ -106,7 +108,9 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
 
 
 def publish(name: str, parts: list) -> None:
-    """Gives prepared partitions their names; their topic is in the metadata log (1)."""
+    """Rename prepared partitions to their final names. Call after their topic is in the metadata
+    log.
+    """
     for index, part in enumerate(parts):
         os.unlink(os.path.join(part.path, MARK))
         os.rename(part.path, os.path.join(os.path.dirname(part.path), f"{name}-{index}"))
@@ -120,10 +124,10 @@ def discard(parts: list) -> None:
 
 
 def take_left_over(disks, names: dict, places: dict) -> list:
-    """After a crash: publishes what belongs to a topic (1). Returns paths that are to be removed.
+    """Publish branches of existing topics after a crash. Return the paths to delete.
 
     disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
-    number of its log directory; grows. Raises StartError.
+    number of its log directory; updated. Raises StartError.
     """
     unwanted = []
     for number, listing in enumerate(disks.listings):
@@ -138,18 +142,20 @@ def take_left_over(disks, names: dict, places: dict) -> list:
             if name is not None and directory not in places:
                 if is_marked:
                     os.unlink(mark)
-                # The name is on disk before the partition serves.
+                # The new name must be on disk before the partition serves.
                 if disks.rename_only_copy(number, found[0], directory):
                     places[directory] = number
                     log.info("a branch was finished", extra={"directory": directory})
-            # The mark is the first file of a branch: a kill may come before it.
+            # The mark is the first file of a branch, but a kill may have come before it.
             elif is_marked or not os.listdir(path):
                 unwanted.append(_doomed(path))
     return unwanted
 
 
 def _doomed(path: str) -> str:
-    """Renames a directory to what every start removes: a kill may leave half of it, unmarked."""
+    """Rename a directory so that every start deletes it: a kill during deletion may leave it
+    without its mark.
+    """
     doomed = path.removesuffix("stray") + "delete"
     try:
         os.rename(path, doomed)
@@ -174,14 +180,14 @@ def _offset_of(source: Log, cut: Cut) -> int:
 
 
 def _sealed(source: Log, end: int) -> list:
-    """(base offset, bytes) of the sealed segments that hold records below `end`."""
+    """Return (base offset, size) of sealed segments with records below `end`."""
     rows = [row[:2] for row in _SEGMENT.iter_unpack(source.segments())]
     return [(base, size) for base, size in rows[:-1] if size and base < end]
 
 
 def _link(source: Log, folder: str, path: str, end: int) -> bool:
-    """Links or copies a partition's files. False: its segments changed meanwhile."""
-    # Imported here: it costs a start 3 ms.
+    """Link or copy a partition's files. Return False if its segments changed during the call."""
+    # Imported here because it adds 3 ms to startup.
     import shutil
 
     wanted = _sealed(source, end)
@@ -198,7 +204,7 @@ def _link(source: Log, folder: str, path: str, end: int) -> bool:
                     os.link(os.path.join(folder, name), os.path.join(path, name))
             _copy_aborted(os.path.join(folder, f"{base:020d}.txnindex"), path, end)
         for name in os.listdir(folder):
-            # Small files, and written in place.
+            # Copied, because they are small and modified in place.
             if name == "leader-epoch-checkpoint" or name.endswith(".snapshot") \
                     and name[:20].isdigit() and int(name[:20]) <= source.end_offset:
                 shutil.copyfile(os.path.join(folder, name), os.path.join(path, name))
@@ -208,7 +214,7 @@ def _link(source: Log, folder: str, path: str, end: int) -> bool:
 
 
 def _copy_aborted(file: str, path: str, end: int) -> None:
-    """Aborted transactions, but for those that end beyond the branch."""
+    """Copy the aborted transactions that end before the branch does."""
     if not os.path.exists(file):
         return
     with open(file, "rb") as read:
@@ -224,19 +230,19 @@ def _copy_aborted(file: str, path: str, end: int) -> None:
 
 
 def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
-    """Keeps (3): whole batches are cut off, and of the last the records below `end` come back."""
+    """Truncate to whole batches, then append the records of the last batch below `end` again."""
     if partition_log.end_offset <= end:
         return
     partition_log.truncate(end)
     at = partition_log.end_offset
     if at >= end:
         return
-    # The batch may begin below the log's start, where nothing can be asked for.
+    # The batch may start below the log's start offset, where reads fail.
     try:
         data = source.read(max(at, source.start_offset), 1, at_least_one=True)
     except CorruptLog:
         data = b""
-    # Damage took what is left below the end: the branch ends before it.
+    # The rest below `end` is damaged, so the branch ends before it.
     if not data or not batch.crc_ok(data):
         return
     _, head = next(iter(batch.walk(data)))
@@ -256,7 +262,7 @@ def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
 
 
 def _runs(rows: list):
-    """Stretches without gaps: compaction leaves some, and a batch that is built has none."""
+    """Yield runs of consecutive offsets: a compacted batch has gaps, but a built batch cannot."""
     run: list = []
     for row in rows:
         if run and row[0] != run[-1][0] + 1:
@@ -268,13 +274,13 @@ def _runs(rows: list):
 
 
 def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
-    """Keeps (4)."""
+    """Abort the open transactions of the branch, with a marker for each."""
     state = partition_log.producers(now_ms)
     rows = [row for row in _PRODUCER.iter_unpack(state[producers.HEAD_BYTES:]) if row[7] >= 0]
     for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
             rows, key=lambda row: row[7]):
         end = partition_log.end_offset
-        # The key of a marker: version, type 0 for an abort; its value: version, epoch.
+        # Marker key: version, type 0 (abort). Value: version, coordinator epoch.
         marker = batch.build(
             [(struct.pack(">hh", 0, 0), struct.pack(">hi", 0, max(0, coordinator_epoch)), now_ms,
               ())], base_offset=end, producer_id=producer_id, producer_epoch=epoch,
