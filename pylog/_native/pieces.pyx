@@ -133,7 +133,7 @@ cdef class Pieces:
         return self.levels[0].left >= 0
 
     def next(self, Py_ssize_t count):
-        """Return a request with the next `count` elements, repeats counted once; None at the end."""
+        """Return a request with the next `count` elements, repeats counted once, or None."""
         cdef object part
         cdef list elements = []
         assert count > 0, count
