@@ -1,4 +1,4 @@
-"""Settings of the client: names, aliases, values and durations.
+"""Client settings: names, aliases, values and durations.
 
 Owns: nothing.
 For: the other folders of `client`.

@@ -1,8 +1,8 @@
-"""What other clients call our settings, and what they have that means nothing here.
+"""Translate other clients' setting names, and list those without effect here.
 
 Owns: the tables of names.
-Invariants: (1) a name stands in one table only; (2) what is translated means the same, in the unit
-  of our setting; (3) what is accepted without effect could change no result.
+Invariants: a name is in only one table; a translated setting has the same meaning, in our setting's
+  unit; settings accepted without effect could not change a result.
 Source: Kafka 4.3's clients (their .properties), librdkafka's CONFIGURATION.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from pylog.client.errors import ConfigError
 
 _RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
-# librdkafka's names, and older ones of Java.
+# librdkafka's names, and older Java names.
 ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "compression.codec": "compression.type",
@@ -43,18 +43,18 @@ ALIASES = {
     "sasl.oauthbearer.assertion.jwt.template.file": "sasl.oauthbearer.assertion.template.file",
     "sasl.oauthbearer.grant.type": _RETRIEVER,
 }
-# Those in another unit: (ours, ours in theirs).
+# Names with a different unit: (our name, factor to our unit).
 UNITS = {"queue.buffering.max.kbytes": ("buffer.memory", 1024)}
-# Classes of Java, by the last part of their names without what follows "Serializer".
+# Java classes, by the last part of their names without "Serializer" or "Deserializer".
 FORMATS = {"ByteArray": None, "Bytes": None, "ByteBuffer": None, "Void": None, "String": "Text",
            "Short": "Int16", "Integer": "Int32", "Long": "Int64", "Float": "Float32",
            "Double": "Float64", "UUID": "Uuid"}
-# What librdkafka calls the grant is how Java's clients get a token.
+# librdkafka's grant names for the token retrievers of Java's clients.
 GRANTS = {"client_credentials": "ClientCredentialsJwtRetriever",
           "urn:ietf:params:oauth:grant-type:jwt-bearer": "JwtBearerJwtRetriever"}
 ASSIGNORS = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin",
              "StickyAssignor": "sticky", "CooperativeStickyAssignor": "cooperative-sticky"}
-# Keeps (3): measurements, buffers and threads that are made otherwise here.
+# Metrics, buffers and threads that are implemented differently here.
 WITHOUT_EFFECT = frozenset("""
     auto.include.jmx.reporter batch.num.messages broker.address.family broker.address.ttl
     client.dns.lookup debug delivery.report.only.error
@@ -75,7 +75,7 @@ WITHOUT_EFFECT = frozenset("""
     ssl.trustmanager.algorithm sticky.partitioning.linger.ms topic.metadata.propagation.max.ms
     topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.sparse
 """.split())
-# Near by meaning, where the letters do not show it: words of other Python clients' keywords.
+# Keywords of other Python clients with the same meaning but a different spelling.
 MEANT = {
     "ssl_cafile": "ssl.ca.location", "ssl_certfile": "ssl.certificate.location",
     "ssl_keyfile": "ssl.key.location", "sasl_plain_username": "sasl.username",
@@ -85,7 +85,7 @@ MEANT = {
     "password": "sasl.password", "offset_reset": "auto.offset.reset",
 }
 _JAAS = "sasl.jaas.config"
-# Java's clients want this class named where tokens are from an endpoint; ours go by the endpoint.
+# Java's clients require this class for tokens from an endpoint; here the endpoint is sufficient.
 _HANDLER = "sasl.login.callback.handler.class"
 _ENDPOINTS_HANDLER = ".OAuthBearerLoginCallbackHandler"
 _PROVIDERS = "config.providers"
@@ -98,7 +98,7 @@ _BEARER = {"clientId": "sasl.oauthbearer.client.credentials.client.id",
 
 
 def translated(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(settings by our names, names that have no effect). Raises ConfigError."""
+    """Return (settings by our names, names without effect). Raises ConfigError."""
     if _PROVIDERS in given:
         from pylog.client.config import value_providers
 
@@ -131,7 +131,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def jaas(text: str) -> dict[str, Any]:
-    """Our settings for what a login module of Java is given. Raises ConfigError."""
+    """Return our settings for the options of a Java login module. Raises ConfigError."""
     from pylog.config.errors import ConfigError as Refused
     from pylog.security.jaas import options
 
@@ -155,7 +155,7 @@ def jaas(text: str) -> dict[str, Any]:
 
 
 def _bearer(given: Mapping[str, str]) -> dict[str, Any]:
-    """Java's clients have the trust in the issuer of tokens here."""
+    """Translate OAuthBearerLoginModule options, which in Java include the issuer's trust store."""
     found = {ours: given[theirs] for theirs, ours in _BEARER.items() if theirs in given}
     stores = {name: value for name, value in given.items() if name.startswith("ssl.")}
     if stores:
@@ -167,7 +167,7 @@ def _bearer(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def nearest(name: str, known: Mapping[str, Any]) -> str | None:
-    """The setting that was probably meant."""
+    """Return the setting that was probably meant."""
     meant = MEANT.get(name.replace(".", "_"))
     if meant in known:
         return meant
@@ -178,7 +178,7 @@ def nearest(name: str, known: Mapping[str, Any]) -> str | None:
 
 
 def plain_value(name: str, value: Any) -> Any:
-    """What a class of Java is here: a serializer, an assignor's name. Others stay as they are."""
+    """Translate a Java class name to a serializer or assignor. Returns other values unchanged."""
     if not isinstance(value, str):
         return value
     if name.endswith("serializer"):

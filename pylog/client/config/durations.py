@@ -1,7 +1,7 @@
-"""Durations as ISO 8601 writes them, for `auto.offset.reset=by_duration:PT1H`.
+"""ISO 8601 durations, for `auto.offset.reset=by_duration:PT1H`.
 
 Owns: nothing.
-Invariants: (1) what Java's Duration.parse takes is taken, but for negative ones.
+Invariants: accepts what Java's Duration.parse accepts, except negative durations.
 Source: KIP-1106; ISO 8601.
 """
 
@@ -15,7 +15,7 @@ _TEXT = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{1,
 
 
 def milliseconds(text: str) -> int:
-    """Of `P3D`, `PT1H30M`, `PT0.5S`. Raises ValueError."""
+    """Return the milliseconds of `P3D`, `PT1H30M`, `PT0.5S`. Raises ValueError."""
     found = _TEXT.fullmatch(text.strip())
     if found is None or not any(found.groups()) or text.upper().endswith("T"):
         raise ValueError(f"{text!r} is no duration; PT1H is an hour, P7D a week")
@@ -25,11 +25,11 @@ def milliseconds(text: str) -> int:
 
 
 def rounded(seconds: float | None) -> str:
-    """A time limit that was reached, as messages tell it: 2.5 s, 30 s, 0.05 s."""
+    """Format an expired time limit for messages: 2.5 s, 30 s, 0.05 s."""
     assert seconds is not None, "no limit is never reached"
     return f"{round(seconds, 1 if seconds >= 1 else 3):.10g} s"
 
 
 def before(policy: str, now_ms: int) -> int:
-    """The time that `by_duration:<duration>` means."""
+    """Return the time that `by_duration:<duration>` means."""
     return now_ms - milliseconds(policy.partition(":")[2])

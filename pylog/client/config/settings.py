@@ -1,9 +1,9 @@
-"""The client's settings: one table by Kafka's names, and the values of one client object.
+"""The client's settings: a table with Kafka's names, and the values of one client object.
 
 Owns: the table.
-Invariants: (1) a name is Kafka's (or librdkafka's where Kafka has none, or begins with `pylog.`);
-  (2) an unknown name is refused with the one that was probably meant; (3) values are checked once,
-  at construction, and do not change afterwards.
+Invariants: names are Kafka's (librdkafka's if Kafka has none; others begin with `pylog.`); an
+  unknown name is rejected with the most similar known one; values are checked once, at
+  construction, and do not change afterwards.
 Source: Kafka 4.3's ProducerConfig, ConsumerConfig, AdminClientConfig; librdkafka's CONFIGURATION.
 """
 
@@ -23,7 +23,7 @@ INT64_MAX = 2**63 - 1
 
 
 class Setting(NamedTuple):
-    """One row. kind: the type of its value; values: those allowed, or (lowest, highest)."""
+    """One setting. kind: type of the value; values: those allowed, or (lowest, highest)."""
 
     name: str
     roles: tuple[str, ...]
@@ -132,9 +132,9 @@ TABLE = (
     _row("value.serializer", PRODUCER, object, None),
     _row("acks", PRODUCER, str, "all", "all", "-1", "0", "1"),
     _row("linger.ms", PRODUCER, int, 5, 0, INT32_MAX),
-    # Java: 16,384, librdkafka: 1,000,000. A batch costs what 200 records cost; its memory is only
-    # taken as it fills. 1 KiB records take an eighth less CPU than with 131,072, and no less with
-    # 524,288, when a batch leaves the processor's cache (bench.client --produce).
+    # Java: 16,384, librdkafka: 1,000,000. A batch costs as much as 200 records; its memory is
+    # allocated as it fills. Records of 1 KiB take an eighth less CPU than with 131,072, and no less
+    # with 524,288, when a batch no longer fits into the processor's cache (bench.client --produce).
     _row("batch.size", PRODUCER, int, 262_144, 0, INT32_MAX),
     _row("buffer.memory", PRODUCER, int, 33_554_432, 0, INT64_MAX),
     _row("max.block.ms", PRODUCER, int, 60_000, 0, INT64_MAX),
@@ -162,15 +162,17 @@ class Settings:
     """The values of one client object: `settings["fetch.min.bytes"]`."""
 
     def __init__(self, role: str, given: Mapping[str, Any] | None = None, **more: Any):
-        """given: names with dots, more: the same with underscores. Raises ConfigError."""
+        """Check the values. given: names with dots, more: names with underscores. Raises
+        ConfigError.
+        """
         self.role = role
         self.values = {row.name: row.default for row in TABLE
                        if role in row.roles or ALL in row.roles}
         self.given: set[str] = set()
-        # Names that other clients have, and that change nothing here.
+        # Other clients' settings that have no effect here.
         self.idle: list[str] = []
-        self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
-        self.tokens: Any = None                   # A TokenSource, where tokens are shown.
+        self.tls: tuple[Any, Any] | None = None  # TLS context, and the files' state at that time.
+        self.tokens: Any = None  # A TokenSource, if tokens are used.
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(f"settings are a mapping, or keywords: not {given!r:.100}")
         words = {_dotted(name): value for name, value in more.items()}
@@ -197,7 +199,7 @@ class Settings:
             if self["sasl.username"] is None or self["sasl.password"] is None:
                 raise ConfigError("SASL needs sasl.username and sasl.password")
             return
-        # Imported here, as what it loads: only who has tokens needs it.
+        # Imported lazily, with its dependencies: only clients with tokens need it.
         from pylog.client.network.oauth_tokens import TokenSource
 
         self.tokens = TokenSource(self)
@@ -206,13 +208,13 @@ class Settings:
         return self.values[name]
 
     def seconds(self, name: str) -> float:
-        """A setting in milliseconds as seconds."""
+        """Return a setting in ms as seconds."""
         return self.values[name] / 1000
 
     def _row(self, name: str) -> Setting:
         if name in self.values:
             return ROWS[name]
-        # Keeps (2).
+        # Reject it with the most similar known name.
         near = aliases.nearest(name, self.values)
         hint = f"; did you mean {near!r}?" if near else ""
         if name in ROWS:
@@ -221,7 +223,7 @@ class Settings:
 
 
 def servers(listed: list[str]) -> list[tuple[str, int]]:
-    """(host, port) of each `host:port` or `[v6]:port`. Raises ConfigError."""
+    """Parse (host, port) of each `host:port` or `[v6]:port`. Raises ConfigError."""
     found = []
     for text in listed:
         host, _, port = text.rpartition("://")[2].rpartition(":")
@@ -250,7 +252,8 @@ def _checked(row: Setting, value: Any) -> Any:
 
 
 def _is_duration(row: Setting, value: Any) -> bool:
-    """KIP-1106: by_duration:PT1H. Raises ConfigError for no duration."""
+    """Return True for by_duration:PT1H (KIP-1106). Raises ConfigError if the duration is invalid.
+    """
     kind, sign, text = str(value).partition(":")
     if row.name != "auto.offset.reset" or not sign or kind != "by_duration":
         return False

@@ -1,10 +1,10 @@
-"""Settings whose value stands elsewhere: `${env:NAME}`, `${file:/path:key}`, `${dir:/path:name}`.
+"""Resolve setting values such as `${env:NAME}`, `${file:/path:key}` and `${dir:/path:name}`.
 
 Owns: the table of Kafka's providers.
-Invariants: (1) a value that was found is never shown in a message; (2) what refers to a provider
-  that was not declared stays as it is.
-Source: KIP-297, KIP-421 and KIP-887, for the words; Kafka leaves what is missing as it is, which
-  here is an error.
+Invariants: a resolved value never appears in a message; references to an undeclared provider are
+  not changed.
+Source: KIP-297, KIP-421 and KIP-887, for the syntax. Kafka leaves missing values unchanged; here
+  they are errors.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _BY_NAME = {"env": "EnvVarConfigProvider", "file": "FileConfigProvider",
 
 
 def resolved(given: Mapping[str, Any], usual: Iterable[str] = ()) -> dict[str, Any]:
-    """The settings with what they refer to, without those of the providers themselves.
+    """Resolve references in settings and remove the settings of the providers.
 
-    usual: providers that need not be declared. Raises ConfigError."""
+    usual: providers that need no declaration. Raises ConfigError.
+    """
     names = [*usual, *str(given.get(SETTING) or "").split(",")]
     found = {name: _of(name, given.get(f"{SETTING}.{name}.class"))
              for name in map(str.strip, names) if name}
@@ -73,7 +74,7 @@ def _whole(setting: str, value: str, found: dict[str, Callable[[str, str], str]]
 
 def _value(setting: str, match: re.Match[str],
            found: dict[str, Callable[[str, str], str]]) -> str:
-    """Keeps (1), (2)."""
+    """Return the value of a reference, never showing it in an error."""
     name, path, key = match.groups()
     if name not in found:
         return match[0]

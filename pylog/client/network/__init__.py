@@ -1,4 +1,4 @@
-"""Connections to brokers, logins, and metadata of the cluster.
+"""Connections to brokers, authentication, and cluster metadata.
 
 Owns: connections and their buffers.
 For: the other folders of `client`, and `tools`.

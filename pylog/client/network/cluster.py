@@ -1,11 +1,11 @@
-"""The client's view of a cluster: who leads what, connections to brokers, tries and pauses.
+"""The client's view of a cluster: leaders, connections to brokers, retries and backoff.
 
-Owns: the newest metadata, the connections, the known coordinators.
-Invariants: (1) at most one request that keeps the metadata fresh is under way; (2) a broker that
-  could not be reached is not asked again before its pause is over, which doubles with each failure;
-  (3) per broker and channel there is one connection: what may wait long (fetch, join) has a channel
-  of its own, because a broker answers a connection's requests in order; (4) what is known of a
-  topic is as new as the metadata: of one that is not asked for again nothing is remembered.
+Owns: the latest metadata, the connections, the known coordinators.
+Invariants: at most one metadata refresh is in flight; reconnects to a broker wait for its backoff,
+  which doubles with each failure; each broker has one connection per channel, and requests that may
+  block for long (fetch, join) have separate channels, because a broker responds to a connection's
+  requests in order; topic metadata is as recent as the last refresh: topics that are no longer
+  requested are forgotten.
 Source: KIP-144 (reconnect backoff), KIP-580 (retry backoff), KIP-899 (rebootstrap).
 """
 
@@ -35,21 +35,21 @@ from pylog.protocol.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1
 MAIN, FETCH, COORDINATOR = "main", "fetch", "coordinator"
-ALL_TOPICS_VERSION = 4  # Before it a client cannot forbid that asking creates topics.
+ALL_TOPICS_VERSION = 4  # Before it, requesting metadata always may create topics.
 COORDINATOR_KEYS_VERSION = 4
 JITTER = 0.2
 TOPIC_AGAIN_S = 1.0
 
 
 class Backoff:
-    """Pauses that double from one failure to the next, with a jitter of a fifth."""
+    """Exponential backoff with a jitter of 20%."""
 
     def __init__(self, first_s: float, most_s: float):
         self.first_s, self.most_s = first_s, max(first_s, most_s)
         self.failures = 0
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait now."""
         pause_s = min(self.most_s, self.first_s * 2 ** min(self.failures, 30))
         self.failures += 1
         return pause_s * random.uniform(1 - JITTER, 1 + JITTER)
@@ -59,7 +59,7 @@ class Backoff:
 
 
 class _Road:
-    """How a broker is reached: its pause after failures."""
+    """The reconnect backoff of a broker."""
 
     def __init__(self, settings: Settings):
         self.backoff = Backoff(settings.seconds("reconnect.backoff.ms"),
@@ -68,12 +68,12 @@ class _Road:
 
 
 class Cluster:
-    """Routes requests. `async with Cluster(settings) as cluster`, or `start` and `close`."""
+    """Route requests. Use `async with Cluster(settings) as cluster`, or `start` and `close`."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.process = os.getpid()
-        self.loop: asyncio.AbstractEventLoop | None = None  # Once it was started.
+        self.loop: asyncio.AbstractEventLoop | None = None  # Set by start().
         self.notices = Notices(f"{settings.role} {settings['client.id']}")
         self.metadata = Metadata()
         self.interest: set[str] = set()
@@ -82,7 +82,7 @@ class Cluster:
         self.pool = BufferPool()
         self.traffic = Traffic()
         self.closed = False
-        # Called with the new picture after each change of metadata, on the event loop.
+        # Called on the event loop with the new metadata after each change.
         self.watchers: list[Callable[[Metadata], None]] = []
         self._servers = servers(settings["bootstrap.servers"])
         self._connections: dict[tuple[int, str], Connection] = {}
@@ -91,13 +91,13 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_s = 0.0
-        self._lacks_topics = False   # Of `interest` at least one was not there.
+        self._lacks_topics = False  # At least one topic of `interest` does not exist.
         self._wanted: asyncio.Event = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
 
     async def start(self) -> Cluster:
-        """Begins to keep the metadata fresh. The first request connects."""
+        """Start to keep metadata fresh. The first request connects."""
         if self.settings.idle:
             self.notices.inform("settings of other clients, without effect here: %s",
                                 ", ".join(self.settings.idle))
@@ -107,18 +107,18 @@ class Cluster:
         return self
 
     def report(self, metrics: Callable[[], Metrics]) -> None:
-        """Has stats_cb called with what `metrics` gives, every statistics.interval.ms."""
+        """Call stats_cb with the result of `metrics` every statistics.interval.ms."""
         interval_s, function = self.settings.seconds("statistics.interval.ms"), self.settings[
             "stats_cb"]
         if interval_s > 0 and function is not None:
             self._reporting = asyncio.create_task(report(interval_s, function, metrics))
 
     def traffic_rows(self) -> dict[str, float]:
-        """What the connections and the metadata add to a client's metrics."""
+        """Return the metrics of connections and metadata."""
         return {**self.traffic.rows(), "metadata-age": age_s(self._refreshed_s)}
 
     async def close(self) -> None:
-        """Closes every connection; requests under way fail."""
+        """Close every connection; requests in flight fail."""
         self.closed = True
         tasks = [task for task in (self._keeper, self._refreshing, self._reporting,
                                    *self._opening.values()) if task]
@@ -142,7 +142,7 @@ class Cluster:
     # Metadata
 
     def add_topics(self, names: Iterable[str]) -> bool:
-        """Keep metadata of these topics too; True when one was not kept yet."""
+        """Keep metadata of these topics too. Returns True if any of them is new."""
         new = set(names) - self.interest
         self.interest |= new
         if new:
@@ -150,19 +150,19 @@ class Cluster:
         return bool(new)
 
     def keep_topics(self, names: Iterable[str]) -> bool:
-        """As add_topics, and those only: others are not asked for, and not made by asking."""
+        """Keep metadata of only these topics. Others are not requested, which could create them."""
         names = set(names)
         self.interest &= names
         return self.add_topics(names)
 
     def request_refresh(self) -> None:
-        """Have the metadata asked for anew soon, without waiting for it."""
+        """Request new metadata soon, without waiting for it."""
         self._wanted.set()
 
     async def refresh(self, topics: Iterable[str] = ()) -> Metadata:
-        """Ask for the metadata of all topics of interest now. Raises KafkaError."""
+        """Refresh the metadata of all topics of interest. Raises KafkaError."""
         self.interest |= set(topics)
-        # One that began before this call may not have asked for what this one wants.
+        # A refresh that started earlier may not include these topics.
         if self._refreshing is not None:
             await asyncio.wait([self._refreshing])
         if self._refreshing is None or self._refreshing.done():
@@ -178,12 +178,12 @@ class Cluster:
         self._take_in(await self._ask_metadata(names), asked_all)
 
     async def every_topic(self) -> Metadata:
-        """Ask once for the metadata of every topic, of interest or not. Raises KafkaError."""
+        """Request metadata of every topic once. Raises KafkaError."""
         self._take_in(await self._ask_metadata(None), True)
         return self.metadata
 
     async def _ask_metadata(self, names: list[str] | None) -> Any:
-        """One that falls silent is left for another, while there is another."""
+        """Request metadata. If a broker does not respond, try the others."""
         connection, asked = None, asyncio.get_running_loop().create_future()
         try:
             while not asked.done() and connection is not (found := await self.any_connection()):
@@ -210,7 +210,7 @@ class Cluster:
     def _take_in(self, answer: Any, asked_all: bool) -> None:
         self._refreshed_s = time.monotonic()
         known = self.metadata
-        if not asked_all:  # Keeps (4).
+        if not asked_all:  # Forgets topics that are no longer requested.
             known = replace(known, topics={name: topic for name, topic in known.topics.items()
                                            if name in self.interest})
         self._show(taken_in(known, answer, asked_all))
@@ -220,9 +220,9 @@ class Cluster:
             connection = self._connections[node_id, channel]
             if node_id >= 0 and node and (node.host, node.port) != (
                     connection.host, connection.port):
-                connection.close()  # The broker has moved.
+                connection.close()  # The broker's address changed.
             elif node_id >= 0 and node is None and connection.is_silent:
-                connection.close()  # The others count it as gone: no answer will come.
+                connection.close()  # Other brokers consider it dead: it will not respond.
 
     def _notice_topics(self) -> None:
         self._lacks_topics = False
@@ -242,7 +242,7 @@ class Cluster:
             watcher(metadata)
 
     def learn_leader(self, topic: str, partition: int, leader: int, epoch: int) -> None:
-        """A broker has named a partition's newer leader (KIP-951)."""
+        """Record a partition's newer leader that a broker reported (KIP-951)."""
         found = with_leader(self.metadata, topic, partition, leader, epoch)
         if found is not self.metadata:
             self._show(found)
@@ -251,8 +251,8 @@ class Cluster:
         age_s = max(self.settings.seconds("metadata.max.age.ms"), 0.1)
         pauses = self.backoff()
         while True:
-            # Whoever reads a topic that is still to come begins when it does. Not so who writes: to
-            # ask may be to make it anew.
+            # A consumer of a missing topic should start soon after its creation. A producer must
+            # not refresh often: its request may re-create a deleted topic.
             soon = self._lacks_topics and self.settings.role == CONSUMER
             again_s = min(age_s, TOPIC_AGAIN_S) if soon else age_s
             left_s = self._refreshed_s + again_s - time.monotonic() if self._refreshed_s \
@@ -266,14 +266,14 @@ class Cluster:
             try:
                 await self.refresh()
             except Exception as failure:
-                # Whatever it was, a want of threads, say: nobody else would keep it fresh again.
+                # Any failure, for example thread exhaustion: only this task keeps metadata fresh.
                 if not isinstance(failure, KafkaError):
                     self.notices.fail("metadata", "no new metadata: %s: %s",
                                       type(failure).__name__, failure)
                 self._wanted.set()
                 await asyncio.sleep(pauses.next())
                 continue
-            # A partition without a leader asks again and again: not faster than this.
+            # Limits how often a partition without a leader causes a refresh.
             await asyncio.sleep(self.settings.seconds("retry.backoff.ms"))
             pauses.reset()
 
@@ -286,12 +286,12 @@ class Cluster:
                 connection.close()
 
     def backoff(self) -> Backoff:
-        """Fresh pauses between tries of one request."""
+        """Return a new backoff for the retries of one request."""
         return Backoff(self.settings.seconds("retry.backoff.ms"),
                        self.settings.seconds("retry.backoff.max.ms"))
 
     async def topic(self, name: str, timeout_s: float | None = None) -> Any:
-        """The TopicInfo of a usable topic, waited for. Raises KafkaError."""
+        """Return the TopicInfo of a topic, waiting until it is usable. Raises KafkaError."""
         async def look() -> Any:
             found = self.metadata.topics.get(name)
             if found is None or found.error_code:
@@ -305,8 +305,9 @@ class Cluster:
         return await self.retry(look, timeout_s)
 
     async def leader(self, topic: str, partition: int) -> PartitionInfo:
-        """The partition with a leader that can be reached. Raises KafkaError, retriable ones too:
-        for use inside `retry`."""
+        """Return a partition that has a reachable leader. Raises KafkaError, including retriable
+        ones: call it inside `retry`.
+        """
         found = self.metadata.partition(topic, partition)
         if found is None or self.metadata.leader(topic, partition) < 0:
             await self.refresh([topic])
@@ -324,7 +325,8 @@ class Cluster:
     # Connections
 
     async def connection(self, node_id: int, channel: str = MAIN) -> Connection:
-        """An open connection to a broker. Raises KafkaConnectionError and the like."""
+        """Return an open connection to a broker. Raises KafkaConnectionError or another KafkaError.
+        """
         found = self.usable(node_id, channel)
         if found is not None:
             return found
@@ -335,7 +337,7 @@ class Cluster:
 
     async def _opened(self, key: tuple[int, str], road_key: Any, host: str, port: int
                       ) -> Connection:
-        """The connection, which whoever wants it meanwhile shares. Keeps (3)."""
+        """Open a connection; concurrent callers share it. Keeps one connection per channel."""
         if self.closed:
             raise ClosedError("the client is closed")
         task = self._opening.get(key)
@@ -347,7 +349,7 @@ class Cluster:
         return await asyncio.shield(task)
 
     def usable(self, node_id: int, channel: str = MAIN) -> Connection | None:
-        """The connection if it is open already."""
+        """Return the connection if it is already open."""
         found = self._connections.get((node_id, channel))
         return found if found is not None and found.usable else None
 
@@ -362,7 +364,7 @@ class Cluster:
             road = self._roads[road_key] = _Road(self.settings)
         pause_s = road.not_before_s - time.monotonic()
         if pause_s > 0:
-            await asyncio.sleep(pause_s)  # Keeps (2).
+            await asyncio.sleep(pause_s)  # Keeps the reconnect backoff.
         try:
             made = await Connection.open(host, port, self.settings, self.pool, self.traffic)
         except KafkaError as failure:
@@ -387,7 +389,7 @@ class Cluster:
         self.request_refresh()
 
     async def any_connection(self) -> Connection:
-        """A connection to whichever broker can be reached first. Raises NoBrokersError."""
+        """Return a connection to the broker that can be reached first. Raises NoBrokersError."""
         open_now = [found for (node_id, channel), found in self._connections.items()
                     if found.usable and channel == MAIN]
         if any(not found.is_silent for found in open_now):
@@ -418,8 +420,8 @@ class Cluster:
                             ) -> tuple[Connection | None, KafkaError | None]:
         """Return the connection that opens first, or None and the last failure.
 
-        The next attempt starts when one fails, or after SILENCE_S: a broker that hangs takes the
-        connection but never answers. Raises KafkaError for a failure that is not retriable.
+        The next attempt starts when one fails, or after SILENCE_S: a broker that hangs accepts the
+        connection but never responds. Raises KafkaError for a failure that is not retriable.
         """
         left, pending, last = list(attempts), set[asyncio.Task[Connection]](), None
         try:
@@ -449,18 +451,20 @@ class Cluster:
 
     async def send(self, node_id: int, message: Any, *, channel: str = MAIN,
                    timeout_s: float | None = None, version_max: int | None = None) -> Any:
-        """One request to one broker, its decoded answer. Raises KafkaError; does not try again."""
+        """Send one request to a broker and return its decoded response. Raises KafkaError; no
+        retries.
+        """
         connection = await self.connection(node_id, channel)
         version = connection.version(type(message), version_max)
         return await connection.send(message, version=version, timeout_s=timeout_s)
 
     async def send_any(self, message: Any, *, timeout_s: float | None = None) -> Any:
-        """One request to any broker."""
+        """Send one request to any broker."""
         connection = await self.any_connection()
         return await connection.send(message, timeout_s=timeout_s)
 
     async def controller(self) -> int:
-        """Node id of the controller (with KRaft any broker that passes requests on)."""
+        """Return the controller's node id (with KRaft, any broker that forwards requests)."""
         if self.metadata.controller not in self.metadata.nodes:
             await self.refresh()
         if self.metadata.controller not in self.metadata.nodes:
@@ -468,7 +472,9 @@ class Cluster:
         return self.metadata.controller
 
     async def coordinator(self, kind: int, key: str) -> int:
-        """Node id of the coordinator of a group or transactional id. For use inside `retry`."""
+        """Return the node id of the coordinator of a group or transactional id. Call inside
+        `retry`.
+        """
         found = self._coordinators.get((kind, key))
         if found is not None and found in self.metadata.nodes:
             return found
@@ -490,15 +496,15 @@ class Cluster:
         return row.node_id
 
     def forget_coordinator(self, kind: int, key: str) -> None:
-        """Ask for it anew before the next use."""
+        """Look the coordinator up again before its next use."""
         self._coordinators.pop((kind, key), None)
 
     async def retry(self, attempt: Callable[[], Awaitable[Any]],
                     timeout_s: float | None = None) -> Any:
-        """Awaits attempt() until it succeeds, fails for good, or the time is over.
+        """Await attempt() until it succeeds, fails permanently, or times out.
 
-        timeout_s: None for default.api.timeout.ms. Raises what attempt raised, or
-        KafkaTimeoutError because of it.
+        timeout_s: None for default.api.timeout.ms. Raises attempt's exception, or KafkaTimeoutError
+        with it as the cause.
         """
         if timeout_s is None:
             timeout_s = self.settings.seconds("default.api.timeout.ms")
@@ -526,6 +532,6 @@ class Cluster:
 
 
 def _noted(task: asyncio.Task[Any]) -> None:
-    """Who waited may have gone: the failure is then nobody's news."""
+    """Retrieve the exception, so that asyncio does not log it if all waiters were cancelled."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
-"""What the client knows of the cluster: an immutable picture, and how an answer changes it.
+"""An immutable snapshot of cluster metadata, and how a response changes it.
 
-Owns: nothing; a picture is replaced, never changed.
-Invariants: (1) a partition's leader epoch never goes back, unless its topic was made anew;
-  (2) `ids` and `topics` name the same topics.
+Owns: nothing; snapshots are replaced, never changed.
+Invariants: a partition's leader epoch never decreases unless its topic was re-created; `ids` and
+  `topics` contain the same topics.
 Source: Kafka's Metadata request; KIP-320 (leader epochs), KIP-516 (topic ids).
 """
 
@@ -27,7 +27,7 @@ class Node(NamedTuple):
 
 
 class PartitionInfo(NamedTuple):
-    """leader: node id, -1 when there is none at the moment."""
+    """A partition. leader: node id, -1 without a leader."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """A topic with its partitions by number. error_code: why it cannot be used, 0 if it can."""
+    """A topic with its partitions by number. error_code: why it is unusable, otherwise 0."""
 
     name: str
     id: bytes
@@ -51,7 +51,7 @@ class TopicInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Metadata:
-    """One picture of the cluster. version rises with every answer that was taken in."""
+    """A snapshot of the cluster. version increases with every response."""
 
     version: int = 0
     cluster_id: str | None = None
@@ -61,7 +61,7 @@ class Metadata:
     ids: dict[bytes, str] = field(default_factory=dict)
 
     def leader(self, topic: str, partition: int) -> int:
-        """Node id of the leader, -1 when none is known."""
+        """Return the leader's node id, or -1 if it is unknown."""
         info = self.partition(topic, partition)
         return -1 if info is None or info.leader not in self.nodes else info.leader
 
@@ -70,18 +70,19 @@ class Metadata:
         return None if found is None else found.partitions.get(partition)
 
     def partition_count(self, topic: str) -> int:
-        """0 for a topic that is not known or cannot be used."""
+        """Return the partition count; 0 for an unknown or unusable topic."""
         found = self.topics.get(topic)
         return 0 if found is None or found.error_code else len(found.partitions)
 
     def topic_id(self, topic: str) -> bytes:
-        """Sixteen zero bytes when it is not known."""
+        """Return the topic id; 16 zero bytes if unknown."""
         found = self.topics.get(topic)
         return ZERO_UUID if found is None else found.id
 
 
 def taken_in(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
-    """The picture after a MetadataResponse. asked_all: topics that it lacks are gone."""
+    """Return the snapshot after a MetadataResponse. asked_all: topics it does not include are gone.
+    """
     topics = {} if asked_all else dict(old.topics)
     for row in answer.topics:
         if row.name is None:
@@ -100,7 +101,7 @@ def taken_in(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
 
 
 def with_leader(old: Metadata, topic: str, partition: int, leader: int, epoch: int) -> Metadata:
-    """The picture after a broker has named a newer leader; `old` itself when it is no news."""
+    """Return the snapshot with a newer leader, or `old` if the leader is not newer."""
     known = old.partition(topic, partition)
     if known is None or leader not in old.nodes or epoch <= known.leader_epoch:
         return old
@@ -110,7 +111,7 @@ def with_leader(old: Metadata, topic: str, partition: int, leader: int, epoch: i
                    topics={**old.topics, topic: info._replace(partitions=parts)})
 
 
-# A topic that was fine keeps what is known of it through these.
+# Errors during which a usable topic keeps its known metadata.
 _PASSING = {int(ErrorCode.LEADER_NOT_AVAILABLE)}
 
 
@@ -120,7 +121,7 @@ def _topic(row: Any, old: TopicInfo | None) -> TopicInfo:
     for part in row.partitions:
         before = known.get(part.partition_index)
         if before is not None and -1 != part.leader_epoch < before.leader_epoch:
-            partitions[part.partition_index] = before  # Keeps (1).
+            partitions[part.partition_index] = before  # The leader epoch never decreases.
             continue
         partitions[part.partition_index] = PartitionInfo(
             row.name, part.partition_index, part.leader_id, part.leader_epoch,

@@ -1,8 +1,8 @@
-"""Why a connection could not be made, in words.
+"""Error messages for failed connections.
 
 Owns: nothing.
-Invariants: (1) what is told says what to look at: the port, TLS, a certificate.
-Source: what brokers, HTTP servers and TLS do when they are spoken to in another way.
+Invariants: each message names the likely cause: the port, TLS, or a certificate.
+Source: observed reactions of brokers, HTTP servers and TLS to the wrong protocol.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def how_far(connection: Connection) -> str:
-    """How far it got before its time was over."""
+    """Describe how far the connection got before the timeout."""
     where = f"{connection.host}:{connection.port}: "
     if not connection.connected:
         return where + "no connection"
@@ -31,12 +31,12 @@ def how_far(connection: Connection) -> str:
 
 
 async def distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
-    """Why TLS failed; of an expired certificate with its date, for which it is looked at again."""
+    """Return the error of a TLS failure. Fetches an expired certificate again to show its date."""
     return AuthenticationError(f"{connection.host}:{connection.port}: " + await outgoing.distrusted(
         failure, connection.host, connection.port, lambda: login.own_chain(connection.settings)))
 
 
 def refused(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
-    """The same, without a look at the broker's certificate."""
+    """Return the error of a TLS failure without fetching the broker's certificate."""
     text = outgoing.refused(failure, lambda: login.own_chain(connection.settings))
     return AuthenticationError(f"{connection.host}:{connection.port}: {text}")

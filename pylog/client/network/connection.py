@@ -1,13 +1,15 @@
-"""One connection to a broker: frames out, frames in, in order, several under way.
+"""One connection to a broker, with several requests in flight.
 
-Owns: the socket's transport, the receive buffers, what is still to be sent, the requests under way.
-Invariants: (1) a broker answers in the order of the requests, so the oldest one under way owns the
-  next frame, and its correlation id is checked; (2) a frame longer than STAGING_BYTES is received
-  straight into a buffer of its own and not moved again; (3) a connection that failed fails every
-  request under way, exactly once, and takes no more; (4) a version is in the range that both sides
-  know; (5) while it logs in again, nothing else is sent.
-Source: Kafka's protocol guide; KIP-511 (ApiVersions names the client), KIP-35, KIP-368 (logging in
-  again).
+Owns: the socket's transport, the receive buffers, unsent data, the requests in flight.
+Invariants:
+- response order: a broker responds in request order, so the next frame belongs to the oldest
+  request in flight, and its correlation id is checked;
+- long frames: a frame longer than STAGING_BYTES is received directly into its own buffer;
+- failure: a failed connection fails every request in flight exactly once and accepts no more;
+- versions: a request's version is supported by both sides;
+- re-authentication: while it runs, nothing else is sent.
+Source: Kafka's protocol guide; KIP-511 (ApiVersions names the client), KIP-35, KIP-368
+  (re-authentication).
 """
 
 from __future__ import annotations
@@ -38,28 +40,29 @@ from pylog.protocol.reasons import reason_of
 from pylog.security import outgoing
 
 STAGING_BYTES = 65_536
-FRAME_BYTES_MAX = 1 << 30  # "HTTP" as a length is more.
+FRAME_BYTES_MAX = 1 << 30  # "HTTP", read as a length, is larger.
 POOLED_BYTES_MAX = 64 << 20
-# While a long frame comes in, sleep until this much is there: receiving costs half the CPU then
-# (bench.client, 2-core EPYC, loopback: 37 ns a 112-byte record without, 28 ns at 256 KiB, 20 ns).
+# SO_RCVLOWAT: do not wake before this much of a long frame has arrived. Halves the CPU cost of
+# receiving (bench.client, 2-core EPYC, loopback, per 112-byte record: 37 ns without, 28 ns at 256
+# KiB, 20 ns at 1 MiB).
 LOW_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES_MIN = 131_072
 POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
-TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
+TLS_ALERT = 0x1503  # First bytes of a TLS server's response to plaintext.
 HTTP = int.from_bytes(b"HTTP", "big")
-# Few requests take longer, but for those that wait for the other members of a group.
+# Few requests take longer, except those that wait for other group members.
 SILENCE_S = 2.0
 PATIENT_KEYS = (api.JOIN_GROUP, api.SYNC_GROUP)
 LOGIN_KEYS = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
-# Shares of a session after which the client logs in again, as in Java.
+# Shares of the session lifetime after which the client re-authenticates, as in Java.
 SESSION_SHARES = 0.85, 0.95
 
 _ranges: dict[type, tuple[int, int, int]] = {}
 
 
 def api_of(cls: type) -> tuple[int, int, int]:
-    """(api key, lowest, highest version) that the tables have for a request class."""
+    """Return (api key, lowest version, highest version) of a request class."""
     found = _ranges.get(cls)
     if found is None:
         table = tables.message(cls.__qualname__)
@@ -70,7 +73,7 @@ def api_of(cls: type) -> tuple[int, int, int]:
 
 
 class BufferPool:
-    """Receive buffers that are used again: a new one costs a page fault for every 4 KiB."""
+    """Reusable receive buffers: a new buffer costs one page fault per 4 KiB."""
 
     def __init__(self, bytes_max: int = POOLED_BYTES_MAX):
         self.bytes_max = bytes_max
@@ -78,7 +81,7 @@ class BufferPool:
         self.free: dict[int, list[bytearray]] = {}
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes, with any content."""
+        """Return a buffer of at least `size` bytes with arbitrary content."""
         if size < POOLED_SIZE_MIN:
             return bytearray(size)
         rounded = 1 << (size - 1).bit_length()
@@ -90,7 +93,7 @@ class BufferPool:
         return found
 
     def give_back(self, buffer: bytearray) -> None:
-        """From any thread; nothing may read the buffer afterwards."""
+        """Return a buffer to the pool. Callable from any thread; nothing may read it afterwards."""
         size = len(buffer)
         if size >= POOLED_SIZE_MIN and self.bytes + size <= self.bytes_max:
             self.bytes += size
@@ -98,9 +101,9 @@ class BufferPool:
 
 
 class Frame:
-    """An answer that was not decoded: `view[body:]` is its body. `release` ends its use.
+    """An undecoded response; `view[body:]` is its body. Call `release` after use.
 
-    users: how many parts of it are still read; counted by whoever shares it out.
+    users: number of parts still being read, counted by the code that shares the frame.
     """
 
     __slots__ = ("body", "buffer", "pool", "users", "version", "view")
@@ -114,14 +117,15 @@ class Frame:
         self.users = 0
 
     def release(self) -> None:
-        """Gives the buffer back; a frame that is just dropped costs its memory, nothing more."""
+        """Return the buffer to the pool. A frame that is dropped instead is only garbage-collected.
+        """
         buffer, self.buffer = self.buffer, None
         if buffer is not None:
             self.pool.give_back(buffer)
 
 
 class _Request:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("api_key", "correlation_id", "future", "raw", "sent_s", "timer", "version")
 
@@ -136,7 +140,7 @@ class _Request:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection; `await Connection.open(...)` makes one that is ready for requests."""
+    """One connection; `await Connection.open(...)` returns one that is ready for requests."""
 
     def __init__(self, host: str, port: int, settings: Settings, pool: BufferPool,
                  traffic: Traffic | None = None):
@@ -151,19 +155,19 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, tuple[int, int]] = {api.API_VERSIONS: (0, API_VERSIONS_FIRST)}
         self.features: dict[str, int] = {}
         self.secure = settings["security.protocol"].endswith("SSL")
-        self.connected = False       # The socket is, whatever comes of TLS.
+        self.connected = False  # TCP is connected; TLS may still fail.
         self.answered = False
-        self.served = False          # It answered to more than what anybody may ask.
-        self.is_silent = False       # For longer than SILENCE_S nothing came that is waited for.
+        self.served = False  # Responded to more than unauthenticated requests.
+        self.is_silent = False  # A response is overdue by more than SILENCE_S.
         self.on_silence: Callable[[], object] = lambda: None
-        # Until then, by the loop's clock, the broker's quotas may hold back its answers (KIP-219).
+        # Until this loop time, quotas may delay the broker's responses (KIP-219).
         self.throttled_until_s = 0.0
-        self.throttle_ms = 0         # By the last answer that had any.
+        self.throttle_ms = 0  # Of the last response that had a throttle time.
         self.on_throttle: Callable[[], object] = lambda: None
         self.failure: KafkaError | None = None
         self.used_s = time.monotonic()
         self._under_way: collections.deque[_Request] = collections.deque()
-        # What waits for a login (5): requests, None without an answer, and their bytes.
+        # Held during re-authentication: (request or None if it has no response, its bytes).
         self._held: collections.deque[tuple[_Request | None, list]] | None = None
         self._login: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._next_id = 0
@@ -180,10 +184,12 @@ class Connection(asyncio.BufferedProtocol):
     @classmethod
     async def open(cls, host: str, port: int, settings: Settings, pool: BufferPool,
                    traffic: Traffic | None = None) -> Connection:
-        """Connects, agrees on versions and logs in. Raises KafkaConnectionError and the like."""
+        """Connect, negotiate versions and authenticate. Raises KafkaConnectionError or another
+        KafkaError.
+        """
         wait_s = settings.seconds("socket.connection.setup.timeout.ms")
         made = cls(host, port, settings, pool, traffic)
-        made.traffic.opening = made      # Whose time runs out says how far it got.
+        made.traffic.opening = made  # On a timeout, the caller reports how far this one got.
         try:
             async with asyncio.timeout(wait_s):
                 await made._connect(wait_s)
@@ -206,7 +212,8 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as failure:
             made.fail(failure)
         except (RuntimeError, MemoryError) as failure:
-            # No thread for the name's lookup, say: tried again after a pause like a dead broker.
+            # For example no thread for the DNS lookup: retried after a backoff, like an unreachable
+            # broker.
             made.fail(KafkaConnectionError(
                 f"{host}:{port}: {type(failure).__name__}: {failure}"))
         except BaseException:
@@ -241,32 +248,32 @@ class Connection(asyncio.BufferedProtocol):
         self.features = {row.name: row.max_version_level for row in answer.finalized_features}
 
     def version(self, cls: type, highest: int | None = None) -> int:
-        """The version to use for a request class. Raises UnsupportedByBrokerError."""
+        """Return the version to use for a request class. Raises UnsupportedByBrokerError."""
         key, low, high = api_of(cls)
         served = self.versions.get(key)
         if served is None:
             raise UnsupportedByBrokerError(f"{self.host}:{self.port} does not serve {cls.__name__}")
         version = min(high, served[1]) if highest is None else min(high, served[1], highest)
-        if version < max(low, served[0]):  # Keeps (4).
+        if version < max(low, served[0]):  # Both sides must support it.
             raise UnsupportedByBrokerError(
                 f"{self.host}:{self.port} serves {cls.__name__} v{served[0]} to v{served[1]} only")
         return version
 
     def serves(self, cls: type) -> bool:
-        """Whether there is a version of the request that both sides know."""
+        """Return True if both sides support a common version of the request."""
         key, low, high = api_of(cls)
         served = self.versions.get(key)
         return served is not None and max(low, served[0]) <= min(high, served[1])
 
     def send(self, message: Any, *, version: int | None = None, raw: bool = False,
              timeout_s: float | None = None) -> asyncio.Future[Any]:
-        """Sends at once; the future gets the decoded answer, with raw the Frame.
+        """Send immediately; the future resolves to the decoded response, or with raw to the Frame.
 
-        version: None for the highest that both sides know. timeout_s: None for request.timeout.ms.
-        The message's memoryviews are sent from where they lie: what they show must not change
-        until the answer is there. Raises UnsupportedByBrokerError, EncodeError, or what the
-        connection failed with; the future KafkaTimeoutError or KafkaConnectionError. Cancelling it
-        drops the answer.
+        version: None for the highest common version. timeout_s: None for request.timeout.ms. The
+        message's memoryviews are sent without a copy: their content must not change before the
+        response arrives. Raises UnsupportedByBrokerError, EncodeError, or the connection's failure.
+        The future raises KafkaTimeoutError or KafkaConnectionError. Cancelling it drops the
+        response.
         """
         if self.failure is not None:
             raise self.failure
@@ -288,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         return request.future
 
     def send_only(self, message: Any, *, version: int | None = None) -> None:
-        """Sends a request that gets no answer (Produce with acks=0)."""
+        """Send a request that has no response (Produce with acks=0)."""
         if self.failure is not None:
             raise self.failure
         if version is None:
@@ -303,7 +310,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _encoded(self, key: int, version: int, correlation_id: int, message: Any
                  ) -> list[bytes | memoryview]:
-        """Raises UnsupportedByBrokerError for what only a later version can say, EncodeError."""
+        """Encode a request. Raises EncodeError, or UnsupportedByBrokerError if only a newer version
+        could encode it.
+        """
         try:
             return codec.request_pieces(key, version, correlation_id, self.client_id, message)
         except EncodeError as failure:
@@ -312,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             newest = api_of(type(message))[2]
             if version == newest:
                 raise
-            # Raises the same where it is not for the version.
+            # Raises the same error if the version is not the cause.
             codec.request_pieces(key, newest, correlation_id, self.client_id, message)
             raise UnsupportedByBrokerError(f"{self.host}:{self.port}: {failure}") from None
 
@@ -326,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send_buffer.write(pieces)
 
     async def drain(self) -> None:
-        """Waits until the send buffer has room again."""
+        """Wait until the send buffer has room."""
         if self._writable is not None:
             await self._writable.wait()
         if self.failure is not None:
@@ -338,14 +347,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def request_count(self) -> int:
-        """Requests under way."""
+        """Return the number of requests in flight."""
         return len(self._under_way) + len(self._held or ())
 
     def close(self) -> None:
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: the connection was closed"))
 
     def fail(self, failure: KafkaError) -> None:
-        """Ends the connection. Keeps (3)."""
+        """End the connection and fail every request in flight."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -366,17 +375,18 @@ class Connection(asyncio.BufferedProtocol):
                 request.timer.cancel()
             if not request.future.done():
                 request.future.set_exception(failure)
-                request.future.exception()  # Nobody may wait for it any more: no complaint then.
+                request.future.exception()  # All waiters may be gone: log nothing then.
 
-    # ---- logging in again -----------------------------------------------------------------------
+    # ---- re-authentication ----------------------------------------------------------------------
 
     def hold(self) -> None:
-        """A login begins. Keeps (5)."""
+        """Hold back other requests while an authentication runs."""
         self._held = collections.deque()
 
     def logged_in(self, lifetime_ms: int) -> None:
-        """The login is over. The broker ends the session after so long, 0 is never: there is
-        another login before."""
+        """Send held requests and schedule re-authentication before the session of `lifetime_ms`
+        ends (0: never).
+        """
         self._login = None
         held, self._held = self._held, None
         for request, pieces in held or ():
@@ -396,7 +406,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(self.timeout_s):
                 await login.log_in(self)
         except Exception as failure:
-            # Whatever it was: what is held would wait for this login.
+            # Any failure: held requests would wait forever for this authentication.
             self._login = None
             self.fail(failure if isinstance(failure, KafkaError) else KafkaConnectionError(
                 f"{self.host}:{self.port}: " + (
@@ -404,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
                     else f"no login: {type(failure).__name__}: {failure}")))
 
     def _silent(self, request: _Request, left_s: float, wait_s: float) -> None:
-        """Nothing came since a request was sent, for as long as few take."""
+        """Handle a response that is overdue by SILENCE_S."""
         left_s -= SILENCE_S
         if left_s <= 0:
             self._too_late(request, wait_s)
@@ -424,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
             request.future.set_exception(KafkaTimeoutError(
                 f"{self.host}:{self.port}: no answer to {_named(request.api_key)} in "
                 f"{wait_s:g} s"))
-        # What comes later on this connection is worth nothing: all of it waits behind this one.
+        # Later responses on this connection would wait behind this one.
         self.fail(KafkaConnectionError(
             f"{self.host}:{self.port}: the broker does not answer" if self.answered
             else connect_errors.how_far(self)))
@@ -434,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         self.traffic.opened += 1
-        # Under TLS the socket's bytes are not the frame's.
+        # With TLS, the socket's bytes are not the frame's.
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
             self._send_buffer = SendBuffer(
@@ -443,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         if isinstance(reason, ssl.SSLError):
-            # With TLS 1.3 the broker judges our certificate after the handshake.
+            # With TLS 1.3, the broker verifies our certificate after the handshake.
             self.fail(connect_errors.refused(self, reason))
         text = f": {reason}" if reason else " by the broker"
         if not self.answered:
@@ -485,17 +495,19 @@ class Connection(asyncio.BufferedProtocol):
         self._split()
 
     def _expect(self, left: int) -> None:
-        """Has the kernel wake this side when so much of a frame is there, or all that is left."""
+        """Let the kernel wake the client only when enough of a frame has arrived (SO_RCVLOWAT)."""
         wanted = min(left, LOW_WATER_BYTES) if left >= LOW_WATER_BYTES_MIN else 1
         if wanted != self._low_water and self._socket is not None:
             self._low_water = wanted
             try:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
             except OSError:
-                self._socket = None  # Not on this system: every arrival wakes, then.
+                self._socket = None  # Unsupported here: each arrival wakes the client.
 
     def _split(self) -> None:
-        """The frames in the staging buffer; the beginning of one stays there, or moves out."""
+        """Process the frames in the staging buffer. An incomplete one stays, or moves to its own
+        buffer.
+        """
         view, staged, at = self._staging_view, self._staged, 0
         while staged - at >= 4:
             size = int.from_bytes(view[at:at + 4], "big", signed=True)
@@ -518,7 +530,7 @@ class Connection(asyncio.BufferedProtocol):
                 at += 4 + size
                 continue
             if 4 + size > STAGING_BYTES:
-                # Keeps (2).
+                # Receive long frames directly into their own buffer.
                 frame = Frame(self.pool.take(size), size, self.pool)
                 self._filled = staged - at - 4
                 frame.view[:self._filled] = view[at + 4:staged]
@@ -532,7 +544,9 @@ class Connection(asyncio.BufferedProtocol):
         self._staged = left
 
     def _answered(self, view: memoryview, frame: Frame | None) -> None:
-        """A whole answer. view: its bytes; frame: their owner when they are not in staging."""
+        """Handle a complete response. view: its bytes; frame: their owner if not the staging
+        buffer.
+        """
         if not self._under_way:
             self.fail(KafkaConnectionError(f"{self.host}:{self.port}: an answer to nothing"))
             return
@@ -545,7 +559,7 @@ class Connection(asyncio.BufferedProtocol):
             request.timer.cancel()
         try:
             found, body = codec.decode_response_header(request.api_key, request.version, view)
-            if found != request.correlation_id:  # Keeps (1).
+            if found != request.correlation_id:  # Responses arrive in request order.
                 raise ProtocolError(f"answer {found} came instead of {request.correlation_id}")
             result = None
             if request.future.cancelled():
@@ -555,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
                     frame = Frame(self.pool.take(len(view)), len(view), self.pool)
                     frame.view[:] = view
                 frame.version, frame.body = request.version, body
-                if request.api_key == api.FETCH:     # It begins with it.
+                if request.api_key == api.FETCH:  # Its first field is the throttle time.
                     self._throttled(int.from_bytes(frame.view[body:body + 4], "big"))
                 result, frame = frame, None
             else:
@@ -574,7 +588,7 @@ class Connection(asyncio.BufferedProtocol):
             request.future.set_result(result)
 
     def _throttled(self, throttle_ms: int) -> None:
-        """A quota's answer says for how long the broker takes no more of this connection."""
+        """Record for how long the broker's quota mutes this connection."""
         if throttle_ms > 0:
             self.throttle_ms = throttle_ms
             self.throttled_until_s = self.loop.time() + throttle_ms / 1000
@@ -582,7 +596,7 @@ class Connection(asyncio.BufferedProtocol):
     def _decode(self, request: _Request, view: memoryview, body: int) -> Any:
         version = request.version
         if request.api_key == api.API_VERSIONS and version:
-            # A broker that does not know the version answers in version 0.
+            # A broker that does not support the version responds with version 0.
             code = int.from_bytes(view[body:body + 2], "big", signed=True)
             if code == ErrorCode.UNSUPPORTED_VERSION:
                 version = 0
@@ -590,6 +604,6 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _named(api_key: int) -> str:
-    """What a request is called."""
+    """Return the request's name."""
     return next((name for name, key in vars(api).items() if key == api_key and name.isupper()),
                 f"api key {api_key}")

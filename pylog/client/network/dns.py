@@ -1,9 +1,9 @@
-"""The addresses of a broker's name, each of which is tried.
+"""Resolve a broker's name and try each address.
 
-Owns: a socket until it is handed on.
-Invariants: (1) each address has its share of the time: one that swallows what is sent to it hides
-  none of the others.
-Source: Kafka's client, whose tries take the addresses of a name in turn.
+Owns: a socket until it is handed over.
+Invariants: each address gets a share of the time, so an address that drops packets cannot block the
+  others.
+Source: Kafka's client, which tries the addresses of a name in turn.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from typing import Any
 from pylog.client import blocking
 from pylog.client.config.settings import Settings
 
-# A connection that is silent for 10 s is asked every 3 s, three times. Not every system has these.
+# Probe a connection after 10 s without traffic, then every 3 s, three times. Not every system has
+# these options.
 KEEPALIVE = tuple((getattr(socket, name), value) for name, value in (
     ("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)) if hasattr(socket, name))
 
 
 async def reached(host: str, port: int, settings: Settings, wait_s: float,
                   use: Callable[[socket.socket], Awaitable[object]]) -> None:
-    """Awaits use(connected socket) of the first address with which all goes well; the socket is
-    closed where it does not. Raises OSError, of the last one."""
+    """Await use(connected socket) with each address until one succeeds. Closes the socket on
+    failure. Raises the OSError of the last address.
+    """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
     infos = await _resolved(host, port)
     last: OSError | None = None
     for number, info in enumerate(infos):
-        share_s = (end_s - loop.time()) / (len(infos) - number)  # Keeps (1).
+        share_s = (end_s - loop.time()) / (len(infos) - number)
         try:
             await _reached(info, settings, share_s, use)
             return
@@ -41,11 +43,11 @@ async def reached(host: str, port: int, settings: Settings, wait_s: float,
 
 
 async def _resolved(host: str, port: int) -> list[Any]:
-    """What getaddrinfo returns. Not the loop's: that one fails once main() has returned."""
+    """Return getaddrinfo's result. The loop's own getaddrinfo fails after main() has returned."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        pass  # A name, whose lookup may take seconds.
+        pass  # A name: looking it up may take seconds.
     found: list[Any] = await blocking.run(
         functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return found
@@ -67,8 +69,8 @@ async def _reached(info: Any, settings: Settings, share_s: float,
 
 def _set_options(sock: socket.socket, settings: Settings) -> None:
     sock.setblocking(False)
-    # A machine that lost its power and came back answers the first probe with a reset: nothing
-    # else tells, while all that was sent is acknowledged and only answers are awaited.
+    # A host that lost power and restarted responds to the first probe with a reset. Nothing else
+    # would reveal it while all sent data is acknowledged and the client only waits for responses.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)

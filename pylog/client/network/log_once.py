@@ -1,9 +1,9 @@
-"""What a client says in the log: one line for each cause, with the broker and the reason.
+"""Log each cause of a client's problems once, with the broker and the reason.
 
-Owns: the causes that were told of late.
-Invariants: (1) a cause is told again no sooner than AGAIN_S, with how often it was there meanwhile;
-  (2) at most CAUSES_MAX causes are remembered; (3) no password or token stands in a line.
-Source: Python's logging; what is a warning in Kafka's Java client.
+Owns: the recently logged causes.
+Invariants: a cause is logged again only after AGAIN_S, with the number of occurrences; at most
+  CAUSES_MAX causes are remembered; no line contains a password or token.
+Source: Python's logging; the warnings of Kafka's Java client.
 """
 
 from __future__ import annotations
@@ -20,38 +20,40 @@ _LOG = logging.getLogger("pylog.client")
 
 
 class Notices:
-    """Of one client object. who: its role and client.id."""
+    """The log of one client object. who: its role and client.id."""
 
     def __init__(self, who: str):
         self.who = who
-        # Cause: [when it was told, how often it was there since]; the oldest first.
+        # Cause: [time of its last log line, occurrences since]; oldest first.
         self._told: collections.OrderedDict[Hashable, list[float]] = collections.OrderedDict()
         self._since: collections.OrderedDict[Hashable, float] = collections.OrderedDict()
 
     def warn(self, cause: Hashable, text: str, *given: object) -> None:
-        """Something is wrong that may pass."""
+        """Log a problem that may be temporary."""
         self._tell(logging.WARNING, cause, text, given)
 
     def warn_if_it_stays(self, cause: Hashable, text: str, *given: object) -> None:
-        """The same of what is usual for a moment: a topic that is just being made."""
+        """Log a problem only if it persists, for states that are normal briefly, such as a new
+        topic.
+        """
         now_s = time.monotonic()
         if now_s - self._since.setdefault(cause, now_s) >= STAYS_S:
             self.warn(cause, text, *given)
         elif len(self._since) > CAUSES_MAX:
-            self._since.popitem(last=False)  # Keeps (2).
+            self._since.popitem(last=False)  # Keeps at most CAUSES_MAX causes.
 
     def fail(self, cause: Hashable, text: str, *given: object) -> None:
-        """Something is wrong that will not pass by itself."""
+        """Log a problem that will not resolve itself."""
         self._tell(logging.ERROR, cause, text, given)
 
     def over(self, cause: Hashable, text: str, *given: object) -> None:
-        """What was told of has ended; nothing is said where nothing was."""
+        """Log that a problem has ended, if it was logged."""
         self._since.pop(cause, None)
         if self._told.pop(cause, None) is not None:
             _LOG.warning(f"%s: {text}", self.who, *given)
 
     def inform(self, text: str, *given: object) -> None:
-        """What a reader of the log wants to know, and that is not wrong."""
+        """Log information that is not a problem."""
         _LOG.info(f"%s: {text}", self.who, *given)
 
     def _tell(self, level: int, cause: Hashable, text: str, given: tuple[object, ...]) -> None:
@@ -65,5 +67,5 @@ class Notices:
         self._told[cause] = [now_s, 0]
         self._told.move_to_end(cause)
         if len(self._told) > CAUSES_MAX:
-            self._told.popitem(last=False)  # Keeps (2).
+            self._told.popitem(last=False)  # Keeps at most CAUSES_MAX causes.
         _LOG.log(level, f"%s: {text}%s", self.who, *given, more)

@@ -1,7 +1,7 @@
-"""What a new connection does before its first request: TLS and SASL.
+"""Secure a new connection before its first request: TLS and SASL.
 
 Owns: nothing.
-Invariants: (1) a password or token never appears in a message of an exception.
+Invariants: exception messages never contain a password or token.
 Source: Kafka's SaslHandshake and SaslAuthenticate.
 """
 
@@ -21,14 +21,14 @@ from pylog.security.errors import AuthenticationFailed
 
 
 def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | None]:
-    """(context, server name) of a connection; (None, None) without TLS."""
+    """Return (context, server name) for a connection; (None, None) without TLS."""
     if not settings["security.protocol"].endswith("SSL"):
         return None, None
     context = settings["ssl.context"]
     if context is None:
         get = _named(settings)
         stamp = stores.stamp(stores.files(get))
-        # Made anew for what changes only: it takes milliseconds.
+        # Re-created only after a change: it takes milliseconds.
         if settings.tls is None or settings.tls[0] != stamp:
             settings.tls = stamp, _context(settings, get)
         context = settings.tls[1]
@@ -36,7 +36,7 @@ def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | Non
 
 
 def _named(settings: Settings) -> Callable[[str], Any]:
-    """The settings by Java's names, for those of librdkafka too."""
+    """Return a lookup of settings by Java's names that also covers librdkafka's names."""
     pem = {"ssl.truststore.location": "ssl.ca.location", "ssl.truststore.type": "ssl.ca.location"}
 
     def get(name: str) -> Any:
@@ -61,7 +61,7 @@ def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
 
 
 def own_chain(settings: Settings) -> bytes:
-    """The certificates that the client shows, as PEM; empty when there are none any more."""
+    """Return the client's certificate chain as PEM; empty if it is missing."""
     location = settings["ssl.certificate.location"]
     try:
         return stores.own_chain(_named(settings)) or (
@@ -71,7 +71,7 @@ def own_chain(settings: Settings) -> bytes:
 
 
 async def log_in(connection: Any) -> None:
-    """Authenticates by SASL where the settings ask for it. Raises AuthenticationError."""
+    """Authenticate with SASL if configured. Raises AuthenticationError."""
     settings = connection.settings
     if not settings["security.protocol"].startswith("SASL"):
         return
@@ -99,7 +99,8 @@ async def log_in(connection: Any) -> None:
 
 
 async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks: bool) -> int:
-    """For how many ms the login is good. blocks: its steps ask others. Raises AuthenticationError.
+    """Authenticate. Returns the session lifetime in ms. blocks: the steps may block on other
+    servers. Raises AuthenticationError.
     """
     answer = None
     while True:
@@ -111,7 +112,7 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
         except stores.ConfigError as error:
             raise ConfigError(str(error)) from None
         if token is None:
-            assert answer is not None     # No login ends before it has begun.
+            assert answer is not None  # A login needs at least one response.
             return int(answer.session_lifetime_ms)
         answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
         if answer.error_code:
@@ -120,12 +121,12 @@ async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks:
 
 
 def _refused(connection: Any, text: str) -> AuthenticationError:
-    """With whose port it was: a list of brokers may name a wrong one."""
+    """Return the error with the broker's address: one of several brokers may be misconfigured."""
     return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
 
 
 def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:
-    """What is sent next, None at the end."""
+    """Return the next token to send, or None at the end."""
     try:
         return next(steps) if answer is None else steps.send(answer.auth_bytes)
     except StopIteration:

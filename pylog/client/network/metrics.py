@@ -1,10 +1,10 @@
-"""What a client counts, by Kafka's names.
+"""Client metrics with Kafka's names.
 
-Owns: the counters of one client object's connections and of its records.
-Invariants: (1) nothing is counted for a single record that could be counted for its batch; (2) a
-  total never falls; (3) topics beyond TOPICS_MAX are counted together under "".
+Owns: the counters of one client object's connections and records.
+Invariants: records are counted per batch where possible; totals never decrease; topics beyond
+  TOPICS_MAX are counted together as "".
 Source: the metrics of Kafka's Java clients (producer-metrics, consumer-fetch-manager-metrics,
-  consumer-coordinator-metrics); rates are for those who read totals twice.
+  consumer-coordinator-metrics). Rates are left to the reader of the totals.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Metrics = dict[str, dict[str, float]]
 
 
 class Traffic:
-    """Of all connections of a client object."""
+    """Counters of all connections of a client object."""
 
     def __init__(self) -> None:
         self.opened = self.closed = self.refused_logins = 0
         self.requests = self.answers = self.bytes_out = self.bytes_in = 0
         self.latency_s = self.latency_most_s = 0.0
-        self.opening: Any = None     # The connection that was begun last and is not ready yet.
+        self.opening: Any = None  # The connection opened last, until it is ready.
 
     def answered(self, latency_s: float, size: int) -> None:
         self.answers += 1
@@ -49,7 +49,7 @@ class Traffic:
 
 
 class Records:
-    """What was sent or read, in all and by topic."""
+    """Counters of sent or read records, in total and by topic."""
 
     def __init__(self) -> None:
         self.batches = self.records = self.bytes = self.errors = self.retries = 0
@@ -70,25 +70,25 @@ class Records:
     def _topic(self, topic: str) -> list[int]:
         row = self.topics.get(topic)
         if row is None:
-            # Keeps (3).
+            # Counts topics beyond TOPICS_MAX together.
             name = topic if len(self.topics) < TOPICS_MAX else ""
             row = self.topics.setdefault(name, [0, 0, 0])
         return row
 
     def by_topic(self, group: str, names: tuple[str, str, str]) -> Metrics:
-        """{group and topic, with a dot: {name: total}}; names: of records, of bytes, of errors."""
+        """Return {"group.topic": {name: total}}; names: of records, of bytes, of errors."""
         return {f"{group}.{topic}": dict(zip(names, map(float, row)))
                 for topic, row in sorted(self.topics.items())}
 
 
 async def report(interval_s: float, function: Callable[[Metrics], Any],
                  metrics: Callable[[], Metrics]) -> None:
-    """Calls function(metrics()) again and again; what it raises is logged."""
+    """Call function(metrics()) periodically; log its exceptions."""
     while True:
         await asyncio.sleep(interval_s)
         callbacks.call("stats_cb", function, metrics())
 
 
 def age_s(since_s: float) -> float:
-    """Seconds since a moment of the monotonic clock, -1 when it never was."""
+    """Return the seconds since a monotonic time; -1 if it is unset."""
     return time.monotonic() - since_s if since_s else -1.0

@@ -1,8 +1,8 @@
-"""Bearer tokens of the client: from a callback, a file, or an issuer's token endpoint.
+"""Bearer tokens from a callback, a file, or an issuer's token endpoint.
 
-Owns: the newest token of one client object.
-Invariants: (1) the event loop waits for no callback and no issuer; (2) neither a token nor a secret
-  stands in an error.
+Owns: the latest token of one client object.
+Invariants: the event loop never waits for a callback or an issuer; errors contain neither tokens
+  nor secrets.
 Source: the settings of KIP-768 and KIP-1139; librdkafka's oauth_cb and https.ca.location.
 """
 
@@ -18,24 +18,24 @@ from pylog.config.errors import ConfigError as Refused
 from pylog.security import issued, outgoing, retrieval
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing costs 6 ms of startup.
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
 
 class TokenSource:
-    """What the settings of one client say."""
+    """The token source that a client's settings define."""
 
     def __init__(self, settings: Settings):
-        # The client pauses by itself before it connects again.
+        # The client backs off by itself before it reconnects.
         self._source = issued.Source(_way(settings), time.time, 0, 0)
 
     async def token(self) -> str:
-        """A token that counts. Raises AuthenticationError."""
+        """Return a valid token. Raises AuthenticationError."""
         found = self._source.current
         if found is None:
-            # Keeps (1).
+            # On a thread: the event loop must not wait.
             try:
                 found = await blocking.run(self._source.token)
             except AuthenticationFailed as failed:
@@ -44,7 +44,7 @@ class TokenSource:
 
 
 def _way(settings: Settings) -> Callable[[], issued.Issued]:
-    """How a new token is had. Raises ConfigError."""
+    """Return a function that fetches a new token. Raises ConfigError."""
     callback = settings["oauth_cb"]
     if callback is not None:
         return partial(_called, callback)

@@ -1,10 +1,10 @@
-"""Frames on their way into a socket, in pieces that are sent from where they lie.
+"""Write frames to a socket from several buffers without copying.
 
-Owns: a second descriptor of the connection's socket; what the socket has not taken yet.
-Invariants: (1) bytes leave in the order in which they were written; (2) a piece is held, and must
-  not change, until its bytes are in the socket or the send buffer is closed.
-Source: measured with bench.client --produce: asyncio's transport of Python 3.11 copies what a
-  socket does not take at once, and takes one buffer only, so that a frame had to be put together.
+Owns: a second descriptor of the connection's socket; data that the socket has not accepted yet.
+Invariants: bytes are sent in the order of write(); a buffer is referenced, and must not change,
+  until the socket has accepted its bytes or the send buffer is closed.
+Source: measured with bench.client --produce: asyncio's transport of Python 3.11 copies data that a
+  socket does not accept immediately and takes only one buffer, so each frame had to be joined.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ WAITING_BYTES_HIGH = 65_536  # asyncio's own limit.
 
 
 class SendBuffer:
-    """What asyncio's transport does for writing; `pause` and `resume` are called as it would.
+    """Replacement of asyncio's write buffering; calls `pause` and `resume` as asyncio does.
 
-    failed(OSError) is called when the socket takes no more.
+    Calls failed(OSError) if the socket fails.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, *,
                  pause: Callable[[], Any], resume: Callable[[], Any],
                  failed: Callable[[OSError], Any]):
-        # The loop lets nobody but its transport watch the descriptor that the transport has.
+        # asyncio lets only the transport watch its own descriptor.
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._socket.setblocking(False)
         self._loop, self._failed = loop, failed
@@ -40,7 +40,7 @@ class SendBuffer:
         self._paused = False
 
     def write(self, pieces: Iterable[bytes | memoryview]) -> None:
-        """Sends what the socket takes, the rest when there is room again."""
+        """Send as much as the socket accepts, and the rest when it has room."""
         if self._socket.fileno() < 0:
             return
         began = not self._waiting
@@ -62,7 +62,7 @@ class SendBuffer:
                 self._resume()
 
     def _send(self) -> bool:
-        """False when the send buffer has failed."""
+        """Return False if the send buffer has failed."""
         waiting = self._waiting
         try:
             count = os.writev(self._socket.fileno(),
@@ -81,7 +81,7 @@ class SendBuffer:
         return True
 
     def close(self) -> None:
-        """Drops what was not sent; the connection itself ends with its transport."""
+        """Drop unsent data. The transport closes the connection itself."""
         if self._socket.fileno() < 0:
             return
         if self._waiting and not self._loop.is_closed():

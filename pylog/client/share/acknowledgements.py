@@ -1,8 +1,8 @@
-"""What a member of a share group has in hand: the records that polls gave, and what became of each.
+"""Acquired records of a share group member and their acknowledgements.
 
-Owns: the records in hand, by partition.
-Invariants: (1) an offset is in hand once, until it is acknowledged; a renewed one stays; (2) ranges
-  ascend and do not overlap, as the broker wants them.
+Owns: the acquired records, by partition.
+Invariants: an offset is held once, until it is acknowledged; a renewed one stays held; ranges are
+  ascending and do not overlap, as the broker requires.
 Source: KIP-932; KIP-1222 (renewal).
 """
 
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 
 class Acknowledge(enum.IntEnum):
-    """What becomes of a record: it is done, others may have it, nobody gets it any more, or it is
-    still worked on."""
+    """How a record was processed: accepted; released to other members; rejected permanently; or
+    still being processed (RENEW).
+    """
 
     ACCEPT = 1
     RELEASE = 2
@@ -24,11 +25,11 @@ class Acknowledge(enum.IntEnum):
     RENEW = 4
 
 
-GAP = 0     # There is no record at an offset: a marker, or what compaction has removed.
+GAP = 0  # No record at this offset: a marker, or removed by compaction.
 
 
 class Batch(NamedTuple):
-    """Offsets of one kind, both ends included."""
+    """A range of offsets with the same acknowledgement, both ends included."""
 
     first: int
     last: int
@@ -36,8 +37,11 @@ class Batch(NamedTuple):
 
 
 class InHand:
-    """Records of one partition. node_id: the broker that they were acquired from. later: offsets of
-    records that an iteration has not handed out yet, of which nothing is said by itself."""
+    """Acquired records of one partition.
+
+    node_id: the broker that they were acquired from. later: offsets of records that an iteration
+    has not returned yet; they are not acknowledged implicitly.
+    """
 
     def __init__(self, node_id: int):
         self.node_id = node_id
@@ -47,16 +51,17 @@ class InHand:
         self.later: set[int] = set()
 
     def add(self, ranges: Iterable[tuple[int, int]], gaps: Iterable[int] = ()) -> None:
-        """gaps: offsets within the ranges at which there is no record.
+        """Add acquired ranges. gaps: offsets within them that have no record.
 
-        What was in hand already, for longer than its time, comes anew: what was said of it is void.
+        An offset already held was acquired again after its lock expired; its old acknowledgement is
+        dropped.
         """
         for first, last in ranges:
             self._drop(first, last)
             self.ranges.append((first, last))
         self.ranges.sort()
         assert all(one[1] < other[0] for one, other in zip(self.ranges, self.ranges[1:])), \
-            self.ranges                               # Keeps (2).
+            self.ranges  # The ranges are ascending and disjoint.
         self.kinds.update(dict.fromkeys(gaps, GAP))
 
     def _drop(self, first: int, last: int) -> None:
@@ -78,7 +83,7 @@ class InHand:
         return place >= 0 and offset <= self.ranges[place][1]
 
     def acknowledge(self, offset: int, kind: Acknowledge) -> bool:
-        """Whether it was in hand. The last word counts."""
+        """Set an offset's acknowledgement; the last call wins. Returns False if it is not held."""
         if not self.has(offset):
             return False
         self.kinds[offset] = kind
@@ -86,14 +91,14 @@ class InHand:
 
     @property
     def unsaid(self) -> int:
-        """How many nobody has said anything about, ever."""
+        """Return the number of records without any acknowledgement."""
         return (sum([last - first + 1 for first, last in self.ranges])
                 - len(self.kinds.keys() | self.renewed))
 
     def take(self, default: Acknowledge | None) -> list[Batch]:
-        """What is to be acknowledged, which then is no longer in hand. Keeps (1).
+        """Return the acknowledgements to send and remove their records.
 
-        default: for records of which nothing was said; None: they stay.
+        default: for records without an acknowledgement; None keeps them.
         """
         taken, left = [], []
         for batch in self._batches(default):
@@ -109,7 +114,7 @@ class InHand:
         return taken
 
     def _batches(self, default: Acknowledge | None) -> Iterator[Batch]:
-        """All that is in hand. kind -1: it stays."""
+        """Yield all held offsets. kind -1: kept."""
         unsaid = -1 if default is None else int(default)
         kinds = self.kinds
         if self.later:

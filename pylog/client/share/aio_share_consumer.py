@@ -1,7 +1,7 @@
-"""The share consumer of a program with asyncio: the calls of share_consumer.ShareConsumer, awaited.
+"""The asyncio share consumer: the calls of share_consumer.ShareConsumer, awaited.
 
-Owns: nothing; the work is sharing.Sharing's, on the running loop.
-Invariants: (1) one task at a time polls or iterates.
+Owns: nothing. core.Sharing does the work, on the running loop.
+Invariants: only one task at a time polls or iterates.
 Source: Kafka's KafkaShareConsumer (KIP-932).
 """
 
@@ -58,11 +58,11 @@ class ShareConsumer:
             shutdown.dropped(self, records.core)
 
     async def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Topics by name."""
+        """Subscribe to topics by name."""
         await self._records.core.subscribe(topics)
 
     async def unsubscribe(self) -> None:
-        """Leaves the group; what is in hand and was not acknowledged goes to others."""
+        """Leave the group and release unacknowledged records to other members."""
         await self._records.core.unsubscribe()
         self._records.tell()
 
@@ -73,24 +73,24 @@ class ShareConsumer:
         return list(self._records.core.subscription.states)
 
     def _begin_poll(self) -> None:
-        """Keeps (1). Raises ConcurrentUseError."""
+        """Check that no other task polls. Raises ConcurrentUseError."""
         if self._records.core.polling:
             raise ConcurrentUseError(
                 "another task is polling this share consumer: use one share consumer per task")
         self._records.give_back()
 
     async def poll(self, timeout: float = 0.0) -> list[Record]:
-        """As share_consumer's."""
+        """See share_consumer.ShareConsumer.poll."""
         self._begin_poll()
         return self._records.records(await self._records.core.poll(timeout))
 
     async def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
-        """As share_consumer's."""
+        """See share_consumer.ShareConsumer.poll_arrow."""
         self._begin_poll()
         return self._records.arrow(await self._records.core.poll(timeout), columns)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """As share_consumer's."""
+        """Iterate over records endlessly. See share_consumer.ShareConsumer."""
         while True:
             record = self._records.next_record()
             if record is None:
@@ -99,31 +99,31 @@ class ShareConsumer:
                 yield record
 
     def delivery_count(self, record: Record) -> int:
-        """How often a record of the last poll was handed to somebody, this time included."""
+        """Return how often a record of the last poll was delivered, including this time."""
         return self._records.delivery_count(record)
 
     def acknowledge(self, records: Record | Iterable[Record] | Any,
                     kind: Acknowledge = Acknowledge.ACCEPT) -> None:
-        """As share_consumer's."""
+        """See share_consumer.ShareConsumer.acknowledge."""
         self._records.acknowledge(records, kind)
 
     async def commit(self, timeout: float | None = None) -> dict[TopicPartition, KafkaError | None]:
-        """As share_consumer's."""
+        """See share_consumer.ShareConsumer.commit."""
         found = await self._records.core.commit(timeout)
         self._records.tell()
         return found
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
-        """As share_consumer's."""
+        """See share_consumer.ShareConsumer.set_acknowledgement_commit_callback."""
         self._records.callback = callback
 
     def wakeup(self) -> None:
-        """From the loop's own thread: the poll that waits, or the next one, raises WakeupError."""
+        """Make the waiting poll, or the next one, raise WakeupError. Call on the loop's thread."""
         self._records.core.woken = True
         self._records.core.notify()
 
     async def close(self, timeout: float = CLOSE_S) -> None:
-        """Sends acknowledgements, gives back what else is in hand, leaves the group."""
+        """Send acknowledgements, release other acquired records and leave the group."""
         if self._started is not None:
             await self._started.core.close(timeout)
             self._started.tell()

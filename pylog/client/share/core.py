@@ -1,10 +1,10 @@
-"""The share consumer without a face: what ShareConsumer of both kinds drives.
+"""Shared core of the blocking and the asyncio share consumer.
 
 Owns: cluster, subscription, membership and share sessions of one share consumer.
-Invariants: (1) what has arrived and was not handed out is at most one answer of each broker; (2)
-  what is in hand is acknowledged at the broker that it was acquired from; (3) acknowledgements of a
-  commit that was cancelled or timed out are sent, and their outcome is reported.
-Source: KIP-932; Kafka's KafkaShareConsumer, for what each call means.
+Invariants: at most one response per broker waits to be returned; records are acknowledged at the
+  broker that they were acquired from; if a commit is cancelled or times out, its acknowledgements
+  are still sent and their outcome is reported.
+Source: KIP-932; Kafka's KafkaShareConsumer, for the semantics of each call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pylog.client.share.membership import ShareMembership
 from pylog.client.share.session import Acquired, Outcome, Place, ShareSession
 from pylog.client.consumer.subscription_state import Subscription
 
-OUTCOMES_MAX = 10_000       # Of those whom nobody asks about the oldest are forgotten.
+OUTCOMES_MAX = 10_000  # If the application never reads outcomes, the oldest are dropped.
 
 
 class Sharing:
@@ -60,7 +60,7 @@ class Sharing:
         await self.cluster.start()
         return self
 
-    # What sessions and the membership ask for and tell
+    # Called by sessions and the membership
 
     @property
     def member_id(self) -> str:
@@ -68,14 +68,16 @@ class Sharing:
         return self.membership.member_id
 
     def topic_id(self, tp: TopicPartition) -> bytes:
-        """As it was when the partition was assigned: what is in hand belongs to that topic."""
+        """Return the topic id when the partition was assigned: acquired records belong to that
+        topic.
+        """
         return self._ids[tp.topic]
 
     def notify(self) -> None:
         self._changed.set()
 
     def fail(self, failure: KafkaError) -> None:
-        """The next poll raises it."""
+        """Make the next poll raise `failure`."""
         self._failure = failure
         self.notify()
 
@@ -90,7 +92,9 @@ class Sharing:
         self.outcomes.append(outcome)
 
     async def commit_before_revoke(self) -> None:
-        """Partitions that go stay in hand: they are acknowledged where they came from."""
+        """Do nothing: records of revoked partitions stay acquired and are acknowledged at their
+        broker.
+        """
 
     async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         self.cluster.notices.inform("share group %s: %s: %s", self.group, what,
@@ -116,7 +120,7 @@ class Sharing:
             self.membership.subscription_changed()
 
     async def unsubscribe(self) -> None:
-        """What is in hand and not acknowledged goes to others."""
+        """Leave the group and release unacknowledged records to other members."""
         membership = self.membership
         if membership is not None:
             try:
@@ -132,9 +136,10 @@ class Sharing:
     # Polls
 
     async def poll(self, wait_s: float) -> list[Acquired]:
-        """What was acquired; empty after wait_s. Raises KafkaError, IllegalStateError.
+        """Return acquired records; empty after wait_s. Raises KafkaError, IllegalStateError.
 
-        What earlier polls gave is acknowledged first, or has to be.
+        Records of earlier polls are acknowledged first; in explicit mode, the application must have
+        acknowledged them.
         """
         self._check_open()
         membership = self.membership
@@ -147,8 +152,8 @@ class Sharing:
         try:
             while True:
                 self._changed.clear()
-                # A program that polls without a pause must let the tasks that fetch run. Before
-                # records are taken: a cancellation after that would lose them.
+                # Let the fetch tasks run even if the application polls without pause. Do it before
+                # taking records: a cancellation after that would lose them.
                 await asyncio.sleep(0)
                 self.raise_failure()
                 if membership.attention:
@@ -166,7 +171,7 @@ class Sharing:
             membership.polled_s = time.monotonic()
 
     def raise_failure(self) -> None:
-        """What went wrong, once."""
+        """Raise the stored failure, once."""
         if self.woken:
             self.woken = False
             raise WakeupError("the consumer was woken up")
@@ -187,7 +192,7 @@ class Sharing:
                          for topic, _ in self.subscription.states)
 
     def _said(self, default: Acknowledge | None) -> None:
-        """Queues acknowledgements of what earlier polls gave. Keeps (2)."""
+        """Queue acknowledgements of records from earlier polls."""
         if default is None:
             unsaid = sum(hand.unsaid for hand in self.in_hand.values())
             if unsaid:
@@ -208,7 +213,7 @@ class Sharing:
         return found
 
     def _ask(self) -> None:
-        """Every broker that is not asked now, for records or with acknowledgements. Keeps (1)."""
+        """Send a request to every broker without one in flight: fetch, or only acknowledge."""
         wanted: dict[int, dict[Place, TopicPartition]] = {}
         for tp, state in self.subscription.states.items():
             leader = self.cluster.metadata.leader(*tp)
@@ -225,7 +230,7 @@ class Sharing:
                 session.task.add_done_callback(self._worked)
 
     def _worked(self, task: asyncio.Task[None]) -> None:
-        """A fault of ours must not look like a topic without records."""
+        """Report a bug in a session; otherwise the topic would seem empty."""
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             self._failure = failure if isinstance(failure, KafkaError) else KafkaError(
@@ -235,14 +240,14 @@ class Sharing:
     # Acknowledgements
 
     def took(self, acquired: Acquired, gaps: Iterable[int]) -> None:
-        """A poll gives these; gaps: offsets among them without a record."""
+        """Track acquired records that a poll returns. gaps: offsets without a record."""
         hand = self.in_hand.get(acquired.tp)
         if hand is None or hand.node_id != acquired.node_id:
             hand = self.in_hand[acquired.tp] = InHand(acquired.node_id)
         hand.add([(first, last) for first, last, _ in acquired.ranges], gaps)
 
     def acknowledge(self, tp: TopicPartition, offset: int, kind: Acknowledge) -> None:
-        """Raises IllegalStateError for what is not in hand."""
+        """Acknowledge a record. Raises IllegalStateError if it is not acquired."""
         self._check_open()
         if not self.explicit:
             raise IllegalStateError("acknowledging needs share.acknowledgement.mode=explicit")
@@ -252,7 +257,7 @@ class Sharing:
                                     "acknowledged already")
 
     async def commit(self, timeout_s: float | None) -> dict[TopicPartition, KafkaError | None]:
-        """Sends what was said; with implicit acknowledgement all in hand is accepted."""
+        """Send acknowledgements; in implicit mode all acquired records are accepted."""
         self._check_open()
         self._queue(None if self.explicit else Acknowledge.ACCEPT)
         if timeout_s is None:
@@ -266,13 +271,13 @@ class Sharing:
         return {outcome.tp: outcome.error for outcomes in found for outcome in outcomes}
 
     def _flushed(self, session: ShareSession) -> asyncio.Task[list[Outcome]]:
-        """Keeps (3): the caller may leave."""
+        """Flush a session in a task that continues if the caller is cancelled."""
         task = asyncio.create_task(session.flush())
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
         return task
 
-    # End
+    # Close
 
     def _check_open(self) -> None:
         if self.closed:
@@ -293,7 +298,7 @@ class Sharing:
             self._ready.clear()
 
     async def close(self, timeout_s: float) -> None:
-        """Sends what was said, gives back what else is in hand, and leaves the group."""
+        """Send acknowledgements, release other acquired records and leave the group."""
         if self.closed:
             return
         try:

@@ -1,7 +1,7 @@
-"""A share consumer's membership of its group: the broker assigns, and nothing is given up first.
+"""Membership of a share group: the broker assigns, and members need not revoke partitions first.
 
-Owns: member id and epoch; the heartbeat task; the assignment that the broker wants.
-Invariants: those of client.reconciliation; its heartbeats have a request of their own.
+Owns: member id and epoch; the heartbeat task; the broker's target assignment.
+Invariants: those of consumer.consumer_membership. Heartbeats use a separate request type.
 Source: KIP-932.
 """
 
@@ -12,7 +12,7 @@ from pylog.protocol import messages
 
 
 class ShareMembership(ConsumerMembership):
-    """ShareGroupHeartbeat, and nothing else."""
+    """Membership that uses only ShareGroupHeartbeat."""
 
     async def _beat_once(self) -> None:
         topics = self.subscription.topics

@@ -1,11 +1,11 @@
-"""Makes records or columns of what a share consumer acquired, and puts them into its hand.
+"""Convert acquired data to records or columns and track the records as acquired.
 
-Owns: how often the records of the last poll were delivered.
-Invariants: (1) only what was acquired is handed out: a batch may hold records of other members;
-  (2) every acquired offset is in hand, as a gap where there is no record; (3) what cannot be read
-  is rejected, what a deserializer refuses is released, and that is raised after all good records;
-  (4) when a poll raises, the records that it acquired are released.
-Source: KIP-932; Kafka's ShareCompletedFetch, for (3).
+Owns: the delivery counts of the last poll's records.
+Invariants: only acquired records are returned: a batch may contain records of other members; every
+  acquired offset is tracked, as a gap if it has no record; unreadable records are rejected, records
+  that a deserializer rejects are released, and the error is raised after all valid records; if a
+  poll raises, the records it acquired are released.
+Source: KIP-932; Kafka's ShareCompletedFetch, for unreadable records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = (*arrow.COLUMNS, "delivery_count")
 
 
 class ShareRecords:
-    """The thread's side of a share consumer."""
+    """The part of a share consumer that runs on the application's thread."""
 
     def __init__(self, core: Sharing):
         self.core = core
@@ -40,12 +40,12 @@ class ShareRecords:
         self._interceptors = [found for found in settings["interceptor.classes"] or ()
                               if hasattr(found, "on_consume")]
         self._counts: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-        self._in_hand: set[TopicPartition] = set()  # Of the poll that is being handed out.
-        # Of the iteration that is under way: what it has yet to hand out.
+        self._in_hand: set[TopicPartition] = set()  # Partitions of the current poll.
+        # The remaining records of the current iteration.
         self.rest: Iterator[Record] | None = None
 
     def records(self, acquired: Iterable[Acquired]) -> list[Record]:
-        """Raises KafkaError when there is nothing else."""
+        """Return the acquired records. Raises KafkaError if there are only errors."""
         out: list[Record] = []
         with self._handing_out(acquired) as items:
             for item in items:
@@ -61,7 +61,7 @@ class ShareRecords:
 
     @contextlib.contextmanager
     def _handing_out(self, acquired: Iterable[Acquired]) -> Iterator[list[Acquired]]:
-        """Keeps (4)."""
+        """Yield the items; if the block raises, release the acquired records."""
         items = list(acquired)
         self._counts = {item.tp: item.ranges for item in items}
         self._in_hand.clear()
@@ -79,7 +79,9 @@ class ShareRecords:
             raise
 
     def _good(self, out: Any) -> Any:
-        """Keeps (3)."""
+        """Return `out`. Raises the stored failure if `out` is empty, so that valid records come
+        first.
+        """
         if not len(out):
             self.core.raise_failure()
         return out
@@ -99,7 +101,7 @@ class ShareRecords:
 
     def _took(self, item: Acquired, offsets: set[int], broken: RecordsError | None,
               released: bool = False) -> None:
-        """offsets: at which records were read. released: what was not is for others. Keeps (2)."""
+        """Track an item's offsets. offsets: records read. released: release the others."""
         gaps = [] if len(offsets) == sum(last - first + 1 for first, last, _ in item.ranges) else [
             offset for first, last, _ in item.ranges for offset in range(first, last + 1)
             if offset not in offsets]
@@ -127,7 +129,7 @@ class ShareRecords:
                     record.key = key(record.key)
                 if value is not None and record.value is not None:
                     record.value = value(record.value)
-            except Exception as refused:  # Whatever an application's deserializer raises.
+            except Exception as refused:  # The application's deserializer may raise anything.
                 made = RecordDeserializationError.at(tp, record.offset, refused, "it is released")
                 made.__cause__ = refused
                 self.core.in_hand[tp].acknowledge(record.offset, Acknowledge.RELEASE)
@@ -137,7 +139,7 @@ class ShareRecords:
         return good
 
     def arrow(self, acquired: Iterable[Acquired], columns: Iterable[str]) -> Any:
-        """A pyarrow.RecordBatch; without a row when nothing was acquired. Raises KafkaError."""
+        """Return a pyarrow.RecordBatch; no rows if nothing was acquired. Raises KafkaError."""
         with self._handing_out(acquired) as items:
             batch = self._batch(items, _ordered(columns))
             self.tell()
@@ -176,12 +178,13 @@ class ShareRecords:
                 [*batch.columns, pa.array(of_each)],
                 schema=batch.schema.append(pa.field("delivery_count", pa.int16(), False)))
         if not of_each.all():
-            batch = batch.filter(pa.array(of_each > 0))      # Keeps (1).
+            batch = batch.filter(pa.array(of_each > 0))  # Drops records of other members.
         return batch
 
     def iterate(self, found: Iterable[Record]) -> None:
-        """A poll gave these, for next_record(): only what that handed out is accepted without a
-        word."""
+        """Set the records of a poll that next_record() returns. Only records that it has returned
+        are accepted implicitly.
+        """
         for record in found:
             hand = self.core.in_hand.get(TopicPartition(record.topic, record.partition))
             if hand is not None:
@@ -189,7 +192,7 @@ class ShareRecords:
         self.rest = self._handed(found)
 
     def next_record(self) -> Record | None:
-        """The next one of an iteration; None: a poll has to give more."""
+        """Return the next record of an iteration; None if another poll is needed."""
         record = None if self.rest is None else next(self.rest, None)
         if record is None:
             self.rest = None
@@ -203,7 +206,7 @@ class ShareRecords:
                 yield record
 
     def give_back(self) -> None:
-        """A poll comes amid an iteration: what that has not handed out is for others."""
+        """End an iteration before a poll: release its remaining records to other members."""
         if self.rest is None:
             return
         self.rest = None
@@ -212,7 +215,7 @@ class ShareRecords:
             hand.later.clear()
 
     def delivery_count(self, record: Record) -> int:
-        """Of a record of the last poll. Raises IllegalStateError."""
+        """Return the delivery count of a record of the last poll. Raises IllegalStateError."""
         for first, last, count in self._counts.get(
                 TopicPartition(record.topic, record.partition), ()):
             if first <= record.offset <= last:
@@ -221,7 +224,7 @@ class ShareRecords:
                                 "the last poll")
 
     def acknowledge(self, given: Any, kind: Acknowledge) -> None:
-        """One record, several, or a batch with topic, partition and offset."""
+        """Acknowledge one record, several, or a batch with topic, partition and offset."""
         kind = Acknowledge(kind)
         if hasattr(given, "schema"):
             rows = list(zip(*(given.column(name).to_pylist()
@@ -233,7 +236,7 @@ class ShareRecords:
             self.core.acknowledge(TopicPartition(topic, partition), offset, kind)
 
     def tell(self) -> None:
-        """Calls the callback with what became of acknowledgements since."""
+        """Call the callback with the outcomes of acknowledgements since the last call."""
         outcomes = self.core.outcomes
         while outcomes:
             outcome = outcomes.popleft()
@@ -249,7 +252,7 @@ def _ordered(columns: Iterable[str]) -> list[str]:
 
 
 def _mine(found: list[Record], ranges: list[tuple[int, int, int]]) -> Iterable[Record]:
-    """Keeps (1). Both ascend."""
+    """Yield the records within the acquired ranges. Both inputs are ascending."""
     place = 0
     for record in found:
         while place < len(ranges) and ranges[place][1] < record.offset:

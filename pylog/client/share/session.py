@@ -1,10 +1,10 @@
-"""A share session with one broker: records acquired from it, and acknowledgements to it.
+"""A share session with one broker: acquire records and send acknowledgements.
 
-Owns: the session's epoch, what the broker was told that we fetch, acknowledgements not sent yet.
-Invariants: (1) one request is under way at a time, so that epochs are in order; (2) what is
-  acknowledged is sent once: when a request fails nobody knows whether it was taken, and it is
-  reported as failed; (3) a session that was lost has lost what was acquired in it.
-Source: KIP-932, KIP-951 (the answer names the new leader), KIP-1206 (how much is acquired),
+Owns: the session's epoch, the partitions in the broker's session, unsent acknowledgements.
+Invariants: only one request is in flight, so that epochs are in order; acknowledgements are sent
+  once: if a request fails, the broker may or may not have applied them, and they are reported as
+  failed; records acquired in a lost session are lost.
+Source: KIP-932, KIP-951 (the response names the new leader), KIP-1206 (how much is acquired),
   KIP-1222.
 """
 
@@ -32,8 +32,10 @@ Pending = dict[TopicPartition, list[Batch]]
 
 
 class Acquired(NamedTuple):
-    """Records of one partition that this member has now. ranges: (first, last, how often they were
-    delivered), both ends included; data may hold others as well."""
+    """Acquired records of one partition.
+
+    ranges: (first, last, delivery count), both ends included. data may contain other records too.
+    """
 
     node_id: int
     tp: TopicPartition
@@ -42,7 +44,7 @@ class Acquired(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of acknowledgements of one partition."""
+    """The outcome of acknowledgements of one partition."""
 
     tp: TopicPartition
     batches: list[Batch]
@@ -50,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 class ShareSession:
-    """host: client.sharing's."""
+    """A share session. host: a share.core.Sharing."""
 
     def __init__(self, host: Any, node_id: int):
         self.host = host
@@ -76,12 +78,12 @@ class ShareSession:
         return self.task is None or self.task.done()
 
     def acknowledge_later(self, tp: TopicPartition, batches: list[Batch]) -> None:
-        """With the next request."""
+        """Queue acknowledgements for the next request."""
         if batches:
             self.pending.setdefault(tp, []).extend(batches)
 
     async def work(self, wanted: dict[Place, TopicPartition]) -> None:
-        """Sends what is pending, and acquires records of these partitions."""
+        """Send pending acknowledgements and acquire records of these partitions."""
         pause_s = self._not_before_s - time.monotonic()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
@@ -105,13 +107,15 @@ class ShareSession:
                 self.host.notify()
 
     async def flush(self, final: bool = False) -> list[Outcome]:
-        """Sends what is pending; `final` ends the session, and gives back what was acquired."""
+        """Send pending acknowledgements. `final` also ends the session and releases acquired
+        records.
+        """
         async with self._turn:
             self._ended = final
             if not self.pending and not (final and self._epoch != INITIAL):
                 return []
             taken, self.pending = self.pending, {}
-            if self._epoch == INITIAL:              # Keeps (3).
+            if self._epoch == INITIAL:  # The session was lost, and with it the acquired records.
                 return self._report(taken, error(ErrorCode.SHARE_SESSION_NOT_FOUND))
             try:
                 return await self._acknowledge(taken, final)
@@ -192,7 +196,8 @@ class ShareSession:
         for (topic_id, _), cell in cells.items():
             row = topics.setdefault(topic_id, request.FetchTopic(topic_id=topic_id))
             row.partitions.append(cell)
-        # What is only acknowledged becomes part of the session, and is forgotten with the next.
+        # Partitions that are only acknowledged join the session and are forgotten by the next
+        # request.
         gone = self._told - wanted.keys()
         self._told = (self._told | cells.keys()) - gone
         forgotten: dict[bytes, Any] = {}
@@ -230,7 +235,7 @@ class ShareSession:
         self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
 
     def _lost(self, taken: Pending, failure: Exception) -> list[Outcome]:
-        """Keeps (2), (3)."""
+        """Reset the session and report the acknowledgements in flight as failed."""
         self._epoch = INITIAL
         known = failure if isinstance(failure, KafkaError) else KafkaError(str(failure))
         return self._report(taken, known)

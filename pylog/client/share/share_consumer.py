@@ -1,8 +1,8 @@
-"""The share consumer of a program without asyncio: a topic as a queue, records or Arrow.
+"""The blocking share consumer: a topic as a queue, as records or Arrow.
 
-Owns: nothing; the work is sharing.Sharing's, on the shared event loop.
-Invariants: (1) one thread at a time, but for `wakeup` and `close`; (2) a record is handed out
-  again, here or to another member, until one accepts or rejects it, or its deliveries are used up.
+Owns: nothing. core.Sharing does the work, on the shared event loop.
+Invariants: one thread at a time, except for `wakeup` and `close`; a record is delivered again, here
+  or to another member, until a member accepts or rejects it or its delivery limit is reached.
 Source: Kafka's KafkaShareConsumer (KIP-932).
 """
 
@@ -32,10 +32,10 @@ Callback = Callable[[TopicPartition, list[tuple[int, int]], KafkaError | None], 
 
 
 class ShareConsumer:
-    """Takes records of topics as one of a share group, which hands each to one member.
+    """Read topics as a member of a share group, in which each record goes to one member.
 
-    With share_acknowledgement_mode="implicit" a poll accepts what the one before it gave; what
-    nobody accepted when the consumer is closed goes to others.
+    With share_acknowledgement_mode="implicit", a poll accepts the previous poll's records. Records
+    that were not accepted when the consumer closes go to other members.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None,
@@ -62,12 +62,12 @@ class ShareConsumer:
             shutdown.dropped(self, core)
 
     def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Topics by name."""
+        """Subscribe to topics by name."""
         with self._user:
             self._desk.run(self._core.subscribe(topics))
 
     def unsubscribe(self) -> None:
-        """Leaves the group; what is in hand and was not acknowledged goes to others."""
+        """Leave the group and release unacknowledged records to other members."""
         with self._user:
             self._desk.run(self._core.unsubscribe())
             self._records.tell()
@@ -76,29 +76,33 @@ class ShareConsumer:
         return set(self._core.subscription.topics)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions from which this member takes records now; others may as well."""
+        """Return the partitions that this member currently reads; other members may read them too.
+        """
         return list(self._core.subscription.states)
 
     def poll(self, timeout: float = 0.0) -> list[Record]:
-        """Records, empty after `timeout` seconds.
+        """Return records; empty after `timeout` seconds.
 
-        Whole batches: more than max.poll.records may come, unless share.acquire.mode is
-        record_limit. Raises KafkaError; IllegalStateError while records of an earlier poll are not
-        acknowledged in mode explicit.
+        Returns whole batches, so possibly more than max.poll.records, unless share.acquire.mode is
+        record_limit. Raises KafkaError, or in explicit mode IllegalStateError while records of an
+        earlier poll are unacknowledged.
         """
         with self._user:
             self._records.give_back()
             return self._records.records(self._desk.run(self._core.poll(timeout)))
 
     def poll_arrow(self, timeout: float = 0.0, columns: Iterable[str] = COLUMNS) -> Any:
-        """As poll, as a pyarrow.RecordBatch: Consumer.poll_arrow's columns and delivery_count."""
+        """Poll as a pyarrow.RecordBatch with Consumer.poll_arrow's columns and delivery_count."""
         with self._user:
             self._records.give_back()
             return self._records.arrow(self._desk.run(self._core.poll(timeout)), columns)
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record, without end. An iteration that was left is gone on with by the next
-        one; a poll gives what it has not handed out to others."""
+        """Iterate over records endlessly.
+
+        After a break, the next iteration continues with the remaining records; a poll releases them
+        to other members.
+        """
         while True:
             record = self._records.next_record()
             if record is None:
@@ -107,24 +111,23 @@ class ShareConsumer:
                 yield record
 
     def delivery_count(self, record: Record) -> int:
-        """How often a record of the last poll was handed to somebody, this time included."""
+        """Return how often a record of the last poll was delivered, including this time."""
         return self._records.delivery_count(record)
 
     def acknowledge(self, records: Record | Iterable[Record] | Any,
                     kind: Acknowledge = Acknowledge.ACCEPT) -> None:
-        """What became of a record, of several, or of a batch with topic, partition and offset.
+        """Acknowledge a record, several, or a batch with topic, partition and offset.
 
-        For mode explicit. It is sent with the next poll or commit; until then the last word counts.
-        RENEW begins the time anew that the record may be in hand. Raises IllegalStateError for what
-        is not in hand.
+        For explicit mode. Sent with the next poll or commit; until then the last call wins. RENEW
+        restarts the record's lock duration. Raises IllegalStateError if a record is not acquired.
         """
         with self._user:
             self._records.acknowledge(records, kind)
 
     def commit(self, timeout: float | None = None) -> dict[TopicPartition, KafkaError | None]:
-        """Sends acknowledgements (in mode implicit: of all that is in hand) and waits.
+        """Send acknowledgements (in implicit mode: accept all acquired records) and wait.
 
-        Returns what each partition's came to: InvalidRecordStateError when the time was over.
+        Returns the outcome for each partition: InvalidRecordStateError if the lock had expired.
         """
         with self._user:
             found: dict[TopicPartition, KafkaError | None] = self._desk.run(
@@ -133,16 +136,17 @@ class ShareConsumer:
         return found
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
-        """callback(partition, [(first offset, last)], error or None): called inside poll, commit
-        and close, with what became of acknowledgements."""
+        """Set callback(partition, [(first offset, last)], error or None). It is called inside poll,
+        commit and close with the outcome of acknowledgements.
+        """
         self._records.callback = callback
 
     def wakeup(self) -> None:
-        """From another thread: the poll that waits, or the next one, raises WakeupError."""
+        """Make the waiting poll, or the next one, raise WakeupError. Callable from any thread."""
         self._core.woken = True
         self._driver.post(self._core.notify)
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Sends acknowledgements, gives back what else is in hand, leaves the group."""
+        """Send acknowledgements, release other acquired records and leave the group."""
         self._desk.run(self._core.close(timeout))
         self._records.tell()
