@@ -1,5 +1,5 @@
-/* Records are looked at in the inflated payload; those that stay are copied behind each other,
- * since a record's bytes depend on nothing but the batch's base offset and base timestamp. */
+/* Reads records in the decompressed payload and copies the retained ones one after another,
+ * because the bytes of a record depend only on the batch's base offset and base timestamp. */
 #include "log/clean.h"
 
 #include <stdlib.h>
@@ -85,9 +85,9 @@ bool clean_is_aborted(const struct clean_transactions *aborted, const struct bat
 /* ---- records ---- */
 
 struct clean_record {
-    const uint8_t *begin, *end; /* with its length */
-    const uint8_t *body;        /* behind the length: attributes */
-    const uint8_t *rest;        /* behind the timestamp delta */
+    const uint8_t *begin, *end; /* including its length */
+    const uint8_t *body;        /* after the length: attributes */
+    const uint8_t *rest;        /* after the timestamp delta */
     const uint8_t *key;
     int64_t timestamp_delta;
     int32_t offset_delta, key_len; /* -1: null */
@@ -103,7 +103,7 @@ static bool take_varint(const uint8_t **p, const uint8_t *end, int64_t *value) {
     return true;
 }
 
-/* 1 and the next record, 0 at the end, BATCH_E_RECORD. */
+/* Returns 1 and the next record, 0 at the end, or BATCH_E_RECORD. */
 static int next_record(const uint8_t **p, const uint8_t *end, struct clean_record *r) {
     int64_t length, value;
     if (*p == end) return 0;
@@ -155,7 +155,7 @@ void clean_work_free(struct clean_work *w) {
     memset(w, 0, sizeof *w);
 }
 
-/* The plain records of a batch: in place, or inflated. 0 or a batch_error. */
+/* Finds the plain records of a batch: in place, or decompressed. Returns 0 or a batch_error. */
 static int open_records(const uint8_t *p, const struct batch_header *h, uint64_t inflated_bytes_max,
                         struct clean_work *w, const uint8_t **begin, const uint8_t **end) {
     *begin = p + BATCH_HEADER_BYTES;
@@ -191,7 +191,7 @@ int clean_map(struct keymap *map, const uint8_t *p, const struct batch_header *h
     return result < 0 ? result : 1;
 }
 
-/* ---- what stays ---- */
+/* ---- retained records ---- */
 
 static bool has_horizon(const struct batch_header *h) {
     return (h->attributes & BATCH_DELETE_HORIZON) != 0;
@@ -234,7 +234,7 @@ static int make_batch(const uint8_t *p, const struct batch_header *h, const stru
                           &w->made_len);
 }
 
-/* Copies a record whose time is told relative to another base. */
+/* Copies a record with its timestamp relative to another base. */
 static bool add_rebased(struct clean_buffer *b, const struct clean_record *r, int64_t delta) {
     uint8_t head[2 * CLEAN_VARINT_BYTES_MAX + 1], time[CLEAN_VARINT_BYTES_MAX];
     size_t time_len = put_uvarint(time, zigzag_encode(delta)), rest = (size_t)(r->end - r->rest);
@@ -244,7 +244,7 @@ static bool add_rebased(struct clean_buffer *b, const struct clean_record *r, in
     return add_bytes(b, head, n + time_len) && add_bytes(b, r->rest, rest);
 }
 
-/* One look at a batch's records: what stays, and whether a tombstone is among it. */
+/* Result of one pass over a batch's records: what stays, and whether this includes a tombstone. */
 struct clean_look {
     int32_t read, kept;
     int64_t max_timestamp;
@@ -260,7 +260,7 @@ static bool record_stays(const struct clean_batch_rules *rules, const struct bat
     return !r->tombstone || !has_horizon(h) || rules->now_ms < h->base_timestamp;
 }
 
-/* `rebase`: times are told relative to `base_timestamp` in what is copied. */
+/* `rebase`: the copies have timestamps relative to `base_timestamp`. */
 static int keep_records(const struct clean_batch_rules *rules, const struct batch_header *h,
                         const uint8_t *at, const uint8_t *end, bool rebase, int64_t base_timestamp,
                         struct clean_work *w, struct clean_look *look) {

@@ -1,5 +1,5 @@
-/* A pass's sources, read whole and in order through a window: good batches, and what lies between
- * them. */
+/* A pass's sources, read completely and in order through a window: valid batches, and the bytes
+ * between them. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -26,13 +26,14 @@ static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
     return result;
 }
 
-/* The bytes at `position` are no good batch; `h`: the header of one that is whole, or NULL. */
+/* Measures the invalid bytes at `position`. `h`: the header of a whole batch with a wrong CRC,
+ * or NULL. */
 static int measure_damage(struct log_clean *c, struct segment *s, const struct batch_header *h) {
     struct segment_hole hole;
     int result = segment_hole_at(s, c->position, false, &hole);
     if (result < 0) return result;
     if (result == 1 && hole.position <= c->position && c->position < hole.end) {
-        /* The segment was truncated meanwhile. */
+        /* The segment was truncated during the pass. */
         if (hole.end > atomic_load(&s->bytes)) return LOG_E_WOULD_BLOCK;
         c->damaged = hole.end - c->position;
         if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
@@ -45,8 +46,8 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
     return CLEAN_NEXT_DAMAGE;
 }
 
-/* Offsets fall: a batch before this one lies, and was taken for good. Where it is known now the
- * next pass knows it from the start. */
+/* Offsets fall: an earlier batch has a wrong offset but was accepted. If this search finds it,
+ * the next pass knows the hole from the start. */
 static int look_back(struct segment *s, int64_t position) {
     struct segment_hole hole;
     bool known = atomic_load(&s->holes) != NULL;
@@ -76,7 +77,8 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
         wanted = batch_bytes(h);
     }
     if (batch_check_crc(*p, h) != 0) return measure_damage(c, s, h);
-    /* No CRC covers the base offset, and one that is too high would supersede what is newer. */
+    /* No CRC covers the base offset. If it were too high, the records would supersede newer
+     * ones. */
     if (!segment_batch_fits(s->base_offset, h, s->base_offset) ||
         batch_last_offset(h) >= c->sources[c->at + 1]->base_offset)
         return measure_damage(c, s, NULL);
@@ -88,7 +90,7 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
 int clean_source_open(struct log_clean *c, struct segment *s) {
     if (c->pinned) return 0;
     int result = segment_pin(s, false);
-    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Keeps unexpected segments untouched. */
+    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Stops the pass at unexpected segments. */
     if (result != 0) return log_storage_error(c->log, result, "open");
     c->pinned = true;
     c->position = 0;

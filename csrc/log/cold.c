@@ -1,4 +1,4 @@
-/* Streams of cold reads: what they brought into the page cache is what they forget. */
+/* Streams of cold reads: each drops only the pages that it loaded. */
 #include "log/cold.h"
 
 #include <assert.h>
@@ -17,9 +17,9 @@
 #endif
 
 enum {
-    COLD_PIECE_BYTES = 128 << 10, /* how exactly the border of what is resident is found */
-    COLD_AHEAD_BYTES = 32 << 20,  /* the kernel reads ahead no further */
-    COLD_FOLIO_BYTES = 4 << 20,   /* forgotten at once: half a folio stays */
+    COLD_PIECE_BYTES = 128 << 10, /* precision of the border of resident pages */
+    COLD_AHEAD_BYTES = 32 << 20,  /* the kernel's maximum read-ahead */
+    COLD_FOLIO_BYTES = 4 << 20,   /* unit of dropping: a partly dropped folio stays */
     COLD_AGAIN_BYTES = 16 << 20,
     COLD_COPY_BYTES = 64 << 10,
     COLD_IDLE_MS = 1000
@@ -45,8 +45,8 @@ int64_t cold_resident(int fd, int64_t position, int64_t length) {
 
 /* ---- what is resident ---- */
 
-/* The first place in [from, to) that is resident (`wanted`) or is not; `to` when there is none. A
- * few pages alone are headers that were looked at: they do not make a place resident. */
+/* Finds the first position in [from, to) that is resident (`wanted`) or not; `to` if there is
+ * none. A few resident pages are headers from searches and do not count as resident. */
 static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
     if (wanted && cold_resident(fd, from, to - from) == 0) return to;
     while (from < to) {
@@ -58,7 +58,7 @@ static int64_t cold_find(int fd, int64_t from, int64_t to, bool wanted) {
     return to;
 }
 
-/* Looks, before anything is read, at what the kernel may read ahead with this range. */
+/* Before a read, checks which pages the kernel may read ahead with this range. */
 static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes) {
     int64_t to = end + COLD_AHEAD_BYTES < bytes ? end + COLD_AHEAD_BYTES : bytes;
     if (s->warm_at < s->known || to <= s->known) return;
@@ -67,13 +67,14 @@ static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes)
     s->known = to;
 }
 
-/* [from, to), as far as this reader brought it in. What the sockets still held the last time stayed
- * resident: a part is told of more than once, and in the end all. */
+/* Drops [from, to), limited to pages that this reader loaded. Pages that sockets still held last
+ * time stayed resident, so ranges overlap: each part is dropped more than once, until all of it
+ * is gone. */
 static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to) {
     if (from < s->from) from = s->from;
     if (to > s->warm_at) to = s->warm_at;
     if (to <= from) return;
-    assert(from >= s->from); /* What was resident before is never forgotten. */
+    assert(from >= s->from); /* Never drops pages that were already resident. */
     assert(to <= s->warm_at);
     posix_fadvise(fd, from, to - from, POSIX_FADV_DONTNEED);
     s->forgotten = to;
@@ -98,7 +99,7 @@ static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_
     return NULL;
 }
 
-/* A free place, or the one that was not used for longest: `*old` is what was there. */
+/* Returns a free slot, or the least recently used one: `*old` is its previous content. */
 static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old)
     REQUIRES(cold->lock) {
     struct cold_stream *oldest = NULL;
@@ -127,8 +128,8 @@ bool cold_expects(struct cold *cold, const struct log_range *range) {
 static void cold_read_in(struct cold *cold, const struct log_range *range) {
     uint8_t copy[COLD_COPY_BYTES];
     off_t position = range->position, end = position + range->length;
-    /* Where a test's disk takes the place of the system's, its reads are to be seen. The call is
-     * compared and not the table: every extension module has tables of its own. */
+    /* If a test replaces the disk functions, they must see all reads. Compare the function, not
+     * the table: every extension module has its own tables. */
     bool splice = cold->null >= 0 && log_dir_disk(range->segment->home->dir)->pread == pread;
     while (position < end) {
         size_t left = (size_t)(end - position);
@@ -137,15 +138,15 @@ static void cold_read_in(struct cold *cold, const struct log_range *range) {
                    : log_range_read(range, copy, left < sizeof copy ? left : sizeof copy, position);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && splice && (errno == EINVAL || errno == ENOSYS || errno == EIO)) {
-            splice = false; /* a filesystem without splice; or a fault, which a read tells of */
+            splice = false; /* no splice support, or a fault, which pread reports */
             continue;
         }
-        if (n <= 0) return; /* the send will meet the same fault and close the connection */
+        if (n <= 0) return; /* the send gets the same error and closes the connection */
         if (!splice) position += n;
     }
 }
 
-/* A stream that begins with this range, when some of it is not resident. */
+/* Begins a stream with this range if part of it is not resident. */
 static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
     int64_t end = range->position + range->length;
     int64_t from = cold_find(range->fd, range->position, end, false);
@@ -156,12 +157,12 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
     return true;
 }
 
-/* The stream goes to its place again, as one that its reader may come back to. */
+/* Puts the stream back into its slot, where its reader may continue it. */
 static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
     s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
     assert(!s->busy);
     lock_acquire(&cold->lock);
-    assert(place->busy); /* Nobody else worked on it. */
+    assert(place->busy); /* No other thread used it. */
     *place = *s;
     assert(atomic_load(&cold->live) > 0);
     if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
@@ -184,7 +185,7 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     lock_release(&cold->lock);
     if (old.segment != NULL) cold_end(&old);
     if (own.segment != NULL && range->position >= own.warm_at) {
-        /* It has come to what others have brought in. */
+        /* It has reached pages that other readers loaded. */
         cold_end(&own);
         own.segment = NULL;
     }
@@ -193,7 +194,8 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     if (cold_here) cold_look(&own, range->fd, end, bytes);
     cold_read_in(cold, range);
     if (own.segment != NULL) {
-        /* What lies before this range has arrived: its reader asks for what follows. */
+        /* The reader has received everything before this range, because it requests the next
+         * one. */
         int64_t to = range->position / COLD_FOLIO_BYTES * COLD_FOLIO_BYTES;
         if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
         own.next = end;

@@ -1,8 +1,9 @@
-/* The file: a header (magic, what the log directory is, whether it counts, its path), then slots.
- * The process that lives has it locked, so that others know which files nobody needs. It is named
- * after the directory's device and inode, made under another name and renamed when it is whole. The
- * old one is read, never mapped: whoever cuts it does no harm. The new one is mapped, and grows
- * only by what is allocated first: a store must not meet a full tmpfs. */
+/* The file: a header (magic, identity of the log directory, whether the records are valid, the
+ * directory's path), then slots. A running process locks its file, so that others can detect
+ * abandoned ones. The file is named after the directory's device and inode, created under
+ * another name and renamed when it is complete. The old file is read, never mapped, so that
+ * truncating it does no harm. The new one is mapped and grows only into allocated space, because
+ * a store must not hit a full tmpfs. */
 #include "log/crash_state.h"
 
 #include <dirent.h>
@@ -48,11 +49,11 @@ _Static_assert(offsetof(struct crash_state_slot, flushed) ==
 struct crash_state_header {
     uint64_t magic, device, inode, mount;
     _Atomic uint64_t counts;
-    char path[CRASH_STATE_PATH_BYTES]; /* of the directory; empty when it is too long */
+    char path[CRASH_STATE_PATH_BYTES]; /* of the directory; empty if too long */
 };
 
-/* What was read of an earlier process, sorted by inode; `slot`: its copy here, until it is taken.
- */
+/* A record of an earlier process, in an array sorted by inode. `slot`: its copy in the new file,
+ * until it is taken. */
 struct crash_state_entry {
     struct crash_state_found found;
     struct crash_state_slot *slot;
@@ -63,7 +64,7 @@ struct crash_state {
     int fd, where;
     bool forgotten;
     char name[CRASH_STATE_NAME_BYTES];
-    struct crash_state_header header; /* as it should be */
+    struct crash_state_header header; /* the expected content */
     struct mapped_kept *kept;
     uint8_t *map; /* addresses for CRASH_STATE_SLOTS_MAX, of which `room` are backed */
     uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
@@ -78,7 +79,7 @@ static const size_t CRASH_STATE_MAP_BYTES =
 
 /* ---- the directory, and the file's name ---- */
 
-/* Local ones whose pages stay when a process dies, and whose ctimes show every change. */
+/* Accepts local file systems whose pages survive a process and whose ctimes show every change. */
 static bool crash_state_file_system_fits(int dir_fd) {
     struct statfs fs;
     if (fstatfs(dir_fd, &fs) != 0) return false;
@@ -92,7 +93,7 @@ static bool crash_state_file_system_fits(int dir_fd) {
     }
 }
 
-/* The kernel's stx_mnt_id, for which musl has no name. */
+/* The kernel's stx_mnt_id, which musl does not declare. */
 static uint64_t crash_state_mount(const struct statx *st) {
     uint64_t id;
     memcpy(&id, (const char *)st + offsetof(struct statx, stx_dev_minor) + sizeof st->stx_dev_minor,
@@ -125,7 +126,7 @@ static int crash_state_where(const char *where) {
     return fd;
 }
 
-/* ---- reading what was left ---- */
+/* ---- reading an earlier process's file ---- */
 
 static int crash_state_compare(const void *a, const void *b) {
     const struct crash_state_found *x = &((const struct crash_state_entry *)a)->found,
@@ -157,7 +158,7 @@ static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_
     for (size_t i = 0; i < count && w->entries != NULL; i++) {
         struct crash_state_found *found = &w->entries[w->entry_count].found;
         memcpy(found, bytes + CRASH_STATE_HEADER_BYTES + i * CRASH_STATE_SLOT_BYTES, sizeof *found);
-        /* A time in the future is another clock's: it says nothing about ctimes. */
+        /* A timestamp in the future comes from another clock and cannot be compared with ctimes. */
         if (found->inode != 0 && found->base_offset >= 0 && found->bytes >= 0 &&
             found->time_ns <= now_ns)
             w->entry_count++;
@@ -165,7 +166,7 @@ static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_
     crash_state_sort(w);
 }
 
-/* A descriptor of a file that only this user can have written, or -1. */
+/* Returns a descriptor of a file that only this user can have written, or -1. */
 static int crash_state_open_own(int where, const char *name, size_t *len) {
     struct stat st;
     int fd = openat(where, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -195,7 +196,7 @@ static void crash_state_read(struct crash_state *w) {
     close(fd);
 }
 
-/* Nobody lives who writes it, and the directory that it is about is gone. */
+/* Returns true if no process uses the file and its directory no longer exists. */
 static bool crash_state_is_left(int fd) {
     struct crash_state_header header;
     struct stat st;
@@ -208,7 +209,8 @@ static bool crash_state_is_left(int fd) {
     return st.st_dev != header.device || st.st_ino != header.inode;
 }
 
-/* Killed brokers whose directories were removed leave their files here until the machine stops. */
+/* Removes files of killed brokers whose directories are gone: they would stay until the next
+ * reboot. */
 static void crash_state_sweep(struct crash_state *w) {
     char prefix[32];
     int copy = dup(w->where);
@@ -231,20 +233,20 @@ static void crash_state_sweep(struct crash_state *w) {
     closedir(entries);
 }
 
-/* ---- the file of this process ---- */
+/* ---- this process's file ---- */
 
 static struct crash_state_slot *crash_state_slot_at(struct crash_state *w, uint32_t i) {
     return (struct crash_state_slot *)(w->map + CRASH_STATE_HEADER_BYTES) + i;
 }
 
-/* Backs `from` up to `to` (bytes): allocated, so that no store meets a full tmpfs. */
+/* Backs bytes `from` to `to` with allocated space, so that no store hits a full tmpfs. */
 static bool crash_state_back(struct crash_state *w, size_t from, size_t to) {
     return posix_fallocate(w->fd, (off_t)from, (off_t)(to - from)) == 0 &&
            mmap(w->map + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, w->fd,
                 (off_t)from) != MAP_FAILED;
 }
 
-/* Room for at least one more; chunks are pages. */
+/* Makes space for at least one more slot; chunks are pages. */
 static bool crash_state_grow(struct crash_state *w, uint32_t wanted) REQUIRES(w->lock) {
     uint32_t more = w->room < CRASH_STATE_CHUNK_MIN   ? CRASH_STATE_CHUNK_MIN
                     : w->room > CRASH_STATE_CHUNK_MAX ? CRASH_STATE_CHUNK_MAX
@@ -259,8 +261,8 @@ static bool crash_state_grow(struct crash_state *w, uint32_t wanted) REQUIRES(w-
     return true;
 }
 
-/* Makes the file under another name, with what was read in it, and puts it into its place: a kill
- * at any time leaves the old one or the new one. */
+/* Creates the file under another name, copies the earlier records into it and renames it: a kill
+ * at any time leaves the old file or the new one. */
 static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
     char fresh[CRASH_STATE_NAME_BYTES + 8];
     snprintf(fresh, sizeof fresh, "%s.new", w->name);
@@ -271,7 +273,7 @@ static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
     void *map = mmap(NULL, CRASH_STATE_MAP_BYTES, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w->map = map == MAP_FAILED ? NULL : map;
-    /* Whoever cuts it harms what it records, not the broker. */
+    /* If another program truncates the file, records are lost, but the broker continues. */
     w->kept = w->map != NULL ? mapped_keep(w->map, CRASH_STATE_MAP_BYTES) : NULL;
     bool made = w->kept != NULL && crash_state_back(w, 0, CRASH_STATE_HEADER_BYTES) &&
                 (w->entry_count == 0 || crash_state_grow(w, w->entry_count));
@@ -287,7 +289,7 @@ static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
     return made;
 }
 
-/* Nobody else has it any more. */
+/* The last user is gone, so no lock is needed. */
 static void crash_state_drop(struct crash_state *w) NO_THREAD_SAFETY_ANALYSIS {
     if (w->kept != NULL) mapped_let_go(w->kept);
     if (w->map != NULL) munmap(w->map, CRASH_STATE_MAP_BYTES);
@@ -317,7 +319,7 @@ struct crash_state *crash_state_new(int dir_fd, const char *where) {
     bool made = crash_state_make(w);
     lock_release(&w->lock);
     if (made) return w;
-    /* What cannot be kept up to date must not be found by the next start. */
+    /* The next start must not find a file that cannot be kept up to date. */
     unlinkat(w->where, w->name, 0);
     crash_state_drop(w);
     return NULL;
@@ -398,7 +400,7 @@ void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot)
             w->given_back_room = room;
         }
     }
-    /* Without the memory to remember it the slot is lost until the next start. */
+    /* Without memory to record it, the slot stays unused until the next start. */
     assert(w->given_back_count <= w->given_back_room);
     if (w->given_back_count < w->given_back_room) w->given_back[w->given_back_count++] = slot;
     lock_release(&w->lock);

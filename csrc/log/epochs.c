@@ -14,7 +14,7 @@ void epochs_free(struct epochs *e) {
 
 static bool epochs_push(struct epochs *e, int32_t epoch, int64_t start_offset) {
     if (e->count == EPOCHS_COUNT_MAX) {
-        /* Half of them, so that the next ones cost nothing. */
+        /* Drop half of them, so that this is rare. */
         e->count -= EPOCHS_COUNT_MAX / 2;
         memmove(e->entries, e->entries + EPOCHS_COUNT_MAX / 2, e->count * sizeof *e->entries);
     }
@@ -35,7 +35,7 @@ int epochs_assign(struct epochs *e, int32_t epoch, int64_t start_offset) {
     while (e->count > 0 && (e->entries[e->count - 1].epoch > epoch ||
                             e->entries[e->count - 1].start_offset >= start_offset))
         e->count--;
-    /* One above it may have gone. */
+    /* A later epoch may have been removed. */
     if (e->count > 0 && e->entries[e->count - 1].epoch == epoch) return 1;
     if (!epochs_push(e, epoch, start_offset)) return -1;
     uint32_t last = e->count - 1;
@@ -93,12 +93,12 @@ char *epochs_encode(const struct epochs *e, size_t *bytes) {
     for (uint32_t i = 0; i < e->count; i++)
         at += (size_t)snprintf(text + at, room - at, "%d %lld\n", e->entries[i].epoch,
                                (long long)e->entries[i].start_offset);
-    assert(at < room); /* Nothing was cut short. */
+    assert(at < room); /* nothing was truncated */
     *bytes = at;
     return text;
 }
 
-/* One non-negative decimal number up to `stop`. NULL when the text there is anything else. */
+/* Parses one non-negative decimal number up to `stop`. Returns NULL for any other text. */
 static const char *epochs_number(const char *p, const char *end, char stop, int64_t *value) {
     int64_t v = 0;
     const char *begin = p;

@@ -1,10 +1,12 @@
-/* Group commit: a few threads for each log directory. One takes all logs that asked for a flush and
- * starts their write-back together; then the threads sync them side by side (large groups: one
- * syncfs) and wake whoever waits. What asks meanwhile forms the next group, and a log that takes
- * long holds one thread, not the group. Flushes that nobody waits for have a lane of their own, one
- * at a time. Threads of its own, not jobs of the io pool: a commit must neither queue behind cold
- * reads nor be refused. The same threads hand removals that are due to the pool, and wake all
- * waiters when the directory fails. */
+/* Group commit: a few threads per log directory. One thread takes all logs with a requested
+ * flush and starts their write-back together; then the threads sync them in parallel (large
+ * groups: one syncfs) and wake the waiters. Later requests form the next group, and a slow log
+ * occupies one thread, not the group. Flushes without waiters have a separate queue and run one
+ * at a time.
+ *
+ * The threads are not jobs of the I/O pool, because a commit must neither queue behind cold
+ * reads nor be rejected. They also hand due removals to the pool, and wake all waiters if the
+ * directory fails. */
 #include "log/flusher.h"
 
 #include <assert.h>
@@ -16,16 +18,16 @@
 #include "log/log_state.h"
 #include "thread/stack.h"
 
-/* Measured on ext4 beside other load, p50 of a group of 4 KiB writes: 6 files one after the other
- * 6-20 ms, with write-back started on all and four threads 0.4 ms; 24 files 48-80 ms and 1.1 ms.
- * syncfs: 0.6-4 ms whatever the number, and for 96 files a tenth of the CPU (0.19 ms
- * against 1.9-4.6), but it also flushes what others write: for large groups, and not while it is
- * slow. */
+/* Measured on ext4 with other load, p50 of a group of 4 KiB writes: 6 files one after another
+ * 6-20 ms, with write-back started on all of them and four threads 0.4 ms; 24 files 48-80 ms and
+ * 1.1 ms. syncfs: 0.6-4 ms for any number, and for 96 files a tenth of the CPU (0.19 ms against
+ * 1.9-4.6), but it also flushes data of other programs. Use it for large groups, and not while
+ * it is slow. */
 enum {
     FLUSHER_SYNCFS_MIN = 32,
     FLUSHER_SYNCFS_MS_MAX = 50,
     FLUSHER_SYNCFS_SKIPS = 64,
-    FLUSHER_SHORT_PAUSE_MS = 100 /* before what a shortage stopped is tried again */
+    FLUSHER_SHORT_PAUSE_MS = 100 /* before a retry after a shortage */
 };
 
 /* ---- queues ---- */
@@ -47,7 +49,7 @@ static struct log *flusher_take_all(struct flusher_queue *q) {
 
 static void flusher_enqueue(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
     if (log->queue.flushing) {
-        log->queue.again = true; /* The flush under way may have noted its end already. */
+        log->queue.again = true; /* The running flush may have read the end already. */
     } else if (!log->queue.wanted && !dir->flusher.closing) {
         log->queue.wanted = true;
         log_retain(log);
@@ -90,8 +92,8 @@ void flusher_wake(struct log_dir *dir) {
 
 /* ---- one log ---- */
 
-/* What was short may be there again in a while. A log of the slow lane may stand
- * in a queue of the others' already: that is its next try. */
+/* Retries after a pause, because the shortage may end. A log of the slow queue may already be in
+ * another queue, which is its next attempt. */
 static void flusher_put_off(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     if (log->queue.wanted) return;
@@ -102,7 +104,8 @@ static void flusher_put_off(struct log_dir *dir, struct log *log) REQUIRES(dir->
     flusher_push(&f->later, log);
 }
 
-/* When those are due that were put off, 0: none were. Due ones ask again. */
+/* Requests the delayed flushes again if they are due. Returns when they are due, 0 if there are
+ * none. */
 static int64_t flusher_take_later(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     if (f->later.first == NULL) return 0;
@@ -114,8 +117,8 @@ static int64_t flusher_take_later(struct log_dir *dir) REQUIRES(dir->flush_lock)
     return 0;
 }
 
-/* Flushes a log that is marked as flushing, and drops the queue's reference. flush_lock is let go
- * meanwhile. */
+/* Flushes a log that is marked as flushing, and drops the queue's reference. Releases flush_lock
+ * during the flush. */
 static void flusher_run(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
     assert(log->queue.flushing);
     lock_release(&dir->flush_lock);
@@ -132,8 +135,8 @@ static void flusher_run(struct log_dir *dir, struct log *log) REQUIRES(dir->flus
     lock_acquire(&dir->flush_lock);
 }
 
-/* The next ready log, marked as flushing; NULL when that was being flushed by another thread, which
- * goes on with it then. */
+/* Takes the next ready log and marks it as flushing. Returns NULL if another thread is flushing
+ * it; that thread then flushes it again. */
 static struct log *flusher_pop(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct log *log = dir->flusher.ready.first;
     assert(log->queue.wanted);
@@ -189,8 +192,8 @@ static void flusher_start_writeback(struct log *log) {
     segment_release(s);
 }
 
-/* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its
- * last segment's bytes. */
+/* Records in the log which end a sync of the whole file system will cover: -1 if the log needs
+ * more than its last segment's bytes. */
 static void flusher_note(struct log *log) {
     bool simple = !log_marked(&log->flush.files_marks) && !log_marked(&log->flush.epochs_marks) &&
                   !atomic_load(&log->flush.indexes_due) && !atomic_load(&log->deleted) &&
@@ -222,8 +225,8 @@ static void flusher_syncfs(struct log_dir *dir, struct log *first) {
             log_flush_publish(log, log->queue.sync_target, log->queue.sync_truncations);
 }
 
-/* A large group by one sync. Logs that need no more than that are done; the others, and those that
- * another thread flushes just now, become ready. flush_lock is let go meanwhile. */
+/* Flushes a large group with one sync. Logs that need nothing else are done; the others, and
+ * those that another thread is flushing, become ready. Releases flush_lock during the sync. */
 static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES(dir->flush_lock) {
     struct log *group = NULL, *next;
     for (struct log *log = first; log != NULL; log = next) {
@@ -260,7 +263,7 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES
     lock_acquire(&dir->flush_lock);
 }
 
-/* Makes what was asked for ready. flush_lock is let go meanwhile. */
+/* Makes the requested flushes ready. May release flush_lock. */
 static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     struct log *first = flusher_take_all(&f->asked), *next;
@@ -289,15 +292,15 @@ static void flusher_stage(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         lock_condition_broadcast(&f->more);
 }
 
-/* By one sync of the file system where that may be: of a log that is new, each file and name would
- * be synced by itself, which does not keep up with those that write to one after the other. */
+/* Uses one sync of the file system if possible. In a new log, each file and name would be synced
+ * separately, which is too slow if clients write to one new log after another. */
 static void flusher_run_relief(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct flusher *f = &dir->flusher;
     assert(!f->relief_busy);
     f->relief_busy = true;
     atomic_store(&f->relief_wanted, false);
     lock_release(&dir->flush_lock);
-    log_dir_flush(dir); /* What it could not do is asked for again. */
+    log_dir_flush(dir); /* failed flushes are requested again */
     segment_evict_spare(dir);
     lock_acquire(&dir->flush_lock);
     f->relief_busy = false;
@@ -314,7 +317,8 @@ static void flusher_fail_all(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     lock_acquire(&dir->flush_lock);
 }
 
-/* The link to one that is due, NULL: none is. A disk that is nearly full wants its room now. */
+/* Returns the link to a due removal, NULL if there is none. If the disk is nearly full, delayed
+ * removals are due now. */
 static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now)
     REQUIRES(dir->flush_lock) {
     struct log_dir_removal **due = NULL;
@@ -327,8 +331,7 @@ static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now)
     return due;
 }
 
-/* Removals that are due go to the pool. Returns when the next one is due, 0 for
- * none. */
+/* Hands due removals to the pool. Returns when the next one is due, 0 if there are none. */
 static int64_t flusher_removals(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     int64_t now = dir->removals == NULL ? 0 : log_dir_now_ms(CLOCK_MONOTONIC);
     for (struct log_dir_removal **at; (at = flusher_due(dir, now)) != NULL;) {

@@ -1,5 +1,5 @@
-/* Binary search over mapped index bytes: branch-light halving, entries are swapped as they are
- * compared. */
+/* Binary search over mapped index bytes: branch-light halving; entries are byte-swapped when
+ * they are compared. */
 #include "log/index.h"
 
 #define INDEX_COUNT(name, read)                                                                    \

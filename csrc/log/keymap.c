@@ -1,4 +1,5 @@
-/* Open addressing with linear probing; a place is the hash's high bits times the capacity. */
+/* Open addressing with linear probing; the first slot is the hash's high bits times the
+ * capacity. */
 #include "log/keymap.h"
 
 #include <assert.h>
@@ -56,7 +57,7 @@ bool keymap_init(struct keymap *m, size_t bytes, double load_factor) {
     m->capacity = bytes / KEYMAP_SLOT_BYTES;
     if (m->capacity < 2) m->capacity = 2;
     m->count_max = (uint64_t)((double)m->capacity * load_factor);
-    /* Probing ends at a free place. */
+    /* Probing ends at a free slot. */
     if (m->count_max >= m->capacity) m->count_max = m->capacity - 1;
     if (m->count_max == 0) m->count_max = 1;
     assert(m->count_max < m->capacity);
@@ -88,7 +89,7 @@ static struct keymap_slot *place_of(const struct keymap *m, struct keymap_hash k
 }
 
 bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset) {
-    assert(offset >= 0); /* -1 is a free place. */
+    assert(offset >= 0); /* -1 marks a free slot. */
     assert(m->count <= m->count_max);
     struct keymap_hash hash = keymap_hash_of(m->seed, key, len);
     struct keymap_slot *slot = place_of(m, hash);

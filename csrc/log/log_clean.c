@@ -446,7 +446,8 @@ static int copy_transactions(struct clean_transactions *to, const struct clean_t
     return 0;
 }
 
-/* Damage was met in a group of several: it is begun anew, and the damaged one is by itself. */
+/* Damage was found in a group of several segments: restart it, with the damaged segment as its
+ * own group. */
 static int restart_group(struct log_clean *c) {
     clean_output_discard(c);
     c->at = c->group;
@@ -470,7 +471,7 @@ static int begin_group(struct log_clean *c) {
     if (copy_transactions(&c->open_before, &c->open) != 0) return LOG_E_MEMORY;
     o->segment = segment_new(c->log->home, c->sources[c->at]->base_offset, 0, -1);
     if (o->segment == NULL) return LOG_E_MEMORY;
-    /* Nobody opens its files before they have their names, and it writes no index until then. */
+    /* Its files must not be opened before they are renamed, and it writes no index until then. */
     o->segment->removed = true;
     lock_acquire(&o->segment->index_lock);
     o->segment->counted = true;
@@ -485,7 +486,7 @@ static int begin_group(struct log_clean *c) {
     return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;
 }
 
-/* Readers find the holes of the new file as they found those of the old one. */
+/* Maps the holes of the new file, so that readers find them as in the old one. */
 static void map_damage(struct segment *s) {
     struct segment_hole ignored;
     if (segment_pin(s, false) != 0) return;
@@ -504,8 +505,8 @@ static int end_group(struct log_clean *c) {
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
-    /* What supersedes a record that goes now, says that it was aborted, or is its producer's last
-     * instead, must not be lost in a power cut after it. */
+    /* Before removing records, flush the data that makes the removal correct: newer records,
+     * abort markers and the producers' new last batches must survive a power loss. */
     int64_t needed = c->decided > c->figures.end_offset ? c->decided : c->figures.end_offset;
     if (changed && log_flushed_offset(c->log) < needed && (result = log_flush(c->log)) != 0)
         return result;
@@ -516,7 +517,7 @@ static int end_group(struct log_clean *c) {
                           c->truncations);
         if (result == 0 && atomic_load(&o->segment->bytes) > 0) {
             c->figures.segments_after++;
-            o->segment = NULL; /* The log has it. */
+            o->segment = NULL; /* now owned by the log */
             if (atomic_load(&fresh->damaged)) map_damage(fresh);
         }
         segment_release(fresh);

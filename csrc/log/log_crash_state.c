@@ -1,4 +1,4 @@
-/* What a log records of its last segment for the next process: see crash_state.h. */
+/* Records a log's last segment for the next process: see crash_state.h. */
 #include "log/log_state.h"
 
 void log_crash_state_record(struct log *log, struct segment *s, const struct stat *st) {
@@ -9,7 +9,7 @@ void log_crash_state_record(struct log *log, struct segment *s, const struct sta
     if (slot != NULL) crash_state_clear(slot);
     if (st == NULL && fstat(s->fd, &now) != 0) return;
     if (st == NULL) st = &now;
-    /* More in the file than was appended is what a failed append left. */
+    /* Extra bytes in the file are from a failed append. */
     if (st->st_size != atomic_load(&s->bytes)) return;
     if (slot == NULL) slot = crash_state_take(w, st);
     if (slot == NULL) return;

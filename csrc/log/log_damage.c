@@ -1,8 +1,8 @@
-/* Damage: noted for whoever reports it, and holes that readers pass over.
+/* Damage: recorded for reports, and mapped as holes for readers to skip.
  *
  * A hole is found when a header does not parse. Then the headers of the whole segment are walked
- * once; from where they stop making sense the bytes are searched for the next batch whose offset
- * fits and whose CRC is right. */
+ * once; where they become invalid, the bytes are searched for the next batch whose offset fits
+ * and whose CRC is correct. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
 
-/* ---- notes ---- */
+/* ---- reports ---- */
 
 void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
                      int64_t offset, int64_t position, int64_t bytes) {
@@ -66,7 +66,7 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
     if (segment_read(s, position, head, len) != 0) return LOG_WHY_SHORT;
     size_t zeros = 0;
     while (zeros < len && head[zeros] == 0) zeros++;
-    /* A first batch begins with eight zeros, and its length is none. */
+    /* A log's first batch also begins with eight zeros, but its length is not zero. */
     if (zeros == len) return LOG_WHY_ZEROS;
     int parsed = batch_parse(head, len, &h);
     if (parsed == BATCH_E_SHORT) return LOG_WHY_SHORT;
@@ -79,7 +79,7 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
 
 struct damage_search {
     struct segment *segment;
-    int64_t end, told; /* told: holes below were noted before */
+    int64_t end, told; /* told: holes below were already recorded */
     uint8_t *window, *batch;
     size_t batch_room;
     struct segment_holes *holes;
@@ -91,7 +91,7 @@ bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64
            batch_last_offset(h) - base_offset <= INT32_MAX;
 }
 
-/* 1: a whole batch with the right CRC is at `position`. */
+/* Returns 1 if a whole batch with a correct CRC is at `position`. */
 static int damage_check(struct damage_search *d, int64_t position, const struct batch_header *h) {
     size_t len = batch_bytes(h);
     if ((int64_t)len > d->end - position) return 0;
@@ -106,7 +106,8 @@ static int damage_check(struct damage_search *d, int64_t position, const struct 
     return batch_check_crc(d->batch, h) == 0;
 }
 
-/* The first good batch above `position`, with offsets from `next` on: 1, 0 none, negative. */
+/* Finds the first valid batch above `position`, with offsets from `next` on. Returns 1, 0 (none)
+ * or an error. */
 static int damage_find_good(struct damage_search *d, int64_t position, int64_t next, int64_t *found,
                             int64_t *offset) {
     while (++position + BATCH_HEADER_BYTES <= d->end) {
@@ -153,8 +154,8 @@ static int damage_add(struct damage_search *d, const struct segment_hole *hole) 
     return 0;
 }
 
-/* Walks the headers; where they end before the file does, a hole begins, or one batch earlier when
- * that one led astray. */
+/* Walks the headers. Where they end before the file does, a hole begins; or one batch earlier,
+ * if the length of that batch was wrong. */
 static int damage_map(struct damage_search *d) {
     struct segment *s = d->segment;
     struct batch_header h, before = {0};
@@ -176,8 +177,8 @@ static int damage_map(struct damage_search *d) {
         if (result != 1 && result != LOG_E_CORRUPT) return result;
         struct segment_hole hole = {scan.position, d->end, scan.position + 1, next, -1};
         int good = before_at < 0 ? 1 : damage_check(d, before_at, &before);
-        /* No CRC covers a base offset: when this one goes on from the batch before the last, it is
-         * the last that lies. */
+        /* No CRC covers a base offset. If this batch fits after the batch before `before`, then
+         * the offset of `before` is the wrong one. */
         if (good == 1 && result == 1 && before_at >= 0 &&
             segment_batch_fits(s->base_offset, &h, before_next)) {
             good = damage_check(d, scan.position, &h);
@@ -252,7 +253,8 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         return result;
     }
     lock_acquire(&s->index_lock);
-    /* Truncated meanwhile: what was found is no more, and was not to be forgotten before this. */
+    /* The segment was truncated during the search. Discard the result: segment_holes_forget()
+     * could not. */
     if (atomic_load(&s->bytes) < d.end) {
         lock_release(&s->index_lock);
         free(d.holes);

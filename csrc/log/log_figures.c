@@ -1,4 +1,4 @@
-/* What a log says about itself: where it is, what was counted, and the time of one record. */
+/* Metrics of a log: end offsets, counters, and the time of one record. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,14 +47,14 @@ void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out) {
 
 /* ---- the time of a record ---- */
 
-/* In the pinned segment: 1 found, 0 nothing at or above the offset there, or an error. */
+/* In the pinned segment. Returns 1 (found), 0 (nothing at or above the offset) or an error. */
 static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
                                struct inflater *in, int64_t *timestamp_ms) {
     uint8_t head[BATCH_HEADER_BYTES], *whole;
     struct batch_header h;
     int64_t position = -1, first, ignored;
     int result = log_locate(s, offset, bytes, false, &position, &first);
-    /* Damage took the offset: the next record is the first that is left. */
+    /* The offset is inside damage: use the next record after it. */
     if (result == LOG_E_CORRUPT && position >= 0) result = position < bytes;
     if (result != 1) return result;
     if ((result = segment_read(s, position, head, sizeof head)) != 0) return result;
@@ -71,14 +71,15 @@ static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
     if (result == 0)
         result = batch_find_timestamp(whole, len, INT64_MIN, offset, in, &ignored, timestamp_ms);
     free(whole);
-    /* A batch that compaction thinned out may end below the offset; one that is damaged has its
-     * header. */
+    /* A batch with records removed by compaction may end below the offset; a damaged batch still
+     * has its header. */
     if (result == 0 || (result > LOG_E_IO && result != BATCH_E_MEMORY && result != 1))
         *timestamp_ms = h.max_timestamp;
     return result <= LOG_E_IO || result == BATCH_E_MEMORY ? result : 1;
 }
 
-/* The segment `skip` places after the one that holds the offset, referenced; NULL past the last. */
+/* Returns the segment `skip` places after the one that contains the offset, with a reference;
+ * NULL past the last. */
 static struct segment *log_figures_segment(struct log *log, int64_t offset, int32_t skip,
                                            int64_t *bytes) {
     struct segment *s = NULL;
@@ -105,7 +106,7 @@ int log_time_of(struct log *log, int64_t offset, struct inflater *in, int64_t *t
             result = log_figures_time_in(s, offset, bytes, in, timestamp_ms);
             segment_unpin(s);
         } else if (result != 0) {
-            result = LOG_E_RANGE; /* retention was faster */
+            result = LOG_E_RANGE; /* removed by retention */
         }
         segment_release(s);
         if (result != 0) return result;

@@ -1,4 +1,4 @@
-/* Look-ups by time and by epoch. */
+/* Searches by time and by epoch. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -44,7 +44,8 @@ static int log_lookup_load(struct segment *s, int64_t position, struct log_looku
     return result;
 }
 
-/* What is asked of one batch: 1 found, 0 not in it, negative. */
+/* A query for one record. Functions return 1 (found), 0 (not in this batch or segment) or an
+ * error. */
 struct log_lookup_question {
     int64_t target_ms, start, offset, timestamp_ms;
     int32_t epoch;
@@ -66,11 +67,11 @@ static int log_lookup_ask(struct segment *s, int64_t position, const struct batc
                                       &q->offset, &q->timestamp_ms);
     free(batch.bytes);
     q->epoch = h->leader_epoch;
-    /* What cannot be read is passed over, as holes are. */
+    /* Skip unreadable batches, like holes. */
     return damaged || (result < 0 && result > LOG_E_IO && result != BATCH_E_MEMORY) ? 0 : result;
 }
 
-/* From `offset` on, the first batch whose header says that it reaches the target is opened. */
+/* Searches the batches from `offset` on; opens only those whose header reaches the target. */
 static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in,
                            struct log_lookup_question *q) {
     struct segment_scan scan;
@@ -89,7 +90,7 @@ static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struc
     return result < 0 ? result : 0;
 }
 
-/* The largest timestamp of a segment; a clean start may not know it. */
+/* Returns the largest timestamp of a segment, which a clean start may not have loaded. */
 static int64_t log_lookup_largest(struct segment *s) {
     int64_t timestamp, offset;
     if (atomic_load(&s->largest_timestamp) < 0 && segment_index_last_time(s, &timestamp, &offset))
@@ -97,7 +98,7 @@ static int64_t log_lookup_largest(struct segment *s) {
     return atomic_load(&s->largest_timestamp);
 }
 
-/* -ENOENT stays: the segment was removed. */
+/* Keeps -ENOENT: the segment was removed. */
 static int log_lookup_error(struct segment *s, int result) {
     if (result == 0 || result == -ENOENT || log_is_error(result)) return result;
     return log_dir_error(s->home->dir, -result, "open");
@@ -107,7 +108,7 @@ static int log_lookup_pin(struct segment *s) {
     return log_lookup_error(s, segment_pin(s, false));
 }
 
-/* From the first batch of a pinned segment that may reach the target. */
+/* Searches from the first batch of a pinned segment that may reach the target. */
 static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct inflater *in,
                          struct log_lookup_question *q) {
     int64_t from;
@@ -131,7 +132,7 @@ static int log_lookup_first(const struct log_lookup *l, struct inflater *in,
     return result;
 }
 
-/* Of the batches that can be read, the largest timestamp below `below`; -1: none. */
+/* Finds the largest timestamp below `below` in the readable batches; -1: none. */
 static int log_lookup_next_largest(const struct log_lookup *l, struct segment *s, int64_t below,
                                    int64_t *largest) {
     struct segment_scan scan;
@@ -168,7 +169,7 @@ static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
         if ((result = log_lookup_pin(s)) != 0) break;
         q->target_ms = largest[best];
         result = log_lookup_in(l, s, in, q);
-        /* The record that was the latest is damaged, or below the log's start. */
+        /* The latest record is damaged, or below the log's start. */
         if (result == 0) result = log_lookup_next_largest(l, s, q->target_ms, &largest[best]);
         segment_unpin(s);
     }
@@ -176,7 +177,7 @@ static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
     return result;
 }
 
-/* -ENOENT: a segment was removed or replaced meanwhile. */
+/* Returns -ENOENT if a segment was removed or replaced. */
 static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
     struct log_lookup l;
     int result = log_lookup_begin(log, &l);
@@ -197,7 +198,7 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
     for (int i = 0; i < LOG_LOOKUP_ATTEMPTS; i++) {
         if ((result = log_lookup_once(log, q)) != -ENOENT) return result;
         if (atomic_load(&log->deleted)) return LOG_E_DELETED;
-        /* The cleaner changes the list under this lock. */
+        /* Compaction changes the list under this lock. */
         log_append_lock(log);
         log_append_unlock(log);
     }
@@ -231,9 +232,9 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
 
 /* ---- epochs ---- */
 
-/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. False:
- * it cannot be read just now, and nothing may begin in an empty one, which would be written in the
- * file's place. Returns with append.lock held. */
+/* Loads the epochs from their file if necessary, and adds the leader's own. Returns false if
+ * they cannot be read now: no epoch may begin in an empty cache, because it would replace the
+ * file. Returns with append.lock held. */
 static bool log_lookup_epochs(struct log *log) ACQUIRE(log->append.lock)
     ACQUIRE_SHARED(log->view.access) {
     log_append_lock(log);
@@ -248,7 +249,7 @@ void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int
         epochs_end_of(&log->append.epochs, epoch, atomic_load(&log->ends.end_offset), found_epoch,
                       end_offset);
     } else {
-        /* Nobody is told to cut what may be the same on both sides. */
+        /* A follower must not truncate records that may be the same on both sides. */
         *found_epoch = epoch;
         *end_offset = atomic_load(&log->ends.end_offset);
     }

@@ -1,5 +1,5 @@
-/* A log moves to another directory: batches are copied as they are while the old one goes on, the
- * last of them with its append lock held. */
+/* Moves a log to another directory: copies batches unchanged while the old log stays in use, and
+ * the last ones with its append lock held. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { LOG_MOVE_BYTES = 4 << 20 };
 
-/* Renames the log's folder and exchanges its name for `*name`, which may be the old one then. */
+/* Renames the log's directory and swaps its name with `*name`, which may be the old one. */
 static int log_rename_folder(struct log *log, char **name) {
     struct log_dir *dir = log->home->dir;
     lock_acquire(&dir->files_lock);
@@ -31,8 +31,7 @@ int log_rename(struct log *log, const char *name) {
     if (other == NULL) return LOG_E_MEMORY;
     int result = log_rename_folder(log, &other);
     if (result == 0 && (result = log_dir_sync(dir, NULL)) != 0 && !log_dir_offline(dir)) {
-        /* Who is refused goes on under the old name: the new one may be of those that a start
-         * sweeps away. */
+        /* After a failure, keep the old name: a start may delete directories with the new one. */
         int back = log_rename_folder(log, &other);
         if (back != 0) log_dir_fail(dir, -back, "rename");
     }
@@ -47,7 +46,8 @@ struct log_copying {
     bool locked; /* with `from`'s append.lock held */
 };
 
-/* What lies at `at` instead of a batch, as it is: who reads the copy is told the same. 1: done. */
+/* Copies damaged bytes at `at` unchanged, so that readers of the copy get the same result.
+ * Returns 1: done. */
 static int copy_damage(struct log_copying *c, int64_t at) {
     struct log_range range;
     int result = log_read_damage(c->from, at, &range);
@@ -67,7 +67,7 @@ static int copy_damage(struct log_copying *c, int64_t at) {
     return result == 0 ? 1 : result;
 }
 
-/* One range. 1: something was copied, 0: the ends are equal. */
+/* Copies one range. Returns 1 (something was copied) or 0 (the ends are equal). */
 static int copy_range(struct log_copying *c) {
     struct log_range range;
     struct log *to = c->to;
@@ -82,23 +82,25 @@ static int copy_range(struct log_copying *c) {
     result = bytes == NULL
                  ? LOG_E_MEMORY
                  : segment_read(range.segment, range.position, bytes, (size_t)range.length);
-    /* A range begins with the batch that holds the offset; after a move of the start that batch may
-     * begin before it. */
+    /* A range begins with the batch that contains the offset. After the start was moved, that
+     * batch may begin before the start. */
     size_t taken = 0;
     if (result == 0) {
         result = log_append_as_follower(to, bytes, (size_t)range.length, c->now_ms, &taken);
-        /* A range is whole batches: what is left of it says more than there is. */
+        /* A range has whole batches, so a remainder is a batch with a wrong length. */
         if (result == 0 && taken < (size_t)range.length) result = LOG_E_CORRUPT;
     }
     c->copied += range.length;
     if (bytes != c->buffer) free(bytes);
     log_range_release(&range);
-    /* The good batches before a broken one are there; it is the first of the next range. */
+    /* The valid batches before a damaged one were appended; the damaged one is the first of the
+     * next range. */
     if (result == LOG_E_CORRUPT && log_end_offset(to) == end) return copy_damage(c, at);
     return result == 0 || log_end_offset(to) > end ? 1 : result;
 }
 
-/* A log may end behind its last batch, whose disk lost it: its offsets are not given out again. */
+/* A log may end after its last batch, if disk lost the later ones: do not assign their offsets
+ * again. */
 static int extend(struct log *to, int64_t end, int64_t now_ms) {
     log_append_lock(to);
     int result = log_make_writable(to, now_ms);
@@ -110,8 +112,7 @@ static int extend(struct log *to, int64_t end, int64_t now_ms) {
     return result;
 }
 
-/* What is known of producers goes beyond the records that are there: some are deleted, and the copy
- * never saw them. */
+/* The state of producers also comes from deleted records, which the copy never received. */
 static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms)
     LOG_APPENDING(from) {
     int result = log_load_producers(from, now_ms);
@@ -122,7 +123,7 @@ static int hand_over_producers(struct log *from, struct log *to, int64_t now_ms)
     if (result == 0) {
         to->append.producers_loaded = true;
         log_open_changed(to);
-        /* Also in the place of one of the same offset, which says less. */
+        /* Also replaces a snapshot with the same offset, which contains less. */
         to->append.snapshot_offset = -1;
         result = log_write_snapshot(to, atomic_load(&to->ends.end_offset));
         if (result != 0)
@@ -151,9 +152,9 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *dam
     if (result == 0 && log_end_offset(to) < log_end_offset(from))
         result = extend(to, log_end_offset(from), now_ms);
     if (result == 0) result = hand_over_producers(from, to, now_ms);
-    /* What was acknowledged from this disk must be on that one before it answers for it. */
+    /* Records acknowledged from the old disk must be on the new one before it serves them. */
     if (result == 0) result = log_flush(to);
-    /* Nor may it lack what the recovery point of this one promises. */
+    /* A shortage must not hold back its recovery point either: the old log's may be higher. */
     if (result == 0 && log_recovery_point(to) < log_flushed_offset(to)) result = LOG_E_FULL;
     assert(result != 0 || log_end_offset(to) == log_end_offset(from));
     if (result == 0) atomic_store(&from->role.leader, false);

@@ -1,5 +1,5 @@
-/* The producers' state of a log that is opened or was cut: the newest snapshot that can be trusted,
- * and the batches behind it; what is known of one, and what a coordinator says of it. */
+/* The producers' state of a log that was opened or cut: the newest trusted snapshot and the
+ * batches after it. Also the state of one producer, and the coordinator's confirmation of it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,8 @@ enum { LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_SEGMENTS = 8 };
 
 int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     int64_t found = -1;
-    /* Of batches behind one that is older than the log nobody knows: better nothing than that. */
+    /* If a snapshot is older than the log, batches after it were deleted: use no snapshot
+     * instead. */
     int64_t first = log->view.segment_count > 0 ? log->view.segments[0]->base_offset : 0;
     bool gone = false;
     for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
@@ -31,7 +32,7 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         if (result == 0)
             found = snapshots->at[i - 1];
         else if (result != -ESTALE && result != -EINVAL && result != LOG_E_CORRUPT)
-            found = log_storage_error(log, result, "open"); /* It is there, for the next try. */
+            found = log_storage_error(log, result, "open"); /* Keep it for the next attempt. */
         else if (log_dir_unlink(log->home->dir, path) == 0)
             gone = true;
     }
@@ -39,7 +40,7 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         char path[SEGMENT_PATH_BYTES];
         log_path(log, ".", path);
         int result = log_dir_sync(log->home->dir, path);
-        /* One that comes back is found wrong again. */
+        /* If it returns, it is rejected again. */
         if (result != 0) log_storage_error(log, result, "open");
     }
     return found;
@@ -65,7 +66,7 @@ static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t byte
     segment_unpin(s);
 }
 
-/* What clients may have in flight is among them. */
+/* These batches include those that clients may have in flight. */
 void log_recall_producers(struct log *log, int64_t snapshot) {
     struct producers older = {0};
     int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
@@ -108,7 +109,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         result = log_walk_segment(log, s, &walk, now_ms);
         segment_unpin(s);
         if (result == LOG_E_CORRUPT)
-            result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
+            result = 0; /* Interior damage: later batches of this segment are not replayed. */
     }
     assert(from <= end);
     if (result == 0) log_recall_producers(log, from);

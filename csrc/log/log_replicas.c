@@ -1,11 +1,11 @@
-/* What a leader knows of the other replicas of its partition, and the high watermark that follows:
- * the smallest end among the maximal ISR, its own included (KIP-497), and among those that are
- * about to join; it stays while fewer are in sync than min.insync.replicas asks for.
+/* A leader's state of the other replicas of its partition, and the high watermark derived from
+ * it: the smallest end of the maximal ISR, including the leader (KIP-497), and of replicas that
+ * are about to join. It does not move while fewer replicas are in sync than min.insync.replicas.
  *
- * The table and its replicas are read and changed under view.lock, which every fetch takes anyhow.
- * A new table takes over what is known of a replica as long as its broker's epoch is the same
- * (KIP-903): a broker that began anew may have lost what it had fetched. What it fetched since then
- * holds, also when that came here before the metadata that says so. */
+ * The table and its replicas are read and changed under view.lock, which every fetch takes
+ * anyway. A new table keeps a replica's state while its broker epoch is the same (KIP-903): a
+ * restarted broker may have lost records that it had fetched. State from fetches with the new
+ * broker epoch is also kept, even if they arrived before the metadata. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -21,13 +21,14 @@ static struct log_remote *log_remote_of(const struct log *log, int32_t broker)
     return NULL;
 }
 
-/* What it fetched, it fetched as the broker that the metadata knows. */
+/* Returns true if it fetched with the broker epoch in the metadata. */
 static bool log_remote_is_current(const struct log_remote *r) {
     return r->fetched_epoch < 0 || r->fetched_epoch == r->epoch;
 }
 
-/* The high watermark waits for it: it is in the maximal ISR, or about to join. Without the latter a
- * busy leader would be ahead of it for ever. */
+/* Returns true if the high watermark waits for this replica: it is in the maximal ISR, or about
+ * to join. Without the latter, the high watermark of a busy leader would always stay ahead of
+ * it. */
 static bool log_remote_counts(const struct log *log, const struct log_remote *r, int64_t now_ns)
     REQUIRES(log->view.lock) REQUIRES_SHARED(log->view.access) {
     if (r->maximal) return true;
@@ -63,14 +64,14 @@ void log_replicas_move(struct log *log, int64_t now_ns) {
     }
     bool enough =
         atomic_load(&log->role.in_sync_count) >= atomic_load(&log->role.in_sync_count_min);
-    assert(high <= end); /* A follower has nothing that the leader has not. */
+    assert(high <= end); /* A follower is never ahead of its leader. */
     assert(!alone || high == end);
     atomic_store(&log->role.alone, alone && enough);
     if (enough) log_replicas_raise(log, high);
 }
 
 void log_replicas_appended(struct log *log) {
-    /* A maximal ISR of others has not fetched these records yet. */
+    /* Other members of the maximal ISR have not fetched these records yet. */
     if (log->view.replicas->maximal_count == 0) log_replicas_move(log, log_dir_now_ns());
 }
 
@@ -86,7 +87,7 @@ void log_replicas_forget(struct log *log) {
     log_replicas_bound(log);
 }
 
-/* Waiters look at the ends themselves: nothing is lost when it did not move. */
+/* Waiters compare the ends with their own offset, so it may be called if the ends did not move. */
 static void log_replicas_wake(struct log *log) {
     log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->ends.high_watermark));
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
@@ -99,7 +100,7 @@ void log_replicas_look(struct log *log) {
     log_replicas_wake(log);
 }
 
-/* One row of a new table, with what the old one knows of it. */
+/* Builds one row of a new table, with the state from the old one. */
 static struct log_remote log_remote_named(const struct log *log, const struct log_replica *named,
                                           int64_t now_ns) REQUIRES(log->view.lock) {
     const struct log_remote *known = log_remote_of(log, named->broker);
@@ -151,8 +152,9 @@ int log_set_replicas(struct log *log, int32_t partition_epoch, const struct log_
     return result;
 }
 
-/* Its own and the leader's history are one up to where this leader began: what it lacks, others of
- * the ISR may have. */
+/* Returns true if the follower can join the ISR. It must have reached the start of this
+ * leadership, up to which both histories are the same: other members of the ISR may have the
+ * records that it lacks. */
 static bool log_remote_may_join(const struct log *log, const struct log_remote *r)
     REQUIRES(log->view.lock) {
     return !r->maximal && !r->asked && r->eligible && log_remote_is_current(r) &&
@@ -180,19 +182,19 @@ int log_follower_at(struct log *log, struct log_follower_fetch *at) {
     int64_t end = atomic_load(&log->ends.end_offset);
     int64_t high = atomic_load(&log->ends.high_watermark);
     struct log_remote *r = log_remote_of(log, at->broker);
-    /* In another leadership the records before its offset may be others. */
+    /* In another leader epoch, the records before its offset may differ. */
     if (!atomic_load(&log->role.leader) ||
         atomic_load(&log->role.leader_epoch) != at->leader_epoch)
         result = LOG_E_NOT_LEADER;
     else if (r == NULL)
         result = LOG_E_NOT_REPLICA;
     else if (at->epoch >= 0 && at->epoch < r->epoch)
-        result = LOG_E_NOT_LEADER; /* as Kafka says it to a broker that began anew since */
+        result = LOG_E_NOT_LEADER; /* as in Kafka: that broker has restarted since */
     else if (at->offset < atomic_load(&log->ends.start_offset) || at->offset > end)
         result = LOG_E_RANGE;
     if (result == 0) {
         log_remote_fetched(r, at, end);
-        /* Before the high watermark moves, which may pass its end. */
+        /* Before the high watermark moves, because it may pass the follower's end. */
         if (at->may_ask && log_remote_may_join(log, r)) {
             r->asked = true;
             result = 1;

@@ -1,4 +1,4 @@
-/* Role and ends: who may append, and how far readers see. */
+/* Role and ends: permission to append, and the end offsets for readers. */
 #include <assert.h>
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ void log_set_last_stable(struct log *log) {
     if (from < end && completed[from].first_offset < stable) stable = completed[from].first_offset;
     log->view.completed_from = from < end ? from : 0;
     log->view.completed_end = from < end ? end : 0;
-    /* What an open transaction began with may be deleted. */
+    /* The start of an open transaction may have been deleted. */
     atomic_store(&log->ends.last_stable, stable < start && start <= high ? start : stable);
 }
 
@@ -71,7 +71,7 @@ void log_open_changed(struct log *log) {
     log_view_changed(log);
 }
 
-/* Room for one more behind the others. */
+/* Makes space for one more at the end. */
 static int completed_reserve(struct log_view *view) REQUIRES(view->lock) {
     uint32_t from = view->completed_from, end = view->completed_end;
     if (end < view->completed_room) return 0;
@@ -96,7 +96,8 @@ int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
     int result = completed_reserve(view);
     if (result == 0) {
         uint32_t end = view->completed_end;
-        /* Those that began later bound nothing as long as this one does, which ends last. */
+        /* Drop transactions that began later: this one ends last, so they do not limit the last
+         * stable offset. */
         while (end > view->completed_from && view->completed[end - 1].first_offset >= first_offset)
             end--;
         assert(end == view->completed_from || view->completed[end - 1].last_offset < last_offset);
@@ -111,7 +112,7 @@ int64_t log_open_transaction(const struct log *log) { return atomic_load(&log->a
 
 int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) {
     if (epoch < 0 || epoch == epochs_last(&log->append.epochs)) return 0;
-    assert(log->append.epochs_loaded); /* Or it would hide the file's. */
+    assert(log->append.epochs_loaded); /* Otherwise it would hide the file's epochs. */
     assert(offset >= 0);
     log_view_change(log);
     int result = epochs_assign(&log->append.epochs, epoch, offset);
@@ -125,7 +126,7 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     return epoch <= epochs_last(&log->append.epochs) ? 0 : log_follow_epoch(log, epoch, offset);
 }
 
-/* `alone`: there is no other replica that the high watermark waits for. */
+/* `alone`: the high watermark waits for no other replica. */
 static int log_lead(struct log *log, int32_t epoch, int32_t in_sync_count, bool alone) {
     assert(epoch >= 0);
     assert(in_sync_count >= 1); /* It is one of them. */
@@ -137,10 +138,10 @@ static int log_lead(struct log *log, int32_t epoch, int32_t in_sync_count, bool 
     atomic_store(&log->role.leader_epoch, epoch);
     atomic_store(&log->role.in_sync_count, in_sync_count);
     atomic_store(&log->role.maximal_count, in_sync_count);
-    /* A log at rest notes its epoch when it is next looked at: nothing can be appended before. */
+    /* An idle log records its epoch when its epochs are loaded: nothing can be appended before. */
     int result = log->append.epochs_loaded ? log_begin_epoch(log, epoch, end) : 0;
     log_view_change(log);
-    /* Another epoch's positions are of another history. */
+    /* Positions from another epoch belong to another history. */
     if (!led || alone) log_replicas_forget(log);
     if (alone || log->view.replicas == NULL) atomic_store(&log->role.alone, alone);
     if (alone) atomic_store(&log->ends.high_watermark, log_high_watermark_alone(log));

@@ -1,10 +1,10 @@
-/* One new segment for several old ones, so that a crash at any step leaves the old or the new.
+/* Replaces several old segments by a new one. A crash at any step leaves the old or the new.
  *
  * The new file is on disk as `.log.cleaned`. (1) It becomes `.log.swap`, and the directory is
- * synced: from here on the new one counts. (2) The old ones' files become `.deleted`. (3) The new
- * one becomes `.log`, its indexes are written. (4) The list of segments changes. A start that finds
- * a `.log.swap` removes the segments that begin within its offsets, and goes on at (3); indexes are
- * made from the batches then. */
+ * synced: from here on the new one counts. (2) The files of the old segments become `.deleted`.
+ * (3) The new one becomes `.log`, and its indexes are written. (4) The list of segments changes.
+ * A start that finds a `.log.swap` removes the segments that begin within its offsets and
+ * continues at (3); it then rebuilds the indexes from the batches. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,8 @@
 
 #include "log/log_clean_state.h"
 
-/* Where the sources stand in the log's list, all of them side by side; -1 when they do not. */
+/* Returns the position of the sources in the log's list if they are adjacent there, otherwise
+ * -1. */
 static int32_t place_of(const struct log *log, struct segment **sources, uint32_t count)
     REQUIRES_SHARED(log->view.access) {
     for (uint32_t i = 0; i + count < log->view.segment_count; i++)
@@ -73,35 +74,36 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     log_path(log, ".", name);
     if (result == 0) result = log_dir_sync(log->home->dir, name);
     if (result != 0) {
-        /* A start would put it in the place of files that go on until then. */
+        /* Otherwise a start would replace the old files, which stay in use until then. */
         rename_segment(fresh, "log.swap", "log.cleaned");
         return log_storage_error(log, result, "rename");
     }
-    /* Without that a start goes on from the .swap. */
+    /* If this fails, the next start continues from the .swap. */
     for (uint32_t i = 0; i < count; i++)
         if (!log_remove_files(log, sources[i], delay)) return LOG_E_IO;
     result = rename_segment(fresh, "log.swap", "log");
     if (result != 0) {
-        /* The old files are gone by name: only a start can put the new one in their place. */
+        /* The old files have lost their names: only a start can complete the swap. */
         log_dir_fail(log->home->dir, -result, "rename");
         return LOG_E_IO;
     }
     lock_acquire(&log->home->dir->files_lock);
     fresh->removed = false;
     lock_release(&log->home->dir->files_lock);
-    /* Without its files it is found missing and made anew by the first who needs it. */
+    /* If the files are missing, the first search rebuilds them. */
     if (segment_index_write(fresh, true) == 0) {
         result = log_flush_index(fresh, "index");
         if (result == 0) result = log_flush_index(fresh, "timeindex");
         if (result != 0) {
-            /* The next flush sees to it. */
+            /* The next flush retries it. */
             log_storage_error(log, result, "open");
             atomic_store(&fresh->flush_done, false);
         }
     }
     list_fresh(log, (uint32_t)place, count, fresh);
     log_mark(&log->flush.files_marks);
-    /* The log has the new one, whatever becomes of the names: a disk that fails now is offline. */
+    /* The log has the new segment, whether or not its name is synced: if this fails, the
+     * directory goes offline. */
     if ((result = log_dir_sync(log->home->dir, name)) != 0) log_storage_error(log, result, "fsync");
     return 0;
 }
@@ -131,13 +133,13 @@ static bool ends_with(const char *name, const char *end) {
     return len >= n && strcmp(name + len - n, end) == 0;
 }
 
-/* A log's directory, before anybody uses its files. */
+/* A log's directory, before its files are used. */
 struct swap_place {
     int fd;
     const struct disk *disk;
 };
 
-/* Whether the batch at `position` has the CRC that it says. 1, 0, or -errno. */
+/* Verifies the CRC of the batch at `position`. Returns 1, 0, or -errno. */
 static int check_batch(const struct swap_place *in, int fd, int64_t position,
                        const struct batch_header *h) {
     size_t len = batch_bytes(h);
@@ -149,8 +151,8 @@ static int check_batch(const struct swap_place *in, int fd, int64_t position,
     return result;
 }
 
-/* The offset behind the file's last batch, or -errno. A file with damage replaces the one segment
- * of its name (log_clean.h): its offsets tell nothing. */
+/* Returns the offset after the file's last batch, or -errno. A file with damage replaces only
+ * the segment with its name (log_clean.h), so its offsets are ignored. */
 static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base) {
     uint8_t bytes[BATCH_HEADER_BYTES];
     struct batch_header h = {0};
@@ -172,7 +174,7 @@ static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base)
     return good < 0 ? good : good == 1 ? next : base;
 }
 
-/* Calls `act` for each file of a segment; the directory may change meanwhile. */
+/* Calls `act` for each file of a segment; it may change the directory. */
 typedef int on_file(const struct swap_place *in, const char *name, int64_t base, void *context);
 static int each_file(const struct swap_place *in, on_file *act, void *context) {
     int copy = in->disk->openat(in->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), result = 0;
@@ -199,7 +201,8 @@ struct swap_range {
     int64_t base, next;
 };
 
-/* What a swap replaces, and the indexes of its own name: they are of the old file. */
+/* Removes the replaced segments, and the indexes with the new segment's name, which belong to
+ * the old file. */
 static int remove_replaced(const struct swap_place *in, const char *name, int64_t base,
                            void *context) {
     const struct swap_range *range = context;
@@ -216,7 +219,7 @@ static int finish_swap(const struct swap_place *in, const char *name, int64_t ba
     char to[32];
     if (!ends_with(name, ".swap")) return 0;
     *any = true;
-    /* Kafka renames indexes in the same way; they are made anew. */
+    /* Kafka renames indexes in the same way; remove them, so that they are rebuilt. */
     if (strcmp(name + 20, ".log.swap") != 0) return remove_file(in, name);
     int file = in->disk->openat(in->fd, name, O_RDONLY | O_CLOEXEC, 0);
     if (file < 0) return -errno;

@@ -1,8 +1,8 @@
-/* Waiters: four lists, one for each watched end.
+/* Waiters: four lists, one per watched end.
  *
- * No wake-up is lost: a waiter is counted before it looks at the end a last time, and whoever moves
- * an end stores it before it looks at the count (both sequentially consistent), so at least one of
- * the two sees the other. */
+ * No wake-up is lost: a waiter is counted before it checks the end for the last time, and a
+ * thread that moves an end stores it before it reads the count (both sequentially consistent).
+ * So at least one of them sees the other. */
 #include <assert.h>
 
 #include "log/log_state.h"
@@ -61,12 +61,12 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     if (waiter->next != NULL) waiter->next->prev = waiter;
     log->wait.lists[kind] = waiter;
     waiter->linked = true;
-    /* A fault that came before the link woke nobody here. It is a wake-up, never a condition that
-     * holds. */
+    /* Failures before the link have not woken this waiter. Report them as a wake-up, not as a
+     * condition that is met. */
     int failed = log_failed(log);
     if (failed == LOG_E_NOT_LEADER && waiter->as_follower) failed = 0;
     if (failed != 0) log_wait_notify(log, waiter, failed);
-    assert(waiter->linked == (failed == 0)); /* Or a message is on its way. */
+    assert(waiter->linked == (failed == 0)); /* otherwise a message is on its way */
     lock_release(&log->wait.lock);
     if (kind == LOG_WAIT_FLUSHED) flusher_ask(log);
     return false;

@@ -1,7 +1,9 @@
-/* A walk through a segment: what can be derived of its batches, and where they stop to be good.
+/* A walk through a segment: derives state from its batches, and finds where they stop being
+ * valid.
  *
- * Above the recovery point every batch is checked. Below what was flushed a bad one is passed over
- * when a good one follows: it is not the work of a crash, and what lies behind was acknowledged. */
+ * Above the recovery point every batch is checked. Below the flushed offset, an invalid batch is
+ * skipped if a valid one follows: a crash cannot cause it, and the later records were
+ * acknowledged. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -9,7 +11,7 @@
 
 enum {
     LOG_WALK_WINDOW_BYTES = 256 << 10,
-    LOG_WALK_FAR_BYTES = 8 << 10, /* a call costs less than a copy of that */
+    LOG_WALK_FAR_BYTES = 8 << 10, /* a separate read costs less than copying this much */
     LOG_WALK_REPORT_BYTES = 4 << 20
 };
 
@@ -24,7 +26,7 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
     if (within + len <= scan->window_bytes)
         return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
     if (len > buffer->room) {
-        /* The file holds these bytes: `len` was held against its end. */
+        /* The file contains these bytes: `len` was checked against its end. */
         uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
         if (bytes == NULL) return LOG_E_MEMORY;
         buffer->bytes = bytes;
@@ -35,24 +37,25 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
     return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
 }
 
-/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
+/* Batches contain their epoch: an epoch file that differs was lost, torn or from another
  * history. */
 static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index)
     LOG_APPENDING(log) {
     const struct epochs_entry *first = log->append.epochs.entries;
     if (h->leader_epoch < 0 || epochs_at(&log->append.epochs, h->base_offset) == h->leader_epoch)
         return;
-    /* Below the log's start its file says nothing, and what it says above stays: what lies behind
-     * may not be walked. */
+    /* The file has no entries below the log's start. Keep its later entries, because this walk
+     * may not reach their batches. */
     if (only_index && log->append.epochs.count > 0 && h->base_offset < first->start_offset) return;
     epochs_truncate_end(&log->append.epochs, h->base_offset);
     epochs_assign(&log->append.epochs, h->leader_epoch, h->base_offset);
     log_mark(&log->flush.epochs_marks);
 }
 
-/* Batches that are checked are read whole anyway: in large pieces. So are the headers alone that
- * are looked at in a trusted file, where they lie close together. No map: a page that the disk
- * cannot read is an error of its directory. Without the memory it is slower, nothing else. */
+/* Batches whose CRC is checked are read completely anyway: use a large window. The same for
+ * headers of a trusted file while they are close together. Do not map the file, so that a page
+ * that disk cannot read becomes an error of its directory. Without memory for the window, the
+ * walk is only slower. */
 static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan,
                           struct log_walk_buffer *window) {
     if (scan->end <= SEGMENT_WINDOW_BYTES) return;
@@ -62,7 +65,7 @@ static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan
     scan->window_room = LOG_WALK_WINDOW_BYTES;
 }
 
-/* Of headers that lie far apart each is read by itself. */
+/* Headers that are far apart are read one by one. */
 static void log_walk_look_ahead(const struct log_walk *walk, const struct log_walk_buffer *window,
                                 struct segment_scan *scan, const struct batch_header *h) {
     if (!walk->trusted || window->bytes == NULL) return;
@@ -70,8 +73,8 @@ static void log_walk_look_ahead(const struct log_walk *walk, const struct log_wa
     scan->window_room = far ? BATCH_HEADER_BYTES : LOG_WALK_WINDOW_BYTES;
 }
 
-/* A walk under way. `doubt`: of the first of the bad batches that nothing good has followed yet;
- * its header, when it has one. */
+/* A running walk. `doubt`: the first of the invalid batches that no valid one has followed yet,
+ * and its header, if it has one. */
 struct log_walker {
     struct log *log;
     struct segment_scan scan;
@@ -89,25 +92,26 @@ static void log_walk_doubt(struct log_walker *w, const struct batch_header *h, b
     if (fits) w->doubt = *h;
 }
 
-/* What was in doubt stays; holes were told of when they were found. */
+/* Keeps the doubtful batch; holes were reported when they were found. */
 static void log_walk_resolve(struct log_walker *w) {
     if (w->doubt_position >= 0 && w->doubt_fits)
         segment_report_batch(w->scan.segment, &w->doubt, w->doubt_position, LOG_WHY_CRC);
     w->doubt_position = -1;
 }
 
-/* At a batch that is none, or not a good one (`fits`: its header is). 1: the walk goes on behind
- * it. */
+/* Handles invalid bytes or an invalid batch (`fits`: its header is valid). Returns 1 if the walk
+ * continues after it. */
 static int log_walk_damage(struct log_walker *w, struct log_walk *walk,
                            const struct batch_header *h, bool fits) {
     struct segment_hole hole;
     struct segment *s = w->scan.segment;
-    /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
+    /* A crash cannot cause damage below the recovery point: keep what follows. */
     if (walk->trusted || w->next >= walk->keep_below) return LOG_E_CORRUPT;
     int found = segment_hole_at(s, w->scan.position, false, &hole);
     if (found < 0) return found;
     if (found == 1 && hole.position < walk->position) return LOG_E_CORRUPT;
-    /* Holes are found by headers: of one that fits only a hole around it tells. */
+    /* Holes are found from headers: a batch whose header fits is in a hole only if the hole
+     * surrounds it. */
     if (found == 1 && !(fits && hole.end <= w->scan.position)) {
         if (w->next >= walk->check_from) log_walk_doubt(w, h, false);
         w->scan.position = hole.end;
@@ -116,20 +120,20 @@ static int log_walk_damage(struct log_walker *w, struct log_walk *walk,
         return 1;
     }
     if (!fits) return LOG_E_CORRUPT;
-    /* Its offsets may be what is wrong. */
+    /* Ignore its offsets: they may be the damage. */
     log_walk_doubt(w, h, true);
     segment_scan_skip(&w->scan, h);
     return 1;
 }
 
-/* What is derived of a good batch. */
+/* Derives state from a valid batch. */
 static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
                          const struct batch_header *h, int64_t now_ms) {
     struct log *log = w->log;
     struct segment *s = w->scan.segment;
     int result = 0;
     log_append_assert(log);
-    assert(h->base_offset >= w->next); /* segment_batch_fits. */
+    assert(h->base_offset >= w->next); /* ensured by segment_batch_fits */
     log_walk_resolve(w);
     if (walk->index) segment_index_batch(s, h, w->scan.position);
     if (h->base_offset >= walk->replay_from)
@@ -144,8 +148,8 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     return 0;
 }
 
-/* A base offset is in no CRC. A batch that leads from what was flushed to beyond it is looked at:
- * those behind may belie it. */
+/* No CRC covers a base offset. If a batch leads past the flushed offset, check it against the
+ * batches after it. */
 static bool log_walk_lies(const struct log_walker *w, const struct log_walk *walk,
                           const struct batch_header *h) {
     struct segment_hole hole;
@@ -155,7 +159,7 @@ static bool log_walk_lies(const struct log_walker *w, const struct log_walk *wal
            hole.position <= w->scan.position && w->scan.position < hole.end;
 }
 
-/* 1: there was one and the walk goes on, 0: the end, or why it ends before. */
+/* Returns 1 (the walk continues after a batch), 0 (the end) or why the walk ends earlier. */
 static int log_walk_batch(struct log_walker *w, struct log_walk *walk, int64_t now_ms) {
     struct batch_header h;
     struct segment *s = w->scan.segment;
@@ -183,7 +187,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     if (walk->keep_below < walk->check_from) walk->keep_below = walk->check_from;
     assert(atomic_load(&s->pins) > 0);
     assert(walk->keep_below >= walk->check_from);
-    assert(!walk->index || walk->position == 0); /* An index is made from the first batch on. */
+    assert(!walk->index || walk->position == 0); /* An index is built from the first batch. */
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&w.scan, s, walk->position, atomic_load(&s->bytes), false);
     log_walk_lend(walk, &w.scan, &w.window);
@@ -196,7 +200,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         meter_add_shared(counted, (uint64_t)(w.scan.position - told));
         told = w.scan.position;
     }
-    /* Nothing good follows: a tail as any other. */
+    /* No valid batch follows: treat it as any other torn tail. */
     if (walk->tail && w.doubt_position >= 0 && (result == 0 || result == LOG_E_CORRUPT)) {
         result = LOG_E_CORRUPT;
         walk->holed = false;
