@@ -1,5 +1,5 @@
-"""The group coordinator: groups of every kind, and committed offsets.
+"""The group coordinator: groups of all types, and committed offsets.
 
 Owns: groups and committed offsets.
-For: `api`, `share`, `broker` and `monitor`. `service` is its entry.
+For: `api`, `share`, `broker` and `monitor`. The entry point is `service`.
 """

@@ -1,14 +1,13 @@
-"""Groups of the classic protocol as a pure state machine: requests and a clock in, records and
-replies out.
+"""Classic groups as a pure state machine: takes requests and a clock, produces records and replies.
 
-Owns: nothing; the groups are the machine's.
-Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get
-  the assignment of one leader; (3) a generation is never used again while its group lives; (4)
-  whoever learns of a generation's assignment does so after its record.
+Owns: nothing; the groups belong to the state machine.
+Invariants: a waiting JoinGroup or SyncGroup is answered once; members of one generation get the
+  assignment of one leader; a generation is never reused while its group exists; a generation's
+  assignment is sent after its record is durable.
 Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394
   (member ids), KIP-559 (protocol in SyncGroup), KIP-814 (skip assignment).
 
-A token stands for an unanswered request; what it is, is the caller's affair.
+The caller chooses what a token is; this module only stores it and returns it with the reply.
 """
 
 from typing import Any
@@ -26,7 +25,7 @@ from pylog.coordinator.groups.state.group_store import GroupMachine
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-MEMBER_ID_SINCE = 4         # The JoinGroup version whose clients know MEMBER_ID_REQUIRED (KIP-394).
+MEMBER_ID_SINCE = 4  # The JoinGroup version with MEMBER_ID_REQUIRED (KIP-394).
 SKIP_ASSIGNMENT_SINCE = 9   # KIP-814.
 NEW_MEMBER_JOIN_MS = 5 * 60_000
 ABSENT_JOIN_MS_MIN = 1000
@@ -34,14 +33,14 @@ PROTOCOLS_MAX = 1000
 NAME_IN_ID_MAX = 1000
 JOIN_BYTES_MAX = 512 << 10
 ASSIGNMENT_BYTES_MAX = 8 << 20
-MEMBER, JOIN, SYNC = "member", "join", "sync"    # Kinds of timers.
+MEMBER, JOIN, SYNC = "member", "join", "sync"  # Timer types.
 
 
 class SentAnswer:
-    """A journal token that follows a member's answer: the member's session starts when it leaves.
+    """A journal token that follows a member's reply: sending the reply starts the session.
 
     Until then the client cannot send heartbeats, because it does not have its member id or
-    generation: the member must not expire, however long the flush before the answer takes.
+    generation. The member must not expire, however long the flush before the reply takes.
     """
 
     is_request = False
@@ -56,18 +55,18 @@ class SentAnswer:
         self._groups.answer_sent(self._group, self._member)
 
     def refuse(self, error: int) -> None:
-        """Do nothing: the machine of this member serves no more."""
+        """Do nothing: this member's state machine is no longer serving."""
 
 
 class ClassicGroups(GroupMachine):
-    """See the module's head; only for groups of the kind."""
+    """Handles requests of classic groups."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self._initial_left_ms: dict[str, int] = {}   # Left of a group's first rebalance.
+        self._initial_left_ms: dict[str, int] = {}  # Rest of the initial rebalance delay.
 
     def loaded_classic(self, group: Group) -> None:
-        """After a start: members have a session's time to show up again."""
+        """Start the sessions of all members after a load."""
         for member in group.members.values():
             self._expect(group, member)
         if len(group.members) > self.limits.members_max:
@@ -78,7 +77,7 @@ class ClassicGroups(GroupMachine):
     # ---- JoinGroup ------------------------------------------------------------------------------
 
     def join(self, request, version: int, client_id: str, host: str, token) -> None:
-        """A JoinGroup request; answered at once or when the join phase is over."""
+        """Handle JoinGroup. Replies immediately or at the end of the join phase."""
         error = self.join_fault(request)
         if error != ErrorCode.NONE:
             self._refuse_join(token, request.member_id, error)
@@ -98,11 +97,11 @@ class ClassicGroups(GroupMachine):
         else:
             self._join_known(group, request, client_id, host, token)
         if known is None and group is not None:
-            # Even a refused join leaves an empty group, as in Kafka: others may describe it.
+            # As in Kafka, even a rejected join creates an empty group that can be described.
             self.record_group(group)
 
     def join_fault(self, request) -> int:
-        """Why no group takes the request, or NONE."""
+        """Return the error if the request is invalid for any group, or NONE."""
         limits = self.limits
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -128,7 +127,7 @@ class ClassicGroups(GroupMachine):
     def _join_new(self, group, request, version, client_id, host, token) -> None:
         instance_id = request.group_instance_id
         name = client_id if instance_id is None else instance_id
-        # A record and an answer have place for 32,767 bytes.
+        # Records and responses hold at most 32,767 bytes.
         member_id = f"{name[:NAME_IN_ID_MAX]}-{self._new_id()}"
         if instance_id is None and version >= MEMBER_ID_SINCE:
             group.pending.add(member_id)
@@ -153,7 +152,7 @@ class ClassicGroups(GroupMachine):
         same = member.protocols == _protocols(request)
         leads = group.leader == member_id
         if group.state == COMPLETING and same or group.state == STABLE and same and not leads:
-            # The answer was lost on the way: it is given again.
+            # The previous response was lost: repeat it.
             self._answer(group, member, token, _joined(group, member))
         elif group.state in (PREPARING, COMPLETING, STABLE):
             if group.state != PREPARING:
@@ -174,7 +173,7 @@ class ClassicGroups(GroupMachine):
         group.add(member, request.protocol_type)
         self.rebalances.because(group, rebalance_tracker.JOINED, member, _reason(request))
         self._await_join(group, member, token)
-        # The client does not know its id yet and cannot send heartbeats.
+        # The client does not have its member id yet, so it cannot send heartbeats.
         self.timers.set((MEMBER, group.id, member_id), self.clock.now_ms() + NEW_MEMBER_JOIN_MS)
         self._rebalance_or_complete(group)
 
@@ -186,7 +185,7 @@ class ClassicGroups(GroupMachine):
 
     def _await_join(self, group, member, token) -> None:
         if member.join_token is not None:
-            # Keeps (1): the client asked again, most likely over another connection.
+            # Reject the earlier request: the client retried, probably on a new connection.
             self._refuse_join(member.join_token, member.id, ErrorCode.REBALANCE_IN_PROGRESS)
         else:
             group.awaiting += 1
@@ -194,7 +193,10 @@ class ClassicGroups(GroupMachine):
         self.rebalances.stops(group, member)
 
     def _replace_static(self, group, member_id, request, version, token) -> None:
-        """An instance is back under a new member id: no rebalance unless the protocol changes."""
+        """Replace a static member that rejoins under a new member id.
+
+        Rebalances only if the selected protocol changes.
+        """
         old = group.members[group.statics[request.group_instance_id]]
         leader = group.leader
         self._answer_join(group, old, messages.JoinGroupResponse(
@@ -211,7 +213,7 @@ class ClassicGroups(GroupMachine):
             if version >= SKIP_ASSIGNMENT_SINCE:
                 answer.skip_assignment = group.leader == member.id
             else:
-                # The old leader's name, so that this member does not compute an assignment.
+                # Return the old leader, so that this client does not compute an assignment.
                 answer.leader, answer.members = leader, []
             self._answer_join(group, member, answer)
             return
@@ -235,7 +237,7 @@ class ClassicGroups(GroupMachine):
     # ---- the join phase -------------------------------------------------------------------------
 
     def rebalance(self, group: Group) -> None:
-        """Has the members join again, unless they are about to."""
+        """Make the members rejoin, unless a rebalance is already preparing."""
         if group.state in (COMPLETING, STABLE):
             self._rebalance(group, rebalance_tracker.DOWNGRADED)
 
@@ -246,7 +248,7 @@ class ClassicGroups(GroupMachine):
             self._rebalance(group)
 
     def _rebalance(self, group, cause: str = "", member=None) -> None:
-        """Everybody is to join again. cause: unless it was told before."""
+        """Start the join phase: all members must rejoin. cause: empty if already reported."""
         self.events["rebalance"] += 1
         if cause:
             self.rebalances.because(group, cause, member)
@@ -275,7 +277,7 @@ class ClassicGroups(GroupMachine):
     def _join_is_due(self, group) -> None:
         left_ms = self._initial_left_ms.get(group.id, 0)
         if group.previous == EMPTY and group.grown and left_ms:
-            # Somebody came while we waited for others: they may come in a row.
+            # A member joined during the initial delay: extend it, more may follow.
             group.grown = False
             delay_ms = min(self.limits.initial_delay_ms, left_ms)
             self._initial_left_ms[group.id] = max(left_ms - delay_ms, 0)
@@ -284,7 +286,7 @@ class ClassicGroups(GroupMachine):
             self._complete_join(group)
 
     def _complete_join(self, group) -> None:
-        """Ends the join phase with those who joined."""
+        """End the join phase with the members that joined."""
         self.timers.cancel((JOIN, group.id))
         self._initial_left_ms.pop(group.id, None)
         for member in list(group.members.values()):
@@ -292,7 +294,7 @@ class ClassicGroups(GroupMachine):
                 self.rebalances.because(group, rebalance_tracker.NOT_REJOINED, member)
                 self._remove(group, member)
         if not group.elect() and group.members:
-            # Static members only, none of which is here: their sessions decide.
+            # Only absent static members are left: wait for their sessions to expire.
             self.timers.set((JOIN, group.id), self.clock.now_ms() + max(
                 group.rebalance_ms, ABSENT_JOIN_MS_MIN))
             return
@@ -312,7 +314,7 @@ class ClassicGroups(GroupMachine):
     # ---- SyncGroup ------------------------------------------------------------------------------
 
     def sync(self, request, token) -> None:
-        """A SyncGroup request; a follower's is answered when the leader's is here."""
+        """Handle SyncGroup. Followers get their reply when the leader has synced."""
         group = self.find(request.group_id)
         error = self._sync_fault(group, request)
         if group is None or error != ErrorCode.NONE:
@@ -350,7 +352,7 @@ class ClassicGroups(GroupMachine):
         return ErrorCode.NONE
 
     def _assign(self, group, assignments: dict) -> None:
-        # Keeps (4): the record comes before the replies.
+        # Write the record before the replies.
         for member in group.members.values():
             member.assignment = assignments.get(member.id, b"")
         group.move(STABLE, self.clock.wall_ms())
@@ -380,7 +382,7 @@ class ClassicGroups(GroupMachine):
     # ---- Heartbeat, LeaveGroup ------------------------------------------------------------------
 
     def heartbeat(self, request) -> int:
-        """The error code that answers it."""
+        """Handle Heartbeat and return its error code."""
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.find(request.group_id)
@@ -395,8 +397,9 @@ class ClassicGroups(GroupMachine):
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state == PREPARING else ErrorCode.NONE
 
     def leave(self, group_id: str, members) -> list | int:
-        """members: (member id, instance id or None, and perhaps why) each. Returns their error
-        codes, or that of the request.
+        """Handle LeaveGroup. Return an error code per member, or one for the request.
+
+        members: (member id, instance id or None, optionally the reason).
         """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -407,7 +410,7 @@ class ClassicGroups(GroupMachine):
 
     def _leave(self, group, member_id, instance_id, reason: str | None = "") -> int:
         if not member_id:
-            # An administrator names the instance; only the group knows the member id.
+            # An administrator removes a static member by instance id, without its member id.
             member_id = group.statics.get(instance_id)
             if member_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -423,14 +426,14 @@ class ClassicGroups(GroupMachine):
         return ErrorCode.NONE
 
     def _lose(self, group, member, cause: str, reason: str | None = "") -> None:
-        """A member is gone: the others share its partitions anew."""
+        """Remove a member and rebalance its partitions."""
         self.rebalances.because(group, cause, member, reason)
         self._remove(group, member)
         self._rebalance_or_complete(group)
 
     def _remove(self, group, member) -> None:
         self.timers.cancel((MEMBER, group.id, member.id))
-        # Keeps (1). A client that is there after all joins again.
+        # Answer the waiting requests. If the client still runs, it rejoins.
         self._answer_join(group, member, messages.JoinGroupResponse(
             error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="", protocol_name=None))
         self._answer_sync(group, member, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -449,25 +452,25 @@ class ClassicGroups(GroupMachine):
     # ---- time -----------------------------------------------------------------------------------
 
     def answer_sent(self, group: Group, member: Member) -> None:
-        """Start the member's session: an answer to it has left."""
+        """Start the member's session: a reply to it was sent."""
         if self.groups.get(group.id) is group and group.members.get(member.id) is member:
-            # The timer is in the heap already, so that this needs no step of the runtime.
+            # The timer is already in the heap, so the runtime does not have to rearm it.
             self.timers.prolong((MEMBER, group.id, member.id),
                                 self.clock.now_ms() + member.session_ms)
 
     def expect(self, group: Group, member_id: str) -> None:
-        """A sign of life that is not a heartbeat."""
+        """Restart the session of a member after a request other than Heartbeat."""
         self._expect(group, group.members[member_id])
 
     def _expect(self, group, member) -> None:
         self.timers.set((MEMBER, group.id, member.id), self.clock.now_ms() + member.session_ms)
 
     def expire_session(self, group: Group, member_id: str) -> None:
-        """The member is taken for dead, as by its session's timer."""
+        """Expire a member as if its session had timed out."""
         self._lose(group, group.members[member_id], rebalance_tracker.EXPIRED)
 
     def is_due(self, group: Group, key: tuple[Any, ...]) -> None:
-        """A timer of the group has come."""
+        """Handle an expired timer of the group."""
         if key[0] == MEMBER:
             self._member_is_due(group, key[2])
         elif key[0] == JOIN:
@@ -489,7 +492,7 @@ class ClassicGroups(GroupMachine):
             self._lose(group, member, rebalance_tracker.EXPIRED)
 
     def _sync_is_due(self, group) -> None:
-        """Whoever joined but never synced holds the others up."""
+        """Remove members that joined but did not sync in time, because the others wait for them."""
         if group.state in (COMPLETING, STABLE) and group.unsynced:
             for member_id in list(group.unsynced):
                 member = group.members[member_id]
@@ -498,7 +501,7 @@ class ClassicGroups(GroupMachine):
             self._rebalance(group)
 
     def dissolve(self, group: Group) -> None:
-        """The group is to be of another kind: whoever waits asks again."""
+        """Reject waiting requests and cancel timers before the group changes its type."""
         for member in group.members.values():
             self._answer_join(group, member, messages.JoinGroupResponse(
                 error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id,
@@ -529,13 +532,13 @@ def _reason(request) -> str | None:
 
 
 def _rebalance_ms(request) -> int:
-    # Version 0 had one timeout for both.
+    # Version 0 has no rebalance timeout.
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 \
         else request.session_timeout_ms
 
 
 def _joined(group, member):
-    """The answer that names a member's generation; the leader's lists every member."""
+    """Return the JoinGroup response for the current generation; the leader gets all members."""
     new = messages.JoinGroupResponse
     rows = [] if group.leader != member.id else [
         new.JoinGroupResponseMember(

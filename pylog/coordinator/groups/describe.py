@@ -1,8 +1,8 @@
-"""What groups there are and what is in them: list, describe, delete.
+"""List, describe and delete groups.
 
 Owns: nothing.
-Invariants: (1) only a group without members is deleted, with all of its offsets.
-Source: KIP-222, KIP-518 (states), KIP-1043 (types, 69 for unknown groups).
+Invariants: only a group without members is deleted, together with all its offsets.
+Source: KIP-222, KIP-518 (states), KIP-1043 (types, GROUP_ID_NOT_FOUND (69) for unknown groups).
 """
 
 from itertools import islice
@@ -17,10 +17,10 @@ UNKNOWN_IS_ERROR_SINCE = 6
 
 
 def listed(groups, states, types):
-    """Yields ListedGroups. states, types: sets of lower-case names, empty for all."""
+    """Yield ListedGroups. states, types: sets of lower-case names; empty for all."""
     yield from share_heartbeat.listed(groups, states, types)
     new = messages.ListGroupsResponse.ListedGroup
-    # A copy: a group that changes while others are listed does not come twice.
+    # A copy, so that a group that changes during the listing is not listed twice.
     elsewhere = groups.elsewhere() if not states or EMPTY.lower() in states else ()
     for group in list(groups.groups.values()):
         if types and group.kind not in types:
@@ -36,7 +36,7 @@ def listed(groups, states, types):
 
 
 def described(groups, group_id: str, version: int, members_max: int):
-    """An iterator of a DescribedGroup with at most so many members, then the others in its like."""
+    """Yield a DescribedGroup with at most members_max members, then more for the rest."""
     group = groups.find(group_id)
     if group is None or group.kind != CLASSIC:
         error = ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_IS_ERROR_SINCE \
@@ -65,7 +65,7 @@ def _described(group, members_max: int):
 
 
 def described_consumers(groups, group_id: str, members_max: int):
-    """As described(), of ConsumerGroupDescribe's."""
+    """Yield DescribedGroups for ConsumerGroupDescribe; see described()."""
     group = groups.find(group_id)
     if group is None or group.kind != CONSUMER:
         return iter((refused_consumers(group_id, ErrorCode.GROUP_ID_NOT_FOUND),))
@@ -89,7 +89,7 @@ def _described_consumers(groups, group, members_max: int):
 
 def _described_consumer(group, member, topics):
     new = messages.ConsumerGroupDescribeResponse
-    # It answers for what it has yet to revoke.
+    # The member still owns partitions that it must revoke.
     held = {topic_id: {*member.assigned.get(topic_id, ()), *member.revoking.get(topic_id, ())}
             for topic_id in {**member.assigned, **member.revoking}}
     return new.Member(
@@ -110,7 +110,7 @@ def _partitions(held, topics):
 
 
 def refused_consumers(group_id: str, error: int):
-    """A DescribedGroup of ConsumerGroupDescribe that says why there is none."""
+    """Return a ConsumerGroupDescribe DescribedGroup with an error."""
     return messages.ConsumerGroupDescribeResponse.DescribedGroup(
         group_id=group_id, error_code=error,
         error_message="there is no such consumer group"
@@ -118,7 +118,7 @@ def refused_consumers(group_id: str, error: int):
 
 
 def refused(group_id: str, error: int, version: int):
-    """A DescribedGroup that says why there is none."""
+    """Return a DescribedGroup with an error."""
     text = None
     if error == ErrorCode.GROUP_ID_NOT_FOUND and version >= UNKNOWN_IS_ERROR_SINCE:
         text = f"Group {group_id} not found."
@@ -127,8 +127,10 @@ def refused(group_id: str, error: int, version: int):
 
 
 def delete(groups, group_id: str):
-    """Removes a group; a generator with some of its offsets at a step, which returns the error code
-    for it. Nobody sees a part of it: it is hidden first, and its name is free at the end."""
+    """Delete a group. A generator that removes some offsets per step and returns the error code.
+
+    The group is hidden first, so no request sees it partially deleted; its name is free at the end.
+    """
     if group_id in groups.deleting:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     group = groups.find(group_id)

@@ -1,9 +1,9 @@
-"""What the groups look like at a moment, for whoever watches them.
+"""Snapshots of the groups for monitoring.
 
 Owns: nothing.
-Invariants: (1) nothing is changed, nor brought into memory; (2) the event loop is held for a few
-  groups at a time.
-Source: none but coordinator.groups.
+Invariants: nothing is changed or loaded into memory; the event loop is blocked for a few groups at
+  a time.
+Source: none, specific to the group coordinator.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from pylog.coordinator.groups.state import consumer_protocol as embedded
 from pylog.coordinator.groups.state.classic_group import CLASSIC, STREAMS
 from pylog.protocol.errors import ProtocolError
 
-STEP = 200              # Groups looked at in one go,
-STEP_OFFSETS = 2000     # and their committed offsets.
+STEP = 200  # Groups per step,
+STEP_OFFSETS = 2000  # and committed offsets per step.
 
 Row = namedtuple("Row", ("id", "state", "generation", "members", "offsets"))
 Row.__doc__ = """One group. members: how many. offsets: {(topic, partition): group.Offset}, a
@@ -23,7 +23,7 @@ copy.
 
 
 class Room:
-    """How much may still be taken: once something finds no place, nothing does, and is counted."""
+    """The remaining capacity. Once something does not fit, everything after it is only counted."""
 
     def __init__(self, groups: int, offsets: int):
         self._groups = groups
@@ -48,8 +48,9 @@ def row(group) -> Row:
 
 
 async def rows(coordinator, room: Room) -> tuple:
-    """([Row] of the groups in memory for which there is room, all their ids, the shards, ids of
-    groups that were dropped)."""
+    """Return ([Row] of groups in memory that fit, ids of all groups in memory, the shards, ids of
+    dropped groups).
+    """
     found, ids, gone = [], set(), set()
     shards, _ = coordinator.shards()
     looked = 0
@@ -72,7 +73,7 @@ async def rows(coordinator, room: Room) -> tuple:
 
 
 async def members(coordinator, group_id: str) -> list:
-    """[{field: value}] of the members of one group, with the partitions that each was given."""
+    """Return [{field: value}] of the members of one group, with their assigned partitions."""
     found, _ = coordinator.look(group_id, lambda machine: (
         machine.groups.get(group_id), machine.image().topics_by_id))
     if found is None or found[0] is None:
@@ -95,14 +96,14 @@ def _held(group, member, topics: dict) -> list:
 
 
 async def events(coordinator) -> dict:
-    """Event -> how often, over all groups, since the start."""
+    """Return {event: count since the start, over all groups}."""
     return coordinator.events
 
 
 def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
-    """{group id: Row} of the groups that are in state.lmdb only; those in `elsewhere` are not.
+    """Return {group id: Row} of the groups that are only in state.lmdb, without `elsewhere`.
 
-    known: what the last call gave: what is there only does not change.
+    known: the previous result; these groups do not change while they are only on disk.
     """
     found = {}
     for shard in shards:
@@ -121,7 +122,7 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
 
 
 def assigned(assignment: bytes) -> list:
-    """[(topic, partition)] of a member's assignment; [] of what is not a consumer's."""
+    """Return [(topic, partition)] of a member's assignment; [] if it is no consumer assignment."""
     try:
         return [(part.topic, index) for part in embedded.assignment(assignment).assigned_partitions
                 for index in part.partitions]

@@ -1,8 +1,7 @@
 """Committed offsets of groups: commit, fetch, delete, expire.
 
-Owns: nothing; the offsets lie in their groups.
-Invariants: (1) a commit of a member is taken only in its generation; (2) every change has its
-  record.
+Owns: nothing; the offsets are stored in their groups.
+Invariants: a member can commit only in its own generation; every change is recorded.
 Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496 (OffsetDelete).
 """
 
@@ -26,15 +25,15 @@ from pylog.protocol.errors import Error, ErrorCode, ProtocolError
 
 PLACES_STEP = 5000
 FORGET_STEP = 1000
-UNSTABLE = object()         # In place of an offset that an open transaction may change.
-UNKNOWN_GROUP_SINCE = 9     # KIP-848; before, a generation was wrong where there is no group.
+UNSTABLE = object()  # Replaces an offset that an open transaction may change.
+UNKNOWN_GROUP_SINCE = 9  # KIP-848; earlier versions get ILLEGAL_GENERATION for a missing group.
 
 
 def commit(groups, request, entries, version: int = 0) -> int | list:
-    """entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)]. version: of
-    the request.
+    """Commit offsets. Return one error code, or a list of one per entry if they differ.
 
-    Returns one error code for all entries, or a list with that of each where they differ.
+    entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)]. version: of the
+    request.
     """
     group, error = group_of_commit(
         groups, request, request.generation_id_or_member_epoch, False, version, entries)
@@ -70,10 +69,10 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
 
 
 def commit_in_transaction(groups, request, entries) -> list:
-    """As commit(), of a TxnOffsetCommit; the error of each entry."""
+    """Handle TxnOffsetCommit and return the error of each entry; see commit()."""
     group, error = group_of_commit(groups, request, request.generation_id, True, 0, entries)
     if error == ErrorCode.STALE_MEMBER_EPOCH:
-        error = ErrorCode.ILLEGAL_GENERATION   # What producers know.
+        error = ErrorCode.ILLEGAL_GENERATION  # The error that producers support.
     if error != ErrorCode.NONE:
         return [error] * len(entries)
     wall_ms = groups.clock.wall_ms()
@@ -100,7 +99,7 @@ def commit_in_transaction(groups, request, entries) -> list:
 
 def group_of_commit(groups, request, generation: int, in_transaction: bool, version: int = 0,
                     entries=()):
-    """(group, NONE), or (None, why it does not take the commit)."""
+    """Return (group, NONE), or (None, error) if the commit is rejected."""
     member_id, instance_id = request.member_id, request.group_instance_id
     group = groups.find(request.group_id)
     if group is None:
@@ -114,7 +113,7 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
         error = _member_fault(group, request, generation, in_transaction, version, entries)
         return (group if error == ErrorCode.NONE else None), error
     if generation < 0 and group.state == EMPTY:
-        # Nobody is in the group: an administrator or a consumer that assigns itself.
+        # Committed by an administrator or a consumer with manual assignment.
         return group, ErrorCode.NONE
     if generation >= 0 or member_id or instance_id is not None:
         fault = group.fault_of(member_id, instance_id)
@@ -124,7 +123,7 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
         if generation != group.generation:
             return None, ErrorCode.ILLEGAL_GENERATION
     elif group.state != EMPTY and not in_transaction:
-        # Older clients do not say in a transaction who they are.
+        # Older clients do not send their member id in transactions.
         return None, ErrorCode.UNKNOWN_MEMBER_ID
     if group.state == COMPLETING and not in_transaction:
         return None, ErrorCode.REBALANCE_IN_PROGRESS
@@ -135,13 +134,16 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
 
 def _member_fault(group, request, epoch: int, in_transaction: bool, version: int,
                   entries) -> Error:
-    """Why a group of a newer protocol does not take a commit, or NONE. Who is behind may commit
-    what it has had since before the epoch that it names (KIP-1251)."""
+    """Return the error if a consumer or Streams group rejects a commit, or NONE.
+
+    A member with an older epoch may commit partitions that it has owned since that epoch
+    (KIP-1251).
+    """
     if epoch < 0 and not group.members:
         return ErrorCode.NONE
     if in_transaction and epoch == -1 and not request.member_id \
             and request.group_instance_id is None:
-        return ErrorCode.NONE   # Older clients do not say in a transaction who they are.
+        return ErrorCode.NONE  # Older clients do not send their member id in transactions.
     member = group.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
@@ -160,7 +162,7 @@ def _member_fault(group, request, epoch: int, in_transaction: bool, version: int
 
 
 def fetch_fault(groups, group_id: str, member_id: str | None, epoch: int) -> Error:
-    """Why a member may not see what its group committed, or NONE (KIP-848)."""
+    """Return the error if the member may not fetch its group's offsets, or NONE (KIP-848)."""
     group = groups.find(group_id)
     if group is None or group.kind == CLASSIC or member_id is None and epoch < 0:
         return ErrorCode.NONE
@@ -174,8 +176,10 @@ def fetch_fault(groups, group_id: str, member_id: str | None, epoch: int) -> Err
 
 
 def fetch(groups, group_id: str, topics, stable: bool) -> list:
-    """topics: [(topic, [partition])], or None for all. stable: UNSTABLE where an open transaction
-    has offsets. Returns [(topic, [(partition, Offset or None)])].
+    """Return [(topic, [(partition, Offset or None)])].
+
+    topics: [(topic, [partition])], or None for all. stable: return UNSTABLE for offsets in open
+    transactions.
     """
     if topics is None:
         return everything(groups, group_id, stable).rows()
@@ -200,8 +204,9 @@ def everything(groups, group_id: str, stable: bool = False) -> "Everything":
 
 
 class Everything:
-    """All that a group has committed, as it is now; a million of them cost little more than their
-    places."""
+    """All committed offsets of a group at this moment. A million of them need little more memory
+    than their references.
+    """
 
     def __init__(self, known: dict):
         self._keys = list(known)
@@ -211,11 +216,11 @@ class Everything:
         return len(self._keys)
 
     def rows(self) -> list:
-        """[(topic, [(partition, Offset)])], a topic once."""
+        """Return [(topic, [(partition, Offset)])], each topic once."""
         return [row for part in self.parts(len(self) or 1) for row in part]
 
     def parts(self, count: int):
-        """Yields rows of at most `count` partitions together; none of them now and then."""
+        """Yield rows with at most `count` partitions in total, sometimes an empty list."""
         places: dict[str, array[int]] = {}
         for place, (topic, _) in enumerate(self._keys, 1):
             places.setdefault(topic, array("L")).append(place - 1)
@@ -237,7 +242,7 @@ class Everything:
 
 
 def forget(groups, group, topic: str, partition: int) -> bool:
-    """Removes one committed offset, with its record; False when there is none."""
+    """Remove one committed offset and record it; return False if there is none."""
     open_here = bool(group.unstable) and transactional_offsets.forget(
         groups, group, (topic, partition))
     if group.offsets.pop((topic, partition), None) is None and not open_here:
@@ -249,7 +254,7 @@ def forget(groups, group, topic: str, partition: int) -> bool:
 
 
 def forget_all(groups, group):
-    """The records that remove all offsets of a hidden group; yields after each FORGET_STEP."""
+    """Record the removal of all offsets of a hidden group. Yields after each FORGET_STEP."""
     places = [*group.offsets, *(place for place in group.unstable if place not in group.offsets)]
     for place in list(group.unstable):
         transactional_offsets.forget(groups, group, place)
@@ -261,7 +266,7 @@ def forget_all(groups, group):
 
 
 def delete(groups, group_id: str, topics):
-    """OffsetDelete: [(topic, [partition])]. Returns (error of the whole, {topic: its error})."""
+    """Handle OffsetDelete for [(topic, [partition])]. Return (request error, {topic: error})."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID, {}
     group = groups.find(group_id)
@@ -281,7 +286,7 @@ def delete(groups, group_id: str, topics):
 
 
 def subscribed_topics(group) -> set | None:
-    """The topics that members of a consumer group ask for; None when that cannot be known."""
+    """Return the topics that members of a consumer group subscribe to, or None if unknown."""
     if group.kind != CLASSIC:
         return group.topics()
     if group.protocol_type != CONSUMER:
@@ -305,9 +310,7 @@ def is_subscribed(group, topic: str) -> bool:
 
 
 def expire(groups, group) -> int:
-    """Removes the offsets of a group whose time is over, then the group if nothing is left.
-
-    Returns how many offsets went.
+    """Remove expired offsets, then the group if it is empty. Return the number of offsets removed.
     """
     wall_ms = groups.clock.wall_ms()
     retention_ms = groups.limits.retention_ms
@@ -339,7 +342,7 @@ def expire(groups, group) -> int:
 
 
 def forget_topic(groups, group, topic: str) -> None:
-    """The topic was deleted: what was committed for it means nothing any more."""
+    """Remove the group's offsets of a deleted topic."""
     for name, partition in dict.fromkeys(
             key for key in (*group.offsets, *group.unstable) if key[0] == topic):
         forget(groups, group, name, partition)

@@ -1,9 +1,8 @@
-"""The group coordinator: what consumer groups and their offsets add to the runtime of coordinators.
+"""The group coordinator service, on top of the coordinator runtime.
 
-Owns: the runtime over `__consumer_offsets`, counters of what happened to groups, the history of
-  their rebalances.
-Invariants: (1) offsets committed for a topic go when the topic goes, those of groups that are in
-  state.lmdb only when they are next brought into memory.
+Owns: the runtime of `__consumer_offsets`, event counters of groups, the rebalance history.
+Invariants: when a topic is deleted, its committed offsets are removed. Groups that are only in
+  state.lmdb follow when they are next loaded into memory.
 Source: Kafka's group coordinator.
 """
 
@@ -33,11 +32,11 @@ from pylog.protocol.errors import Error, ErrorCode
 TOPIC = "__consumer_offsets"
 _ELSEWHERE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
                         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-EXPIRY_STEP = 100      # Groups looked at in one go.
+EXPIRY_STEP = 100  # Groups per step.
 
 
 class GroupCoordinator:
-    """broker: see internal_topic.Node."""
+    """Coordinates groups and committed offsets. broker: see internal_topic.Node."""
 
     def __init__(self, broker: Node):
         settings = self._settings = broker.settings
@@ -59,7 +58,7 @@ class GroupCoordinator:
             settings["offsets.commit.timeout.ms"] / 1000,
             changed=lambda machine: machine.repeats.void_changed(machine.records),
             ended=lambda machine: machine.repeats.void_all()), broker)
-        # Requests go straight to the runtime.
+        # Requests go directly to the runtime.
         self.run = self.runtime.run
         self.run_in_pieces = self.runtime.run_in_pieces
         self.look = self.runtime.look
@@ -67,32 +66,32 @@ class GroupCoordinator:
         self.shards = self.runtime.shards
 
     def start(self, store: Store) -> None:
-        """Begins to load what there is; returns at once. On the event loop.
+        """Start loading; return immediately. Call on the event loop.
 
-        store: what is derived from the logs.
+        store: the StateStore for snapshots.
         """
         self._store = store
         self._history = History(store.directory)
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Answers who waits for others, and takes no more requests."""
+        """Reject waiting requests and stop serving."""
         await self.runtime.stop()
         if self._history is not None:
             await self._history.close()
 
     async def ensure_topic(self) -> Error:
-        """Creates the internal topic unless it is there. Returns an error code."""
+        """Create the internal topic unless it exists. Returns an error code."""
         return await self.runtime.topic.ensure()
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions or leaders, or is new."""
+        """Apply a new version of the topic: new, or with other partitions or leaders."""
         if topic.name == TOPIC:
             self.runtime.topic_changed(topic)
         self._look_again(topic.name)
 
     def topic_deleted(self, name: str) -> None:
-        """Forgets what was committed for a topic that is no more. Keeps (1)."""
+        """Remove the committed offsets of a deleted topic."""
         if name == TOPIC:
             self.runtime.topic_deleted()
         else:
@@ -101,8 +100,10 @@ class GroupCoordinator:
             self._look_again(name)
 
     def _look_again(self, name: str) -> None:
-        """Groups that subscribe to a topic see what became of it, at the end of this turn of the
-        loop: topics come and go in stretches."""
+        """Refresh the groups that subscribe to a changed topic, at the end of this loop iteration.
+
+        Topics are often created and deleted in batches.
+        """
         if self._store is None:
             return
         if not self._changed_topics:
@@ -114,18 +115,20 @@ class GroupCoordinator:
         self.runtime.step_each(lambda machine: target_assignment.topics_changed(machine, names))
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of the offsets topic that has the group; -1 while there is no topic."""
+        """Return the offsets topic partition that holds the group, or -1 if there is no topic."""
         topic = self.runtime.topic.current
         return -1 if topic is None else partition_of(group_id, len(topic.partitions))
 
     def producer_at(self, index: int, producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
-        """(as producer_of(), NONE) of a partition that this broker serves, or why it does not."""
+        """Return (producer_of(), NONE), or (UNKNOWN, error) if this broker does not serve the
+        partition.
+        """
         return self.runtime.producer_at(index, producer_id)
 
     def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
-        """Answers `pending` with an error code when the marker is durable."""
+        """Answer `pending` with an error code when the marker is durable."""
         def answered(error: Error) -> None:
-            # As of any partition that has moved or is not there yet: it is asked again.
+            # Same error as for a partition that has moved or is not open yet: the caller retries.
             pending.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _ELSEWHERE else error)
 
         self.runtime.run_as_producer(
@@ -134,26 +137,28 @@ class GroupCoordinator:
 
     @property
     def events(self) -> dict[str, int]:
-        """Event -> how often, over all groups, since the start."""
+        """Return {event: count since the start, over all groups}."""
         return {**self._events, "record_written": self.runtime.records_written}
 
     def history(self, group_id: str, limit: int) -> list[dict[str, Any]]:
-        """The last rebalances of a group here, the newest first. On any thread; reads files."""
+        """Return the latest rebalances of a group, newest first. Callable on any thread; reads
+        files.
+        """
         return [] if self._history is None else self._history.find(group_id, limit)
 
-    # ---- machines -------------------------------------------------------------------------------
+    # ---- state machines -------------------------------------------------------------------------
 
     def _open(self, topic_id: bytes, index: int,
               clock: Clock) -> tuple[Callable[[], Groups], ShardSnapshot]:
-        """What makes an empty machine of one partition, and its snapshot."""
+        """Return (function that creates an empty machine of one partition, its snapshot)."""
         assert self._store is not None
         snapshot = ShardSnapshot(self._store, topic_id, index)
 
         def make() -> Groups:
             def find(group_id: str) -> Committed | None:
                 group = snapshot.find(group_id)
-                # What a load takes out gets its records at its end: amid the replay they would
-                # come behind commits that are in the log already.
+                # Offsets removed during a load are recorded at its end: otherwise their tombstones
+                # would follow later commits that are already in the log.
                 if group is not None and not machine.is_loading:
                     self._forget_gone(machine, group)
                 return group
@@ -171,7 +176,7 @@ class GroupCoordinator:
         self._history.add(rebalance)
 
     def _forget_gone(self, machine: Groups, group: Committed) -> None:
-        """Takes out the offsets of topics that were deleted since they were committed."""
+        """Remove offsets of topics that were deleted since the commit."""
         topics, before = self._broker.image.topics, len(machine.records)
         for (topic, partition), entry in list(group.offsets.items()):
             if entry.topic_id != NO_ID and (
@@ -180,7 +185,7 @@ class GroupCoordinator:
         machine.cleanups += len(machine.records) - before
 
     def _forget_deleted(self, machine: Groups) -> None:
-        """The same of every group in memory."""
+        """Remove offsets of deleted topics from all groups in memory."""
         for group in list(machine.groups.values()):
             self._forget_gone(machine, group)
         self._forget_share_partitions(machine)
@@ -197,7 +202,7 @@ def _forget_topic(machine: Groups, name: str) -> None:
 
 
 def _expiry(machine: Groups) -> Iterator[object]:
-    """Expires what nobody uses any more, some groups at each step."""
+    """Expire unused groups and offsets, some groups per step."""
     every = [*machine.groups, *(name for name, *_ in machine.elsewhere())]
     return _expire_all(machine, every)
 
@@ -210,12 +215,12 @@ def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
 
 
 def _expire_group(machine: Groups, group_id: str) -> None:
-    """Expires what is due; a group that was only looked at does not stay in memory."""
+    """Expire offsets of a group. Unloads the group again if nothing changed."""
     was_here, before = group_id in machine.groups, len(machine.records)
     group = machine.find(group_id)
     if group is None:
         return
     offsets.expire(machine, group)
-    # With a change it stays: of a group that is not in memory a save takes all from the snapshot.
+    # If it changed, keep it in memory: the next snapshot needs the group.
     if not was_here and len(machine.records) == before:
         machine.groups.pop(group_id, None)

@@ -1,9 +1,8 @@
-"""The state machine of a partition of `__consumer_offsets`: each request goes to the kind of group
-that is there.
+"""The state machine of one partition of `__consumer_offsets`; dispatches requests by group type.
 
-Owns: nothing beside what coordinator.machine does.
-Invariants: (1) an id names one group, of one kind; (2) what a replay leaves is what the records
-  say, also when it begins amid a change from one kind to another.
+Owns: nothing beyond state.group_store.
+Invariants: a group id belongs to one group of one type; a replay gives the state that the records
+  describe, even if it starts in the middle of a type change.
 Source: Kafka's GroupMetadataManager.
 """
 
@@ -26,17 +25,17 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-# What the keys of Streams groups' records begin with.
+# Key types of Streams group records.
 STREAMS_KEYS = frozenset(kind.to_bytes(2, "big") for kind in (17, 19, 20, 21, 22, 23))
 
 
 class Groups(ClassicGroups):
-    """See the module's head."""
+    """The groups of all types in one partition."""
 
     # ---- the log --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        """Apply one record of the log, in order, before loaded(). Raises ProtocolError."""
         decoded = records.decode(key, value)
         if decoded is None:
             if key[:2] in STREAMS_KEYS:
@@ -65,7 +64,7 @@ class Groups(ClassicGroups):
     def _replay_classic(self, group_id: str, made: Group | None) -> None:
         group = self.find(group_id)
         if made is None and group is not None and group.kind != CLASSIC:
-            return   # Keeps (2): it became another kind, of which later records tell.
+            return  # The group has changed its type; later records describe it.
         if made is None and group is not None and (group.offsets or group.unstable):
             made = Group(group_id, NO_TIME)
         self._replace(group_id, group, made)
@@ -106,12 +105,12 @@ class Groups(ClassicGroups):
         self._replayed(*streams_records.replay(key, value, find, make), value is None, STREAMS)
 
     def _replayed(self, group_id: str, member_id: str | None, is_gone: bool, kind: str) -> None:
-        """A record of a group of a newer protocol was applied."""
+        """Note that a record of a consumer or Streams group was applied."""
         self.changed.add((group_id, None if member_id is None else (member_id,)))
         group = self.groups.get(group_id)
         if is_gone and group is not None and group.kind == kind and \
                 group.epoch == NO_RECORD and not group.members:
-            # Its last record: offsets may be left.
+            # The group's last record: only offsets may remain.
             left = Group(group_id, NO_TIME) if group.offsets or group.unstable else None
             self._replace(group_id, group, left)
 
@@ -128,7 +127,7 @@ class Groups(ClassicGroups):
         return made
 
     def loaded(self) -> None:
-        """After the last record of a start: members have a session's time to show up again."""
+        """Start the sessions of all members after the last record."""
         self.is_loading = False
         for group in list(self.groups.values()):
             if group.kind == CONSUMER:
@@ -142,17 +141,17 @@ class Groups(ClassicGroups):
         share_heartbeat.expect_all(self, self.limits.share_session_ms)
 
     def open_tokens(self) -> Iterator[Any]:
-        """The tokens of all members that wait for others; only the classic protocol has such."""
+        """Yield the tokens of waiting members; only the classic protocol has them."""
         for group in self.groups.values():
             if group.kind == CLASSIC:
                 for member in group.members.values():
                     yield from (token for token in (member.join_token, member.sync_token)
                                 if token is not None)
 
-    # ---- requests of the classic protocol -------------------------------------------------------
+    # ---- classic protocol requests --------------------------------------------------------------
 
     def join(self, request: Any, version: int, client_id: str, host: str, token: Any) -> None:
-        """A JoinGroup request; answered at once or when the join phase is over."""
+        """Handle JoinGroup. Replies immediately or at the end of the join phase."""
         group = self.find(request.group_id)
         is_share = request.group_id in self.shares
         if not is_share and (group is None or group.kind == CLASSIC):
@@ -176,7 +175,7 @@ class Groups(ClassicGroups):
 
     def _join_empty(self, group: Committed, request: Any, version: int, client_id: str,
                     host: str, token: Any) -> None:
-        """Nobody is in the group of a newer protocol: it is a classic one now, for who is new."""
+        """Convert an empty consumer or Streams group to a classic group for a new member."""
         if request.member_id:
             self.replies.append((token, messages.JoinGroupResponse(
                 error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id,
@@ -189,7 +188,7 @@ class Groups(ClassicGroups):
         super().join(request, version, client_id, host, token)
 
     def sync(self, request: Any, token: Any) -> None:
-        """A SyncGroup request; a follower's is answered when the leader's is here."""
+        """Handle SyncGroup. Followers get their reply when the leader has synced."""
         group = self.find(request.group_id)
         if group is None or group.kind == CLASSIC:
             super().sync(request, token)
@@ -203,7 +202,7 @@ class Groups(ClassicGroups):
         self.replies.append((token, answer))
 
     def heartbeat(self, request: Any) -> int:
-        """The error code that answers it."""
+        """Handle Heartbeat and return its error code."""
         group = self.find(request.group_id)
         if group is None or group.kind == CLASSIC:
             return super().heartbeat(request)
@@ -212,8 +211,10 @@ class Groups(ClassicGroups):
         return classic_members.heartbeat(self, group, request)
 
     def leave(self, group_id: str, members: list[tuple[Any, ...]]) -> Any:
-        """members: [(member id, instance id or None, and perhaps why)]. Returns an error code for
-        each, or one for all."""
+        """Handle LeaveGroup. Return an error code per member, or one for the request.
+
+        members: [(member id, instance id or None, optionally the reason)].
+        """
         group = self.find(group_id)
         if group is None or group.kind == CLASSIC:
             return super().leave(group_id, members)
@@ -224,14 +225,14 @@ class Groups(ClassicGroups):
     # ---- time -----------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Does what is due. To be called at timers.next_ms(), or later."""
+        """Run all due timers. Call this at timers.next_ms() or later."""
         now_ms = self.clock.now_ms()
         while (key := self.timers.take_due(now_ms)) is not None:
             if key[0] == share_heartbeat.TIMER:
                 share_heartbeat.is_due(self, key[1], key[2])
                 continue
             group = self.groups.get(key[1])
-            # A timer of what the group was before means nothing.
+            # Ignore timers from before a type change.
             if group is None or group.kind != _kind_of(key[0]):
                 continue
             if group.kind == CONSUMER:
@@ -244,7 +245,7 @@ class Groups(ClassicGroups):
                 self.is_due(group, key)
 
     def expect_all(self, group: ConsumerGroup) -> None:
-        """A sign of life of every member."""
+        """Restart the sessions of all members."""
         for member in group.members.values():
             consumer_heartbeat.expect(self, group, member)
 
@@ -253,7 +254,7 @@ class Groups(ClassicGroups):
 
 
 def _kind_of(timer: str) -> str:
-    """The kind of groups that have such timers."""
+    """Return the group type that uses this timer type."""
     if timer in consumer_heartbeat.TIMERS:
         return CONSUMER
     return STREAMS if timer.startswith(STREAMS) else CLASSIC

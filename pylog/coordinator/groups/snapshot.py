@@ -1,16 +1,16 @@
 """Groups and offsets in `state.lmdb`, so that a start replays only the tail of each partition.
 
-Owns: the keys that begin with `cg/`.
-Invariants: (1) a partition's entries hold every record up to its applied offset, perhaps later ones
-  too: replaying those again changes nothing; (2) an applied offset is written after all entries
-  below it, and after the log is on disk up to there; (3) losing the entries loses nothing.
-Source: none; the log is the truth, LMDB is the map.
+Owns: the keys that start with `cg/`.
+Invariants: a partition's entries contain every record up to its applied offset, and possibly later
+  ones, because replaying those again changes nothing; the applied offset is written after all
+  entries up to it, and after the log is flushed up to it; losing the entries loses no data.
+Source: none. The log is the source of truth, LMDB is the cache.
 
 Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
-group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the
-topic: the offsets committed for it. `cg/c` + the same + digest of the member's id: a member of a
-consumer or Streams group. Of those, the rows of groups and members hold their records. `cg/s` +
-partition + digest of the group id: a share group, by its records.
+group id: the group. `cg/m` + the same: marks a group with members. `cg/o` + the same + digest of
+the topic: the offsets committed for it. `cg/c` + the same + digest of the member id: a member of a
+consumer or Streams group. The values of such groups and members are their records. `cg/s` +
+partition + digest of the group id: the records of a share group.
 """
 
 import struct
@@ -36,7 +36,7 @@ NOTHING = -1, -1
 APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER = b"cg/a", b"cg/g", b"cg/m", b"cg/o", b"cg/c"
 SHARE = b"cg/s"
 EVERY = APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER, SHARE
-KINDS = b"\xff\xff"     # In place of a classic record's version: the kind and its records follow.
+KINDS = b"\xff\xff"  # Instead of a classic record's version; the group type and its records follow.
 MEMBERS_STEP = 500
 Row = tuple[bytes, bytes | None]
 _PARTITION = struct.Struct(">I")
@@ -51,7 +51,7 @@ def _digest(text: str) -> bytes:
 
 
 class ShardSnapshot:
-    """The entries of one partition of the internal topic. store: a metadata.store.Store."""
+    """The entries of one partition of the internal topic. store: a state_store.Store."""
 
     def __init__(self, store: Store, topic_id: bytes, partition: int):
         self._store = store
@@ -59,7 +59,7 @@ class ShardSnapshot:
         self._partition = _PARTITION.pack(partition)
 
     def applied(self) -> tuple[int, int]:
-        """(offset, epoch) of the last record that the entries hold; (-1, -1) for none."""
+        """Return (offset, epoch) of the last record that the entries contain; (-1, -1) for none."""
         with self._store.transaction() as txn:
             value = txn.get(APPLIED + self._partition)
         if value is None:
@@ -68,7 +68,7 @@ class ShardSnapshot:
         return (offset, epoch) if topic_id == self._topic_id else NOTHING
 
     def clear(self) -> None:
-        """Forgets everything: the entries are of another log."""
+        """Delete all entries: they belong to another log."""
         with self._store.transaction() as txn:
             if not any(True for prefix in EVERY
                        for _ in _walk(txn, prefix + self._partition)):
@@ -79,22 +79,22 @@ class ShardSnapshot:
                 _delete_all(txn, prefix + self._partition)
 
     def find(self, group_id: str) -> Committed | None:
-        """The group with its offsets, or None."""
+        """Return the group with its offsets, or None."""
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
 
     def restore(self, machine: Groups) -> None:
-        """Gives an empty machine the groups with members; find() has the others."""
+        """Load the groups with members into an empty machine; find() loads the others on demand."""
         for group in self.with_members():
             machine.groups[group.id] = group
         with self._store.transaction() as txn:
             for _, value in _walk(txn, SHARE + self._partition):
                 for key, record in _unpacked_records(value):
                     machine.replay(key, record)
-        machine.changed.clear()     # It is in the snapshot.
+        machine.changed.clear()  # Loaded state is in the snapshot.
 
     def with_members(self) -> list[Any]:
-        """The groups that had members."""
+        """Return the groups that had members."""
         with self._store.transaction() as txn:
             found = [key[len(MEMBERS + self._partition):]
                      for key, _ in _walk(txn, MEMBERS + self._partition)]
@@ -102,7 +102,7 @@ class ShardSnapshot:
                     if (group := self._read(txn, digest)) is not None]
 
     def names(self) -> list[Name]:
-        """All groups."""
+        """Return the names of all groups."""
         found = []
         with self._store.transaction() as txn:
             for _, value in _walk(txn, GROUP + self._partition):
@@ -128,7 +128,7 @@ class ShardSnapshot:
         return group
 
     def _read_members(self, txn: Any, digest: bytes, group_id: str, data: bytes) -> Any:
-        """A group of a newer protocol."""
+        """Load a consumer or Streams group."""
         kind, data = _text(data[len(KINDS):])
         group: Any = ConsumerGroup(group_id)
         if kind == STREAMS:
@@ -143,8 +143,10 @@ class ShardSnapshot:
         return group
 
     def rows(self, machine: Groups, changed: Changes) -> Iterator[list[Row]]:
-        """Yields what write() needs, a changed group at a time: [(key, value or None)]. changed: as
-        a machine has it."""
+        """Yield [(key, value or None)] for write(), one changed group at a time.
+
+        changed: see GroupMachine.
+        """
         topics_of: dict[str, set[str | None]] = {}
         members_of: dict[str, list[str]] = {}
         for group_id, part in changed:
@@ -160,7 +162,7 @@ class ShardSnapshot:
                 yield self._member_rows(machine, group_id, members[first:first + MEMBERS_STEP])
 
     def _member_rows(self, machine: Groups, group_id: str, member_ids: list[str]) -> list[Row]:
-        """What write() needs for members of a newer group, or of what was one."""
+        """Return the rows of members of a consumer or Streams group, or of a former one."""
         place = MEMBER + self._partition + _digest(group_id)
         group = machine.groups.get(group_id)
         rows: list[Row] = []
@@ -172,9 +174,9 @@ class ShardSnapshot:
 
     def _group_rows(self, machine: Groups, group_id: str,
                     topics: set[str | None]) -> list[Row]:
-        """What write() needs to bring one changed group up to date.
+        """Return the rows that update one changed group.
 
-        topics: whose offsets changed; None in it stands for the group itself.
+        topics: the topics whose offsets changed; None in it means the group itself.
         """
         place = self._partition + _digest(group_id)
         group = machine.groups.get(group_id)
@@ -203,7 +205,7 @@ class ShardSnapshot:
         return rows
 
     def write(self, rows: list[Row], applied: tuple[int, int] | None) -> None:
-        """Writes rows, and the applied offset when these were the last ones (2)."""
+        """Write rows, and the applied offset if these are the last rows."""
         assert applied is None or min(applied) >= 0, applied
         with self._store.transaction(write=True) as txn:
             for key, value in rows:
@@ -218,7 +220,7 @@ class ShardSnapshot:
 
 
 def _records_of(group: Any) -> Any:
-    """The module that knows the records of such a group."""
+    """Return the module that encodes and replays the group's records."""
     if group.kind != STREAMS:
         return consumer_records
     # Imported here: few brokers have Streams groups.
@@ -247,13 +249,13 @@ def _packed(text: str) -> bytes:
 
 
 def _text(data: bytes) -> tuple[str, bytes]:
-    """(the text at the front, what follows)."""
+    """Return (the string at the start, the remaining bytes)."""
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     return data[_LENGTH.size:end].decode("utf-8", "surrogatepass"), data[end:]
 
 
 def _kind(data: bytes) -> str:
-    """Of the group whose row this is the end of."""
+    """Return the group type from the last part of a group's row."""
     return _text(data[len(KINDS):])[0] if data.startswith(KINDS) else CLASSIC
 
 

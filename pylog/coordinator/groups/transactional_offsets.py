@@ -1,9 +1,9 @@
-"""Offsets that are committed with a transaction: they wait in their group for its marker.
+"""Offsets committed in a transaction: they wait in their group for the transaction's marker.
 
-Owns: nothing; they lie in their groups (Group.unstable), and by producer in the machine.
-Invariants: (1) what a producer wrote becomes the group's offset when its marker commits, and goes
-  when it aborts; (2) of several commits for a partition the one that was written last counts,
-  whatever the order of the markers; (3) every change has its record or its marker.
+Owns: nothing; they are in Group.unstable, and indexed by producer in the state machine.
+Invariants: a producer's offsets are applied when its commit marker arrives, and discarded with an
+  abort marker; of several commits for a partition the one written last wins, whatever the order of
+  the markers; every change is covered by a record or a marker.
 Source: KIP-98, KIP-447; Kafka's pending transactional offsets.
 """
 
@@ -18,14 +18,14 @@ Place = tuple[str, int]
 
 
 def end(groups: Any, marker: Marker) -> Error:
-    """The producer's transaction is over: its marker, and what that does."""
+    """Write the producer's marker and apply its effect on the offsets."""
     groups.records.append(marker)
     _apply(groups, marker)
     return ErrorCode.NONE
 
 
 def replay(groups: Any, written: TransactionalRecords | Marker) -> None:
-    """What the log has of a transaction, in order, before loaded(). Raises ProtocolError."""
+    """Apply a transactional batch of the log, in order, before loaded(). Raises ProtocolError."""
     if isinstance(written, Marker):
         _apply(groups, written)
         return
@@ -41,15 +41,14 @@ def replay(groups: Any, written: TransactionalRecords | Marker) -> None:
 
 
 def add(groups: Any, group: Group, producer_id: int, place: Place, entry: Offset) -> None:
-    """Without a record."""
+    """Add an offset to an open transaction, without a record."""
     groups.written += 1
     group.unstable.setdefault(place, {})[producer_id] = groups.written, entry
     groups.open_offsets.setdefault(producer_id, set()).add((group.id, *place))
 
 
 def supersede(group: Group, place: Place) -> None:
-    """A later commit, not of a transaction: what is open for the place changes nothing any more.
-    Keeps (2)."""
+    """Void the open transactional commits for a partition, because a plain commit came later."""
     entries = group.unstable.get(place)
     if entries is not None:
         for producer_id in entries:
@@ -57,7 +56,7 @@ def supersede(group: Group, place: Place) -> None:
 
 
 def forget(groups: Any, group: Group, place: Place) -> bool:
-    """Without a record. False when nothing is open for the place."""
+    """Remove the open commits for a partition, without a record; return False if there are none."""
     entries = group.unstable.pop(place, None)
     for producer_id in entries or ():
         _close(groups, producer_id, (group.id, *place))
@@ -73,8 +72,8 @@ def _close(groups: Any, producer_id: int, where: tuple[str, str, int]) -> None:
 
 
 def _apply(groups: Any, marker: Marker) -> None:
-    """Keeps (1)."""
-    # In one order, whatever a set's is: a replay does the same.
+    """Apply or discard the producer's offsets."""
+    # Sorted, so that a replay applies them in the same order.
     for group_id, topic, partition in sorted(groups.open_offsets.pop(marker.producer_id, ())):
         group = groups.groups[group_id]
         place = topic, partition

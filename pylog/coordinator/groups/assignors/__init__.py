@@ -1,5 +1,5 @@
-"""Assignors: which member gets which partitions or tasks. Pure.
+"""Assignors: assign partitions or tasks to members. Pure functions.
 
 Owns: nothing.
-For: the kinds of groups.
+For: the group types.
 """

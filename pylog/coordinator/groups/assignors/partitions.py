@@ -1,11 +1,10 @@
-"""Assignments that the coordinator makes: who of a group's members gets which partition.
+"""Server-side partition assignment for consumer groups.
 
-Owns: the assignors that settings name, by name.
-Invariants: (1) each partition of a subscribed topic that exists goes to exactly one subscriber; (2)
-  the same input gives the same assignment; (3) what a member has and may keep, it keeps, as far as
-  a fair share allows (uniform).
-Source: KIP-848 (uniform, range); KIP-1101 (racks are an input; Kafka's own assignors leave them
-  out).
+Owns: the assignors that settings refer to by name.
+Invariants: each partition of an existing, subscribed topic goes to exactly one subscriber; the same
+  input gives the same assignment; a member keeps its partitions as far as a fair share allows
+  (uniform).
+Source: KIP-848 (uniform, range); KIP-1101 (racks are an input; Kafka's own assignors ignore them).
 
 An assignor is a function of ([Subscriber], {topic id: TopicShape}) -> {member id: Assignment}.
 """
@@ -20,12 +19,15 @@ from pylog.config.errors import ConfigError
 
 Assignment = Mapping[bytes, frozenset[int]]    # Topic id -> partitions.
 UNIFORM, RANGE = "uniform", "range"
-ROUNDS_MAX = 16     # Of balancing members with different subscriptions.
+ROUNDS_MAX = 16  # When members have different subscriptions.
 NOTHING: frozenset[int] = frozenset()
 
 
 class Subscriber(NamedTuple):
-    """A member as assignors see it. topics: ids of topics that exist; assigned: what it has."""
+    """A member, as input for assignors.
+
+    topics: ids of existing topics. assigned: its current assignment.
+    """
 
     id: str
     instance_id: str | None
@@ -35,7 +37,8 @@ class Subscriber(NamedTuple):
 
 
 class TopicShape(NamedTuple):
-    """racks: of each partition, those of its replicas' brokers, as far as they are known."""
+    """A topic, as input for assignors. racks: for each partition, the known racks of its replicas.
+    """
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
@@ -46,12 +49,14 @@ Assignor = Callable[[list[Subscriber], Mapping[bytes, TopicShape]], dict[str, As
 
 def assign_range(members: list[Subscriber],
                  topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
-    """Neighbouring partitions of each topic, in the order of instance ids, then of member ids; the
-    first members have one more where the shares are not even."""
+    """Assign consecutive partitions of each topic, ordered by instance id, then by member id.
+
+    If the shares are uneven, the first members get one more partition.
+    """
     ordered = sorted(members, key=lambda member: (
         member.instance_id is None, member.instance_id or member.id))
-    left = dict.fromkeys(topics, 0)     # Subscribers that have no share yet,
-    begin = dict.fromkeys(topics, 0)    # and where the next share begins.
+    left = dict.fromkeys(topics, 0)  # Subscribers without a share yet,
+    begin = dict.fromkeys(topics, 0)  # and the start of the next share.
     for member in ordered:
         for topic in member.topics:
             left[topic] += 1
@@ -71,8 +76,10 @@ def assign_range(members: list[Subscriber],
 
 def assign_uniform(members: list[Subscriber],
                    topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
-    """As many partitions for each member as for the others, give or take one, with as few moves as
-    that takes. Members with different subscriptions are balanced as far as those allow."""
+    """Balance the number of partitions per member to within one, with as few moves as possible.
+
+    Members with different subscriptions are balanced as far as those allow.
+    """
     if not members or not topics:
         return {member.id: {} for member in members}
     first = members[0].topics
@@ -82,7 +89,8 @@ def assign_uniform(members: list[Subscriber],
 
 
 class _Shares:
-    """All subscribe to the same topics: who has more than a fair share gives, the others take."""
+    """Assignment for identical subscriptions: members above the fair share give, the others take.
+    """
 
     def __init__(self, members: list[Subscriber], topics: Mapping[bytes, TopicShape]):
         self._members = sorted(members, key=lambda member: member.id)
@@ -93,7 +101,7 @@ class _Shares:
     def assign(self) -> dict[str, Assignment]:
         held = {member.id: _kept(member, self._topics) for member in self._members}
         counts = {id_: sum(map(len, mine.values())) for id_, mine in held.items()}
-        # The extra ones stay with those who have them already.
+        # Members that already have more keep the extra partitions.
         rich = sorted(self._members, key=lambda member: -counts[member.id])
         wanted = {member.id: self._quota + (place < self._extra)
                   for place, member in enumerate(rich)}
@@ -107,7 +115,7 @@ class _Shares:
             missing = wanted[member.id] - counts[member.id]
             for topic, partition in islice(spare, max(0, missing)):
                 held[member.id].setdefault(topic, set()).add(partition)
-        # Keeps (1).
+        # Every partition is assigned.
         assert next(spare, None) is None, len(free)
         return _frozen(held)
 
@@ -121,8 +129,11 @@ class _Shares:
 
 
 class _Balance:
-    """Subscriptions differ: what is free goes to whoever has least, then those who have most give
-    to those who have least, topic by topic, until nothing is gained."""
+    """Assignment for different subscriptions.
+
+    Free partitions go to the least loaded subscribers. Then, topic by topic, the most loaded
+    members give to the least loaded ones, until nothing improves.
+    """
 
     def __init__(self, members: list[Subscriber], topics: Mapping[bytes, TopicShape]):
         self._subscribers: dict[bytes, list[str]] = {}
@@ -135,7 +146,7 @@ class _Balance:
         self._counts = {id_: sum(map(len, mine.values())) for id_, mine in self._held.items()}
 
     def assign(self) -> dict[str, Assignment]:
-        # Topics with the fewest choices first: the others make up for them.
+        # Start with the topics that have the fewest subscribers; later topics even out the load.
         order = sorted(self._subscribers, key=lambda topic: (
             -self._topics[topic] / len(self._subscribers[topic]),
             len(self._subscribers[topic]), topic))
@@ -158,7 +169,8 @@ class _Balance:
         assert not free, (topic, len(free))
 
     def _level(self, topic: bytes) -> bool:
-        """Whether a partition of the topic moved: from who has most to who has least."""
+        """Move partitions of a topic from the most to the least loaded; return True if any moved.
+        """
         counts = self._counts
         takers = [(counts[id_], id_) for id_ in self._subscribers[topic]]
         givers = [(-count, id_) for count, id_ in takers if self._held[id_].get(topic)]
@@ -168,7 +180,7 @@ class _Balance:
         while givers:
             most, giver = heappop(givers)
             if -most != counts[giver]:
-                continue    # It changed since.
+                continue  # Outdated heap entry.
             while takers[0][0] != counts[takers[0][1]]:
                 heappop(takers)
             least, taker = takers[0]
@@ -187,10 +199,10 @@ class _Balance:
 
 
 def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, int]]:
-    """[(member, how many it gets)] so that `count` more fill the lowest levels up evenly."""
+    """Return [(member, how many it gets)] that fills the lowest levels evenly with `count`."""
     order = sorted(range(len(who)), key=lambda place: (levels[place], place))
     filled, cost = 0, 0
-    # How many members reach a common level with what there is.
+    # Number of members that can be raised to a common level.
     while filled < len(order):
         step = levels[order[filled]]
         need = step * filled - cost
@@ -204,7 +216,7 @@ def _poured(levels: list[int], who: list[str], count: int) -> list[tuple[str, in
 
 
 def _kept(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[int]]:
-    """What a member has of topics that it still subscribes to, and that still have it."""
+    """Return the member's partitions of topics that still exist and that it still subscribes to."""
     return {topic: mine for topic, partitions in member.assigned.items()
             if topic in topics and topic in member.topics
             and (mine := {index for index in partitions if index < topics[topic]})}
@@ -212,7 +224,7 @@ def _kept(member: Subscriber, topics: Mapping[bytes, int]) -> dict[bytes, set[in
 
 def _give(mine: dict[bytes, set[int]], count: int,
           only: bytes | None = None) -> list[tuple[bytes, int]]:
-    """Takes `count` partitions out of what a member has, the last ones first."""
+    """Remove `count` partitions from a member, highest first, and return them."""
     found: list[tuple[bytes, int]] = []
     for topic in sorted(mine, reverse=True) if only is None else [only]:
         for partition in sorted(mine[topic], reverse=True)[:count - len(found)]:
@@ -237,8 +249,11 @@ BUILT_IN: dict[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}
 
 
 def load(names: Iterable[str]) -> dict[str, Assignor]:
-    """Name -> assignor, in order. A name with a colon is module:function, and members ask for it by
-    the function's name. Raises ConfigError."""
+    """Return {name: assignor}, in the order of `names`.
+
+    A name with a colon is module:function; members refer to it by the function's name. Raises
+    ConfigError.
+    """
     found: dict[str, Assignor] = {}
     for name in names:
         module, colon, function = name.partition(":")
@@ -260,8 +275,11 @@ def load(names: Iterable[str]) -> dict[str, Assignor]:
 
 def checked(assigned: Mapping[str, Mapping[bytes, Iterable[int]]], members: list[Subscriber],
             topics: Mapping[bytes, TopicShape]) -> dict[str, Assignment]:
-    """What an assignor gave, in our types. Raises ValueError where it gave a partition twice, or
-    what there is not, or to somebody who did not ask for it."""
+    """Validate and convert the result of a custom assignor.
+
+    Raises ValueError if a partition is assigned twice, does not exist, or goes to a member that
+    does not subscribe to it.
+    """
     taken: set[tuple[bytes, int]] = set()
     known = {member.id: member for member in members}
     if not known.keys() >= assigned.keys():

@@ -1,11 +1,11 @@
-"""Which members of a share group get which partitions: the assignor called simple.
+"""Partition assignment for share groups: the assignor named simple.
 
 Owns: nothing.
-Invariants: (1) every partition has a member that wants its topic, when there is one; (2) members
-  have as many partitions as the others, give or take one, for each set of subscribed topics; (3)
-  what a member has it keeps where that allows it.
-Source: KIP-932; Kafka's SimpleAssignor. A partition has several members when there are more members
-  than partitions.
+Invariants: every partition has a member if any member subscribes to its topic; for each set of
+  subscribed topics, the number of partitions per member differs by at most one; members keep their
+  partitions where this allows it.
+Source: KIP-932; Kafka's SimpleAssignor. Partitions are shared by several members if there are more
+  members than partitions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,8 @@ Assignment = dict[bytes, tuple[int, ...]]
 
 def assign(wanted: Mapping[str, Iterable[bytes]], assignable: Mapping[bytes, Iterable[int]],
            had: Mapping[str, Assignment]) -> dict[str, Assignment]:
-    """Member -> what it gets. wanted: member -> topic ids; assignable: topic id -> partitions."""
+    """Return {member: assignment}. wanted: member -> topic ids; assignable: topic id -> partitions.
+    """
     topics_of = {member: frozenset(topics) for member, topics in wanted.items()}
     members = sorted(topics_of)
     owned = {member: {(topic, index) for topic, indexes in had.get(member, {}).items()
@@ -44,14 +45,15 @@ def _by_topic(places: Iterable[Place]) -> Assignment:
 
 def _balanced(members: list[str], places: list[Place],
               owned: Mapping[str, set[Place]]) -> dict[str, set[Place]]:
-    """Each place has as many members as every other: no fewer than are needed to use them all."""
+    """Assign each partition to the same number of members, the fewest that give all members work.
+    """
     if not places or not members:
         return {member: set() for member in members}
     sharing = -(-len(members) // len(places))
     total = sharing * len(places)
     room = {member: -(-total * (number + 1) // len(members)) - -(-total * number // len(members))
             for number, member in enumerate(members)}
-    # Keeps (3): as much of what there was as (2) allows.
+    # Keep existing assignments, up to each member's fair share.
     all_places = set(places)
     found = {member: set(sorted(owned[member] & all_places)[:room[member]]) for member in members}
     holders: dict[Place, list[str]] = {place: [] for place in places}
@@ -67,7 +69,7 @@ def _balanced(members: list[str], places: list[Place],
 
 def _fill(members: list[str], places: list[Place], sharing: int, room: Mapping[str, int],
           found: dict[str, set[Place]], holders: dict[Place, list[str]]) -> None:
-    """Gives what is left to members that have room, in turn."""
+    """Assign the remaining partitions to members with room, round-robin."""
     waiting = [member for member in members if len(found[member]) < room[member]]
     turn = 0
     for place in places:
@@ -76,7 +78,7 @@ def _fill(members: list[str], places: list[Place], sharing: int, room: Mapping[s
             turn %= len(waiting)
             member = waiting[turn]
             if place in found[member]:
-                # It has this one already: the next one may take it.
+                # This member already has the partition; try the next one.
                 turn += 1
                 passed += 1
                 continue

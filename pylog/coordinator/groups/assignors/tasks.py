@@ -1,12 +1,11 @@
-"""Which member of a Streams group runs which task, and who keeps a second copy of its state.
+"""Task assignment for Streams groups: active tasks and standby replicas.
 
 Owns: nothing.
-Invariants: (1) each task is active on one member; (2) a process has the state of a task once; (3)
-  members have as many active tasks as the others of as large a process, give or take one, where
-  what they had before allows it; (4) who had a task keeps it while it has no more than its share;
-  (5) the same input gives the same assignment.
-Source: KIP-1071; Kafka's StickyTaskAssignor. Processes of as much load are taken in the order of
-  their names.
+Invariants: each task is active on one member; a process holds the state of a task once; the number
+  of active tasks per member differs by at most one between processes of the same size, as far as
+  the previous assignment allows; a member keeps its tasks up to its fair share; the same input
+  gives the same assignment.
+Source: KIP-1071; Kafka's StickyTaskAssignor. Processes with the same load are ordered by name.
 """
 
 import heapq
@@ -19,7 +18,7 @@ Task = tuple[str, int]      # (subtopology, partition)
 
 
 class Runner(NamedTuple):
-    """A member, as far as assigning goes. had: its last target."""
+    """A member, as input for the assignor. had: its previous target assignment."""
 
     id: str
     process: str
@@ -27,7 +26,7 @@ class Runner(NamedTuple):
 
 
 class Process:
-    """Members that share a place for state. counts: member -> its tasks."""
+    """Members that share a state directory. counts: member -> number of its tasks."""
 
     __slots__ = ("counts", "id", "tasks")
 
@@ -45,8 +44,11 @@ class Process:
 
 
 class Share:
-    """How many tasks a member has at most, before who has fewer: those who have it are left out,
-    with their tasks, and it is counted anew for the others."""
+    """The maximum number of tasks per member.
+
+    Members that reach the maximum are removed, with their tasks, and the maximum is recalculated
+    for the rest.
+    """
 
     def __init__(self, tasks: int, members: int):
         self._tasks = tasks
@@ -54,7 +56,7 @@ class Share:
         self.most = _shared(tasks, members)
 
     def has(self, count: int) -> None:
-        """A member has so many now."""
+        """Note that a member now has `count` tasks."""
         if count == self.most:
             self._members -= 1
             self._tasks -= count
@@ -67,13 +69,16 @@ def _shared(tasks: int, members: int) -> int:
 
 def assign(members: Iterable[Runner], tasks: Mapping[str, int], stateful: Iterable[str],
            standbys: int) -> dict[str, Assignment]:
-    """Member -> what it gets. tasks: subtopology -> how many; stateful: subtopologies with state;
-    standbys: copies of each task's state beside the active one, as far as there are processes."""
+    """Return {member: assignment}.
+
+    tasks: subtopology -> number of tasks. stateful: subtopologies with state. standbys: standby
+    replicas per stateful task, limited by the number of processes.
+    """
     return _Assigning(sorted(members), tasks, frozenset(stateful), standbys).done()
 
 
 class _Assigning:
-    """One assignment under way."""
+    """The state of one assignment run."""
 
     def __init__(self, members: list[Runner], tasks: Mapping[str, int],
                  stateful: frozenset[str], standbys: int):
@@ -107,7 +112,7 @@ class _Assigning:
 
     def _give(self, task: Task, member: str, is_active: bool) -> None:
         process = self._processes[self._process_of[member]]
-        assert task not in process.tasks, (task, member)     # Keeps (2).
+        assert task not in process.tasks, (task, member)  # One copy per process.
         process.tasks.add(task)
         process.counts[member] += 1
         (self._active if is_active else self._standby)[member].append(task)
@@ -116,7 +121,7 @@ class _Assigning:
         self._share.has(process.counts[member])
 
     def _assign_active(self) -> None:
-        """Keeps (1), (4)."""
+        """Assign active tasks: previous owners first, then standbys, then the least loaded."""
         left = sorted(self._tasks, key=lambda task: (task[1], task[0]))
         left = [task for task in left if not self._again(task, self._ran.get(task))]
         left = [task for task in left if not self._again(task, self._least_loaded(task))]
@@ -128,7 +133,7 @@ class _Assigning:
             heapq.heappush(queue, (process.load, id_))
 
     def _again(self, task: Task, member: str | None) -> bool:
-        """Whether the member has room for an active task that it knows, and so gets it."""
+        """Assign an active task to `member` if it has room; return True if assigned."""
         if member is None or self._count(member) >= self._active_share.most:
             return False
         self._give(task, member, True)
@@ -138,8 +143,10 @@ class _Assigning:
         return self._processes[self._process_of[member]].counts[member]
 
     def _least_loaded(self, task: Task, without: bool = False) -> str | None:
-        """Of the members that kept a copy of the task's state the one with the least to do.
-        without: whose process does not have the task now."""
+        """Return the least loaded member that had a standby of the task.
+
+        without: skip members whose process already has the task.
+        """
         kept = [member for member in self._kept.get(task, ()) if not (
             without and task in self._processes[self._process_of[member]].tasks)]
         return min(kept, default=None, key=lambda member: (
@@ -161,7 +168,7 @@ class _Assigning:
                 self._to_least_loaded(task, queue)
 
     def _to_least_loaded(self, task: Task, queue: list[tuple[float, str]]) -> None:
-        """A copy of the task's state, if some process has none."""
+        """Assign a standby to the least loaded process without the task, if there is one."""
         passed = []
         while queue:
             load, id_ = heapq.heappop(queue)
@@ -180,7 +187,8 @@ class _Assigning:
         return queue
 
     def _keeps(self, task: Task) -> bool:
-        """Whether a member with the task's state has room for a copy, and so keeps one."""
+        """Keep a standby on a member that has the task's state and has room; return True if kept.
+        """
         ran = self._ran.get(task)
         for member in (ran, self._least_loaded(task, True)):
             if member is not None \

@@ -1,10 +1,10 @@
-"""Members of the classic protocol in a consumer group: they join, sync and beat as ever, and what
-they are told comes from the group's target.
+"""Classic-protocol members of a consumer group: they use JoinGroup, SyncGroup and Heartbeat, and
+get their assignment from the group's target.
 
 Owns: nothing.
-Invariants: (1) a member revokes before it is given: it is told to join again until it is there; (2)
-  who is told so and does not join, or joins and does not sync, is fenced within its rebalance
-  time-out.
+Invariants: a member revokes partitions before it gets new ones, and is asked to rejoin until it has
+  reached the target; a member that does not rejoin, or does not sync after joining, is fenced after
+  its rebalance timeout.
 Source: KIP-848 (migration); Kafka's GroupMetadataManager.
 """
 
@@ -32,14 +32,14 @@ from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import Error, ErrorCode, ProtocolError
 
-MEMBER_ID_SINCE = 4     # The JoinGroup version whose clients know MEMBER_ID_REQUIRED (KIP-394).
+MEMBER_ID_SINCE = 4  # The JoinGroup version with MEMBER_ID_REQUIRED (KIP-394).
 
 
 # ---- JoinGroup ----------------------------------------------------------------------------------
 
 def join(groups: Any, group: ConsumerGroup, request: Any, version: int, client_id: str,
          host: str) -> Any:
-    """The answer to a JoinGroup, which is never kept waiting. Raises Refusal."""
+    """Handle JoinGroup and return the response immediately. Raises Refusal."""
     if not (groups.limits.consumer.may_upgrade or groups.limits.consumer.may_downgrade):
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     member_id = request.member_id or str(uuid.uuid4())
@@ -101,7 +101,7 @@ def _as_requested(before: ConsumerMember, request: Any, said: Any, client_id: st
 
 
 def _expect_sync(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Keeps (2)."""
+    """Fence the member if it does not sync within its rebalance timeout."""
     groups.timers.cancel((consumer_heartbeat.JOIN, group.id, member.id))
     consumer_heartbeat.expect(groups, group, member)
     groups.timers.set((consumer_heartbeat.SYNC, group.id, member.id),
@@ -111,7 +111,7 @@ def _expect_sync(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> N
 # ---- SyncGroup, Heartbeat, LeaveGroup -----------------------------------------------------------
 
 def sync(groups: Any, group: ConsumerGroup, request: Any) -> Any:
-    """The answer to a SyncGroup. Raises Refusal."""
+    """Handle SyncGroup and return the response. Raises Refusal."""
     member = _member(group, request.member_id, request.group_instance_id, request.generation_id)
     assert member.classic is not None
     name, metadata = member.classic.protocols[0]
@@ -129,7 +129,7 @@ def sync(groups: Any, group: ConsumerGroup, request: Any) -> Any:
 
 
 def heartbeat(groups: Any, group: ConsumerGroup, request: Any) -> Error:
-    """The error code that answers it. Keeps (1)."""
+    """Handle Heartbeat and return its error code. Requests a rejoin until the target is reached."""
     try:
         member = _member(group, request.member_id, request.group_instance_id,
                          request.generation_id)
@@ -145,7 +145,10 @@ def heartbeat(groups: Any, group: ConsumerGroup, request: Any) -> Error:
 
 def leave(groups: Any, group: ConsumerGroup,
           members: list[tuple[Any, ...]]) -> list[Error]:
-    """members: [(member id, instance id or None, and perhaps why)]. The error code of each."""
+    """Handle LeaveGroup and return an error code per member.
+
+    members: [(member id, instance id or None, optionally the reason)].
+    """
     gone: dict[str, ConsumerMember] = {}
     errors: list[Error] = []
     for member_id, instance_id, *reason in members:
@@ -153,7 +156,7 @@ def leave(groups: Any, group: ConsumerGroup,
             if instance_id is None:
                 member = consumer_heartbeat.member_of(group, member_id)
             else:
-                # An administrator names the instance; only the group knows the member id.
+                # An administrator removes a static member by instance id, without its member id.
                 member, _ = consumer_heartbeat.static_member_of(
                     group, member_id or group.statics.get(instance_id, ""), instance_id, False)
             gone[member.id] = member
@@ -168,7 +171,7 @@ def leave(groups: Any, group: ConsumerGroup,
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None,
             generation: int) -> ConsumerMember:
-    """Raises Refusal."""
+    """Return the classic member with this generation. Raises Refusal."""
     member = consumer_heartbeat.member_of(group, member_id) if instance_id is None else \
         consumer_heartbeat.static_member_of(group, member_id, instance_id, False)[0]
     if member.classic is None:
@@ -179,7 +182,7 @@ def _member(group: ConsumerGroup, member_id: str, instance_id: str | None,
 
 
 def _expect_join(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Keeps (2): from when it was first told."""
+    """Fence the member if it does not rejoin in time, counted from the first rejoin request."""
     key = consumer_heartbeat.JOIN, group.id, member.id
     if key not in groups.timers:
         groups.timers.set(key, groups.clock.now_ms() + member.rebalance_ms)

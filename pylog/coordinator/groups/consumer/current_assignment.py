@@ -1,8 +1,8 @@
-"""From what a member of a consumer group has to what it is to have: revoke first, then be given.
+"""Move a consumer group member from its current to its target assignment: revoke, then assign.
 
 Owns: nothing.
-Invariants: (1) a member is given a partition only when nobody has it; (2) its epoch rises to the
-  target's once it owns nothing that it is to give up; (3) what it gets, it gets in that epoch.
+Invariants: a partition is assigned only when no other member owns it; a member's epoch advances to
+  the target's once it has revoked everything it must; new partitions are assigned in that epoch.
 Source: KIP-848; Kafka's CurrentAssignmentBuilder.
 """
 
@@ -19,15 +19,15 @@ from pylog.coordinator.groups.consumer.group import (
     Held,
 )
 
-# Topic id -> partitions that the member says it owns; None: it does not say.
+# Topic id -> partitions that the member reports as owned; None: not reported.
 Owned = Mapping[bytes, frozenset[int]] | None
 
 
 def reconciled(group: ConsumerGroup, member: ConsumerMember, epoch: int, target: Assignment,
                subscribed: frozenset[bytes], changed: bool, owned: Owned) -> ConsumerMember:
-    """The member after its next step towards the target of `epoch`; itself when there is none.
+    """Return the member after its next step towards the target of `epoch`, or the same object.
 
-    subscribed: ids of its topics. changed: whether it subscribes to others than before.
+    subscribed: ids of its topics. changed: True if its subscription changed.
     """
     if member.state == MEMBER_STABLE and member.epoch == epoch or \
             member.state == UNREVOKED and _owns(owned, member.revoking):
@@ -36,7 +36,7 @@ def reconciled(group: ConsumerGroup, member: ConsumerMember, epoch: int, target:
 
 
 def owned_from(rows: list) -> Owned:
-    """What a request says of the member's partitions. rows: its TopicPartitions, or None."""
+    """Parse the owned partitions in a request. rows: its TopicPartitions, or None."""
     if rows is None:
         return None
     found: dict[bytes, frozenset[int]] = {}
@@ -47,21 +47,24 @@ def owned_from(rows: list) -> Owned:
 
 
 def is_within(owned: Owned, held: Held) -> bool:
-    """Whether the member says what it owns, and has it all."""
+    """Return True if the member reports its partitions, and all of them are in `held`."""
     return owned is not None and all(
         topic_id in held and partitions <= held[topic_id].keys()
         for topic_id, partitions in owned.items())
 
 
 def _owns(owned: Owned, revoking: Held) -> bool:
-    """Whether the member may still own some of these; it may, as long as it does not say."""
+    """Return True if the member may still own partitions of `revoking`.
+
+    A member that does not report its partitions may still own them.
+    """
     return owned is None or any(
         not partitions.isdisjoint(revoking.get(topic_id, ()))
         for topic_id, partitions in owned.items())
 
 
 def _shrunk(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    """Without the topics that it subscribes to no more; the rest comes with the next target."""
+    """Revoke topics that the member no longer subscribes to. The next target brings the rest."""
     kept = {topic_id: held for topic_id, held in member.assigned.items() if topic_id in subscribed}
     if len(kept) == len(member.assigned):
         return member
@@ -89,13 +92,13 @@ def _next(group: ConsumerGroup, member: ConsumerMember, epoch: int, target: Assi
         if len(mine) < len(has):
             revoking[topic_id] = {index: at for index, at in has.items() if index not in wanted}
         for index in wanted - mine.keys():
-            # Keeps (1).
+            # Another member may still own the partition.
             if group.owner(topic_id, index) in (None, member.id):
                 given.setdefault(topic_id, {})[index] = epoch
             else:
                 waits = True
     if revoking and _owns(owned, revoking):
-        # Keeps (2).
+        # The epoch advances after the revocation.
         return _moved(member, UNREVOKED, member.epoch, kept, revoking)
     for topic_id, partitions in given.items():
         kept[topic_id] = {**kept.get(topic_id, {}), **partitions}

@@ -1,10 +1,10 @@
-"""One consumer group of KIP-848: its members, epochs, target and current assignments.
+"""One consumer group (KIP-848): its members, epochs, target and current assignments.
 
 Owns: the state of the group.
-Invariants: (1) what is counted or inverted (subscriptions, expressions, assignors, statics, owners,
-  classic members) follows from the members alone, whatever the order in which they came; (2) a
-  partition has one owner: whoever has it assigned or has yet to revoke it; (3) a member with a
-  target is a member.
+Invariants: counters and reverse indexes (subscriptions, regular expressions, assignors, static
+  members, owners, classic members) depend only on the members, not on the order of changes; a
+  partition has one owner, the member that has it assigned or has not revoked it yet; only members
+  have a target.
 Source: KIP-848; Kafka's ConsumerGroup and ConsumerGroupMember.
 """
 
@@ -15,7 +15,7 @@ from pylog.coordinator.groups.assignors.partitions import Assignment
 from pylog.coordinator.groups.state.classic_group import CONSUMER
 from pylog.coordinator.groups.state.modern_group import AssignedGroup
 
-# States of a member, as Kafka's records have them.
+# Member states, with the values of Kafka's records.
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
 LEAVE, LEAVE_STATIC = -1, -2    # Member epochs.
 NO_TIMEOUT = -1
@@ -23,19 +23,19 @@ NEVER_MATCHED_MS = -(1 << 63)
 NOBODY: dict[int, str] = {}
 NOTHING: Assignment = {}
 
-# Topic id -> {partition: epoch in which the member got it}.
+# Topic id -> {partition: epoch in which it was assigned}.
 Held = dict[bytes, dict[int, int]]
 
 
 class ClassicMember(NamedTuple):
-    """What a member of the classic protocol said of itself. protocols: [(name, metadata)]."""
+    """Join data of a classic-protocol member. protocols: [(name, metadata)]."""
 
     session_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class Resolved(NamedTuple):
-    """What an expression matched. version: of the image; ms: wall clock."""
+    """The topics that a regular expression matched. version: of the image; ms: wall clock."""
 
     topics: frozenset[str]
     version: int
@@ -43,7 +43,7 @@ class Resolved(NamedTuple):
 
 
 class ConsumerMember:
-    """One member; never changed once its group has it: a changed copy takes its place."""
+    """One member. Immutable once it is in a group: changes replace it with a copy."""
 
     __slots__ = ("assigned", "assignor", "classic", "client_host", "client_id", "epoch", "id",
                  "instance_id", "previous_epoch", "rack_id", "rebalance_ms", "regex", "revoking",
@@ -73,19 +73,21 @@ class ConsumerMember:
         return made
 
     def subscription(self) -> tuple[Any, ...]:
-        """What the member said of itself: what its record holds."""
+        """Return the fields of the member's metadata record."""
         return (self.instance_id, self.rack_id, self.client_id, self.client_host, self.topics,
                 self.regex, self.rebalance_ms, self.assignor, self.classic)
 
     def progress(self) -> tuple[Any, ...]:
-        """How far it is with its assignment: what that record holds."""
+        """Return the fields of the member's current assignment record."""
         return self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
 
     def is_at(self, epoch: int) -> bool:
         return self.state == MEMBER_STABLE and self.epoch == epoch
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """The epoch in which it got a partition that it still answers for."""
+        """Return the epoch in which a partition was assigned, or None if the member does not own
+        it.
+        """
         for held in (self.assigned, self.revoking):
             epoch = held.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -97,7 +99,7 @@ COPIED = tuple(name for name in ConsumerMember.__slots__ if name != "id")
 
 
 class ConsumerGroup(AssignedGroup):
-    """See the module's head. Its topics are those subscribed to."""
+    """A consumer group. Its topics are the subscribed ones."""
 
     __slots__ = ("assignors", "classic_protocols", "classics", "had_old_metadata", "names",
                  "matched_ms", "owners", "regexes", "resolved", "resolving", "statics",
@@ -111,23 +113,24 @@ class ConsumerGroup(AssignedGroup):
         super().__init__(id_)
         self.had_old_metadata = False
         self.resolved: dict[str, Resolved] = {}
-        self.resolving: Iterator[dict[str, Resolved] | None] | None = None   # See targets.
-        # Wall clock of the last match; far in the past after a load.
+        self.resolving: Iterator[dict[str, Resolved] | None] | None = None  # See target_assignment.
+        # Wall clock of the last matching; far in the past after a load.
         self.matched_ms = NEVER_MATCHED_MS
-        # Expression -> whether the member that last sent it may know of a topic; None: of all.
+        # Regular expression -> filter for topics that its last sender may describe; None: all
+        # topics.
         self.viewers: dict[str, Callable[[str], bool] | None] = {}
         self.statics: dict[str, str] = {}            # Instance id -> member id.
-        self.names: dict[str, int] = {}              # Topic -> members that name it,
-        self.regexes: dict[str, int] = {}            # expression -> members that have it,
-        self.assignors: dict[str, int] = {}          # assignor -> members that ask for it.
-        self.classics = 0                            # Members of the classic protocol,
-        self.classic_protocols: dict[str, int] = {}  # and how many know each.
+        self.names: dict[str, int] = {}  # Topic -> number of subscribers,
+        self.regexes: dict[str, int] = {}  # regular expression -> its users,
+        self.assignors: dict[str, int] = {}  # assignor -> its votes.
+        self.classics = 0  # Number of classic-protocol members,
+        self.classic_protocols: dict[str, int] = {}  # protocol -> how many support it.
         self.owners: dict[bytes, dict[int, str]] = {}   # Topic id -> partition -> member id.
 
     # ---- state ----------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        """The topics that members name, or that their expressions match."""
+        """Return all topics that members subscribe to by name or by regular expression."""
         found = set(self.names)
         for resolved in self.resolved.values():
             found |= resolved.topics
@@ -138,30 +141,32 @@ class ConsumerGroup(AssignedGroup):
             topic in resolved.topics for resolved in self.resolved.values())
 
     def subscribed_by(self, member: ConsumerMember) -> frozenset[str]:
-        """An expression that is not resolved yet matches nothing."""
+        """Return the member's topics. An unresolved regular expression matches nothing."""
         resolved = self.resolved.get(member.regex) if member.regex else None
         return member.topics if resolved is None else member.topics | resolved.topics
 
     def epoch_of(self, member: ConsumerMember, topic: str, topic_id: bytes,
                  partition: int) -> int | None:
-        """The epoch in which a member got a partition that it still answers for."""
+        """Return the epoch in which a partition was assigned, or None if the member does not own
+        it.
+        """
         return member.epoch_of(topic_id, partition)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
         return self.owners.get(topic_id, NOBODY).get(partition)
 
     def preferred_assignor(self) -> str | None:
-        """What most members ask for; of as many votes the first name."""
+        """Return the assignor with the most votes; ties go to the first name."""
         if not self.assignors:
             return None
         return min(self.assignors, key=lambda name: (-self.assignors[name], name))
 
     def supports(self, names: Iterable[str]) -> bool:
-        """Whether all classic members know one of these protocols."""
+        """Return True if all classic members support one of these protocols."""
         return any(self.classic_protocols.get(name, 0) == self.classics for name in names)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether others have yet to let go of what the member is to get."""
+        """Return True if another member still owns a partition of the member's target."""
         return member.state == UNRELEASED and any(
             partition not in member.assigned.get(topic_id, {})
             and self.owner(topic_id, partition) is not None
@@ -171,7 +176,7 @@ class ConsumerGroup(AssignedGroup):
     # ---- members --------------------------------------------------------------------------------
 
     def put(self, member: ConsumerMember) -> None:
-        """Adds a member, or takes one in place of its former self. Keeps (1)."""
+        """Add or replace a member, and update counters and indexes."""
         before = self.members.get(member.id)
         self.members[member.id] = member
         if before is None or before.subscription() != member.subscription():
@@ -209,7 +214,7 @@ class ConsumerGroup(AssignedGroup):
                 del self.statics[member.instance_id]
 
     def _release(self, member: ConsumerMember) -> None:
-        """Keeps (2): what somebody else has by now stays theirs."""
+        """Remove the member as owner. Keeps partitions that another member owns by now."""
         for held in (member.assigned, member.revoking):
             for topic_id, partitions in held.items():
                 owners = self.owners.get(topic_id)
@@ -222,7 +227,7 @@ class ConsumerGroup(AssignedGroup):
                     del self.owners[topic_id]
 
     def check(self) -> None:
-        """Asserts what the members say against what was counted. For tests: it takes long."""
+        """Assert that counters and indexes match the members. Slow, for tests only."""
         other = ConsumerGroup(self.id)
         held: set[tuple[bytes, int]] = set()
         for member in self.members.values():

@@ -1,9 +1,9 @@
-"""Consumer groups of KIP-848 as a pure state machine: what a heartbeat does to a group.
+"""Consumer groups (KIP-848) as a pure state machine: the effects of a heartbeat.
 
-Owns: nothing; the groups, their timers and records are the machine's (coordinator.groups).
-Invariants: (1) a request that is refused has changed nothing; (2) a partition is given to a member
-  only when nobody has it; (3) a heartbeat that changes nothing writes nothing, looks at no other
-  member and makes no assignment; (4) every change has its record.
+Owns: nothing; groups, timers and records belong to the state machine.
+Invariants: a rejected request changes nothing; a partition is assigned only when no other member
+  owns it; a heartbeat without changes writes nothing, reads no other member and computes no
+  assignment; every change is recorded.
 Source: KIP-848; Kafka's GroupMetadataManager.
 """
 
@@ -34,13 +34,13 @@ from pylog.protocol.api_error import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-MEMBER_ID_SINCE = 1             # The version whose clients choose their ids.
-BYTES_MAX = 512 << 10           # Of what a member says of itself.
-PARTITIONS_MAX = 100_000        # That it says it owns.
-SETTLING_MS = 3000              # After a target was made another change is likely.
-# A core answers some 30,000 heartbeats a second; these are 2,000 whatever the group's size.
+MEMBER_ID_SINCE = 1  # Since this version clients choose their member ids.
+BYTES_MAX = 512 << 10  # Of a member's metadata.
+PARTITIONS_MAX = 100_000  # Of the owned partitions it reports.
+SETTLING_MS = 3000  # How long further changes are likely after a new target.
+# One core handles about 30,000 heartbeats/s; this causes at most 2,000, for any group size.
 SOON_MS, SOON_MEMBERS = 500, 1000
-# Kinds of timers.
+# Timer types.
 SESSION, REBALANCE, JOIN, SYNC = (
     "consumer session", "consumer rebalance", "consumer join", "consumer sync")
 CAUSES = {SESSION: rebalance_tracker.EXPIRED, REBALANCE: rebalance_tracker.NOT_REVOKED,
@@ -49,8 +49,11 @@ TIMERS = frozenset((SESSION, REBALANCE, JOIN, SYNC, target_assignment.RESOLVE))
 
 
 class Client(NamedTuple):
-    """Who sends a heartbeat. sees: whether it may know of a topic; None: of all. repeat: has its
-    answer given again, where it is offered; None: it is not."""
+    """The sender of a heartbeat.
+
+    sees: filter for topics that it may describe; None: all topics. repeat: receives an offer to
+    repeat the answer without the coordinator; None: not supported.
+    """
 
     id: str
     host: str
@@ -61,7 +64,7 @@ class Client(NamedTuple):
 # ---- ConsumerGroupHeartbeat ---------------------------------------------------------------------
 
 def heartbeat(groups: Any, request: Any, version: int, client: Client) -> Any:
-    """The answer to a heartbeat, which also joins, leaves and acknowledges."""
+    """Handle ConsumerGroupHeartbeat, which also joins, leaves and acknowledges."""
     group = groups.groups.get(request.group_id)
     if type(group) is ConsumerGroup:
         member = group.members.get(request.member_id)
@@ -90,7 +93,7 @@ def refusal(error: Error, text: str | None = None) -> Any:
 
 def _changes_nothing(groups: Any, group: ConsumerGroup, member: ConsumerMember, request: Any,
                      client: Client) -> bool:
-    """Keeps (3)."""
+    """Return True if the heartbeat changes nothing, so it can be answered without further work."""
     return (request.member_epoch == member.epoch == group.assignment_epoch == group.epoch
             and member.state == MEMBER_STABLE and member.epoch > 0
             and request.topic_partitions is None and request.subscribed_topic_names is None
@@ -102,7 +105,7 @@ def _changes_nothing(groups: Any, group: ConsumerGroup, member: ConsumerMember, 
 
 
 def _check(groups: Any, request: Any, version: int) -> None:
-    """Raises Refusal for what no group accepts."""
+    """Validate the request. Raises Refusal if it is invalid for any group."""
     epoch = request.member_epoch
     if not request.member_id and (version >= MEMBER_ID_SINCE or epoch > 0 or epoch == LEAVE):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a member id is needed")
@@ -157,7 +160,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     member = _as_requested(before, request, client)
     target_assignment.check_expression(group, before, member)
 
-    # Keeps (1): nothing is refused from here on.
+    # The request is accepted: only now may anything change.
     install()
     if replaced is not None:
         replace(groups, group, replaced, before)
@@ -166,7 +169,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     after = reconcile(groups, group, member, changed, owned)
     expect(groups, group, after)
     if joins and not assigned:
-        # Kafka refuses the others too, who have a target.
+        # Kafka rejects existing members too, although they have a target.
         return refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignor failed")
     full = (request.rebalance_timeout_ms != NO_TIMEOUT and owned is not None
             and (request.subscribed_topic_names is not None
@@ -187,8 +190,11 @@ def _answer(groups: Any, group: ConsumerGroup, member: ConsumerMember,
 
 
 def _interval_ms(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> int:
-    """When the member is to ask again. While the group comes together that is soon: a rebalance
-    takes as long as those who wait, and those who have to give something up, stay silent."""
+    """Return the heartbeat interval for a member.
+
+    It is shorter during a rebalance, which takes as long as the slowest heartbeat of a member that
+    must revoke or waits for partitions.
+    """
     usual_ms: int = setting(groups, group.id, "consumer.heartbeat.interval.ms")
     if member.state == MEMBER_STABLE and not _settles_ms(groups, group):
         return usual_ms
@@ -196,16 +202,18 @@ def _interval_ms(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> i
 
 
 def _settles_ms(groups: Any, group: ConsumerGroup) -> int:
-    """For how long the group is still likely to change; 0: it is not."""
+    """Return how long the group is still likely to change, in ms, or 0."""
     left_ms: int = SETTLING_MS - (groups.clock.wall_ms() - group.assignment_ms)
     return left_ms if 0 < left_ms <= SETTLING_MS else 0
 
 
-# ---- answers that are given again ---------------------------------------------------------------
+# ---- repeated answers ---------------------------------------------------------------------------
 
 def _offer_if_at_rest(groups: Any, group: ConsumerGroup, request: Any, client: Client) -> None:
-    """Of a heartbeat that said something and wrote nothing. A member whose next one may find
-    something to do, because of time alone, gets no such offer."""
+    """Offer the answer for repetition if it changed nothing and the group is stable.
+
+    Makes no offer if the next heartbeat could have work to do just because time passes.
+    """
     member = group.members.get(request.member_id)
     if member is not None and member.state == MEMBER_STABLE and member.classic is None \
             and 0 < request.member_epoch == member.epoch == group.assignment_epoch == group.epoch \
@@ -214,11 +222,11 @@ def _offer_if_at_rest(groups: Any, group: ConsumerGroup, request: Any, client: C
 
 
 def _offer(groups: Any, group: ConsumerGroup, member: ConsumerMember, client: Client) -> None:
-    """The same heartbeat would get the same answer again."""
+    """Offer to answer the member's next identical heartbeats with the same answer."""
     if client.repeat is None:
         return
     until_ms, settles_ms = group.refresh_ms, _settles_ms(groups, group)
-    if settles_ms:   # Then it is told another interval.
+    if settles_ms:  # After that the member gets a longer interval.
         until_ms = min(until_ms, groups.clock.now_ms() + settles_ms)
     groups.repeats.offer(
         group.id, member.id, client.repeat, (SESSION, group.id, member.id),
@@ -226,7 +234,7 @@ def _offer(groups: Any, group: ConsumerGroup, member: ConsumerMember, client: Cl
 
 
 def _as_requested(before: ConsumerMember, request: Any, client: Client) -> ConsumerMember:
-    """The member with what the request says; what it does not say stays."""
+    """Return the member updated from the request. Fields that are not set stay unchanged."""
     member = before.copy()
     member.client_id, member.client_host, member.classic = client.id, client.host, None
     if request.instance_id is not None:
@@ -248,8 +256,10 @@ def _as_requested(before: ConsumerMember, request: Any, client: Client) -> Consu
 
 def _group_for(groups: Any, group_id: str,
                joins: bool) -> tuple[ConsumerGroup, Callable[[], object]]:
-    """(the group, what makes it the machine's). Who joins makes one, also of a classic group.
-    Raises Refusal."""
+    """Return (group, function that installs it in the state machine).
+
+    A joining member creates the group, or converts a classic group. Raises Refusal.
+    """
     found = groups.find(group_id)
     if found is None and joins and group_id not in groups.shares:
         group = ConsumerGroup(group_id)
@@ -266,7 +276,7 @@ def _group_for(groups: Any, group_id: str,
 
 
 def consumer_group(groups: Any, group_id: str) -> ConsumerGroup:
-    """Raises Refusal."""
+    """Return the consumer group. Raises Refusal if it does not exist."""
     found = groups.find(group_id)
     if not isinstance(found, ConsumerGroup):
         raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such consumer group")
@@ -280,7 +290,7 @@ def check_room(groups: Any, group: ConsumerGroup, member_id: str) -> None:
 
 
 def member_of(group: ConsumerGroup, member_id: str, joins: bool = False) -> ConsumerMember:
-    """The member, or a new one for who joins. Raises Refusal."""
+    """Return the member, or a new one if it joins. Raises Refusal."""
     member = group.members.get(member_id)
     if member is None and not joins:
         raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member {member_id}")
@@ -289,7 +299,7 @@ def member_of(group: ConsumerGroup, member_id: str, joins: bool = False) -> Cons
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str, joins: bool,
                      classic: bool = False) -> tuple[ConsumerMember, ConsumerMember | None]:
-    """(the member with that instance, the one whose place it takes or None). Raises Refusal."""
+    """Return (static member of the instance, member that it replaces or None). Raises Refusal."""
     current = group.statics.get(instance_id)
     if not joins:
         if current is None:
@@ -308,8 +318,11 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str, joi
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
-    """Raises Refusal. The answer with the last epoch may have been lost: who has the one before it
-    is believed if it owns nothing that it was not given."""
+    """Check the member epoch. Raises Refusal.
+
+    The response with the latest epoch may have been lost, so the previous epoch is accepted if the
+    member owns only partitions that it was assigned.
+    """
     if epoch in (0, member.epoch):
         return
     if epoch > member.epoch or epoch != member.previous_epoch \
@@ -319,7 +332,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
 
 
 def replace(groups: Any, group: ConsumerGroup, old: ConsumerMember, member: ConsumerMember) -> None:
-    """An instance is back under another member id, with what it had."""
+    """Replace a static member that returned under a new member id; it keeps its assignment."""
     target = current_assignment.target_of(group, old.id)
     group.remove(old.id)
     cancel(groups, group.id, old.id)
@@ -334,7 +347,7 @@ def replace(groups: Any, group: ConsumerGroup, old: ConsumerMember, member: Cons
 
 def reconcile(groups: Any, group: ConsumerGroup, member: ConsumerMember, changed: bool,
               owned: Owned) -> ConsumerMember:
-    """Takes the member a step towards its target, if it is not there. Returns it as it now is."""
+    """Move the member one step towards its target and return its new state."""
     epoch = group.assignment_epoch
     if not changed and member.is_at(epoch):
         return member
@@ -353,7 +366,7 @@ def reconcile(groups: Any, group: ConsumerGroup, member: ConsumerMember, changed
     if after.is_at(group.epoch):
         groups.rebalances.arrived(group, after.id)
     if after.classic is None:
-        # Those of the classic protocol have timers for JoinGroup and SyncGroup.
+        # Classic members have timers for JoinGroup and SyncGroup instead.
         if after.state == UNREVOKED:
             groups.timers.set((REBALANCE, group.id, after.id),
                               groups.clock.now_ms() + after.rebalance_ms)
@@ -362,7 +375,7 @@ def reconcile(groups: Any, group: ConsumerGroup, member: ConsumerMember, changed
     return after
 
 
-# ---- who goes -----------------------------------------------------------------------------------
+# ---- leaving members ----------------------------------------------------------------------------
 
 def _leave(groups: Any, request: Any) -> Any:
     group = consumer_group(groups, request.group_id)
@@ -382,11 +395,11 @@ def _leave(groups: Any, request: Any) -> Any:
 
 
 def _leave_for_a_while(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """The instance keeps what it has until its session ends."""
+    """Mark a static member as temporarily gone. It keeps its partitions until its session ends."""
     away = member.copy()
     away.epoch = LEAVE_STATIC
     away.revoking = {}
-    # Whoever comes back has another id, and has had them since ever.
+    # Epoch 0: the instance returns under a new member id and may commit with any epoch.
     away.assigned = {topic_id: dict.fromkeys(held, 0) for topic_id, held in member.assigned.items()}
     group.put(away)
     groups.rebalances.arrived(group, away.id)
@@ -395,7 +408,7 @@ def _leave_for_a_while(groups: Any, group: ConsumerGroup, member: ConsumerMember
 
 
 def fence(groups: Any, group: ConsumerGroup, members: Iterable[ConsumerMember]) -> None:
-    """Takes members out; the group becomes a classic one when only such members are left."""
+    """Remove members. Converts the group if only classic members remain."""
     gone = {member.id: member for member in members}
     if not gone:
         return
@@ -414,7 +427,7 @@ def fence(groups: Any, group: ConsumerGroup, members: Iterable[ConsumerMember]) 
 
 
 def due(groups: Any, group: ConsumerGroup, key: tuple[Any, ...]) -> None:
-    """A timer of the group has come."""
+    """Handle an expired timer of the group."""
     if key[0] == target_assignment.RESOLVE:
         target_assignment.resolve_some(groups, group)
         return
@@ -429,7 +442,7 @@ def due(groups: Any, group: ConsumerGroup, key: tuple[Any, ...]) -> None:
 
 
 def loaded(groups: Any, group: ConsumerGroup) -> None:
-    """After the load of the machine: members have a session's time to show up again."""
+    """Start sessions and revocation timeouts of all members after a load."""
     for member_id in group.targets.keys() - group.members.keys():
         del group.targets[member_id]
     now_ms = groups.clock.now_ms()
@@ -442,13 +455,13 @@ def loaded(groups: Any, group: ConsumerGroup) -> None:
 # ---- time ---------------------------------------------------------------------------------------
 
 def setting(groups: Any, group_id: str, name: str) -> int:
-    """A setting of the group, else of the broker."""
+    """Return a group setting, or the broker's default."""
     return groups.limits.consumer.of_group(
         groups.image().configs.get((GROUP_RESOURCE, group_id)), name)
 
 
 def expect(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """A sign of life."""
+    """Restart the member's session."""
     session_ms = setting(groups, group.id, "consumer.session.timeout.ms") \
         if member.classic is None else member.classic.session_ms
     groups.timers.set((SESSION, group.id, member.id), groups.clock.now_ms() + session_ms)

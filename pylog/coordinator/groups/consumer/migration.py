@@ -1,10 +1,10 @@
-"""A classic group becomes a consumer group when the first member of the new protocol joins it, and
-goes back when the last one leaves.
+"""Online migration: a classic group becomes a consumer group when its first member with the new
+protocol joins, and a classic group again when the last one leaves.
 
 Owns: nothing.
-Invariants: (1) offsets stay with the group; (2) nobody's partitions change by it: generation and
-  epoch, assignments and targets are the same; (3) the records of the one kind are gone before those
-  of the other are written.
+Invariants: the group keeps its offsets; partitions do not move, because generation and epoch,
+  assignments and targets stay the same; the records of the old type are removed before those of the
+  new type are written.
 Source: KIP-848 (migration); Kafka's GroupMetadataManager.
 """
 
@@ -22,7 +22,10 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 # ---- to a consumer group ------------------------------------------------------------------------
 
 def upgraded(groups: Any, classic: Group) -> ConsumerGroup:
-    """What a classic group with members would be. Changes nothing; raises Refusal."""
+    """Return the consumer group for a classic group with members.
+
+    Changes nothing. Raises Refusal if the group cannot be converted.
+    """
     limits = groups.limits.consumer
     reason = None
     if not limits.may_upgrade:
@@ -71,7 +74,7 @@ def _upgraded(groups: Any, classic: Group) -> ConsumerGroup:
 
 
 def install(groups: Any, classic: Group, group: ConsumerGroup) -> None:
-    """Puts the consumer group in the classic one's place."""
+    """Replace the classic group with the consumer group."""
     groups.dissolve(classic)
     group.take_offsets(classic)
     groups.groups[group.id] = group
@@ -85,8 +88,9 @@ def install(groups: Any, classic: Group, group: ConsumerGroup) -> None:
 
 def may_downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
                   coming: int = 0) -> bool:
-    """Whether those that stay are all of the classic protocol, as are those that are coming, and
-    may have a group of it."""
+    """Return True if the remaining and joining members all use the classic protocol and the
+    settings allow a classic group.
+    """
     limits = groups.limits
     if not limits.consumer.may_downgrade or not coming and not group.classics:
         return False
@@ -97,8 +101,10 @@ def may_downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
 
 def downgrade(groups: Any, group: ConsumerGroup, gone: Container[str],
               rebalance: bool = True) -> Group:
-    """Puts a classic group of those that stay in the consumer group's place. Raises nothing: what
-    members say was read when they joined."""
+    """Replace the consumer group with a classic group of the remaining members.
+
+    Cannot fail: the members' metadata was parsed when they joined.
+    """
     image = groups.image()
     classic = Group(group.id, groups.clock.wall_ms())
     classic.generation = group.epoch

@@ -1,10 +1,10 @@
-"""A consumer group as records of `__consumer_offsets`, and back.
+"""Encode a consumer group as records of `__consumer_offsets`, and replay them.
 
 Owns: nothing.
-Invariants: (1) replaying what state() gives makes an equal group; (2) records of a group may be
-  replayed twice, and compacted ones in any order in which a log can hold them.
-Source: Kafka's coordinator schemas: keys 3 (group), 4 (topics, older Kafkas'), 5 (member), 6 and 7
-  (target), 8 (assignment), 16 (expression).
+Invariants: replaying the records of a group gives an equal group; records may be replayed twice,
+  and compacted records in any order that a log can have.
+Source: Kafka's coordinator schemas: keys 3 (group), 4 (topics, older Kafka versions), 5 (member), 6
+  and 7 (target), 8 (assignment), 16 (regular expression).
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def old_metadata_gone(group_id: str) -> Record:
 
 
 def group_gone(group: ConsumerGroup) -> list[Record]:
-    """In Kafka's order, as member_gone()."""
+    """Return the group's tombstones, in Kafka's order; see member_gone()."""
     id_ = group.id
     members = list(group.members)
     return [*((_KIND.assignment_key(id_, member_id), None) for member_id in members),
@@ -101,21 +101,21 @@ def group_gone(group: ConsumerGroup) -> list[Record]:
             (_KIND.group_key(id_), None)]
 
 
-# ---- the whole ----------------------------------------------------------------------------------
+# ---- complete state -----------------------------------------------------------------------------
 
 def member_state(group: ConsumerGroup, member_id: str) -> list[Record]:
-    """The records of one member, in an order that can be replayed; none when it is gone."""
+    """Return the records of one member, in replay order; none if the member is gone."""
     return state_of(group, member_id, member_record, target_record, assignment_record)
 
 
 def group_state(group: ConsumerGroup) -> list[Record]:
-    """The records of the group itself."""
+    """Return the records of the group itself."""
     return [group_record(group), target_epoch_record(group),
             *(expression_record(group, text) for text in group.resolved)]
 
 
 def created(group: ConsumerGroup) -> list[Record]:
-    """All records of a group that was something else before, in Kafka's order."""
+    """Return all records of a converted group, in Kafka's order."""
     members = list(group.members.values())
     return [*(member_record(group, member) for member in members), group_record(group),
             *(target_record(group, member.id, group.targets.get(member.id, {}))
@@ -128,9 +128,11 @@ def created(group: ConsumerGroup) -> list[Record]:
 
 def replay(key: bytes, value: bytes | None, find: Callable[[str], ConsumerGroup | None],
            make: Callable[[str], ConsumerGroup]) -> tuple[str, str | None] | None:
-    """Applies a record of a consumer group. Returns (group id, member id or None), or None for any
-    other record. find: the group of an id if it is a consumer group; make: that, made if need be.
-    Keeps (2). Raises ProtocolError."""
+    """Apply a record of a consumer group; replaying it twice is safe.
+
+    Returns (group id, member id or None), or None for other records. find: returns the group if it
+    is a consumer group. make: returns it, creating it if needed. Raises ProtocolError.
+    """
     try:
         row = records.decode_key(STEM, key)
     except UnsupportedVersion:

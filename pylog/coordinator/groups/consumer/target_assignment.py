@@ -1,11 +1,10 @@
-"""What the members of a consumer group subscribe to, and the target assignment that follows.
+"""Subscriptions of a consumer group's members, and the target assignment that follows from them.
 
-Owns: nothing; all of it is the group's.
-Invariants: (1) the group's epoch rises whenever what it subscribes to changes, or the topics behind
-  it, or the assignor that most members ask for; (2) a target is made in the group's epoch, at most
-  one in an assignment interval; (3) an expression matches topics in steps of MATCHES_STEP, however
-  many there are of both; (4) an expression matches with the rights of a member that subscribes
-  with it.
+Owns: nothing; the state belongs to the group.
+Invariants: the group epoch increases when its subscriptions, the topics behind them, or the
+  preferred assignor change; a target is computed for the group epoch, at most once per assignment
+  interval; regular expressions are matched in steps of MATCHES_STEP topics, to bound the time per
+  step; a regular expression is matched with the permissions of a member that uses it.
 Source: KIP-848, KIP-1101 (metadata hash), KIP-1263 (assignment interval); Kafka's
   TargetAssignmentBuilder and TopicRegexResolver.
 """
@@ -38,9 +37,9 @@ from pylog.coordinator.groups.state.modern_group import retarget
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-RESOLVE = "expressions"     # The timer that resolves them.
-NEVER_MS = 2**31 - 1        # Kafka's pause between refreshes that nothing asked for,
-PAUSE_MS = 10_000           # and between matches.
+RESOLVE = "expressions"  # The timer type for resolving them.
+NEVER_MS = 2**31 - 1  # Kafka's interval for refreshes without a cause,
+PAUSE_MS = 10_000  # and between two matchings.
 MATCHES_STEP = 5000
 
 Sees = Callable[[str], bool] | None
@@ -51,7 +50,7 @@ log = logging.getLogger("pylog.coordinator")
 # ---- subscriptions ------------------------------------------------------------------------------
 
 def check_expression(group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember) -> None:
-    """Raises Refusal for an expression that is new to the group and not valid."""
+    """Raise Refusal if the member's regular expression is new to the group and invalid."""
     text = member.regex
     if text and text != before.regex and text not in group.regexes:
         fault = topic_regex.fault(text)
@@ -61,8 +60,10 @@ def check_expression(group: ConsumerGroup, before: ConsumerMember, member: Consu
 
 def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member: ConsumerMember,
               sees: Sees) -> bool:
-    """Puts the member into its group as it now is. Returns whether it subscribes to something else
-    than before. Keeps (1)."""
+    """Update the member in its group; return True if its subscription changed.
+
+    Increases the group epoch if the change affects the assignment.
+    """
     known = before.regex in group.regexes
     is_new = member.id not in group.members
     assignor_before = _assignor_name(groups, group)
@@ -102,7 +103,7 @@ def _refresh(groups: Any, group: ConsumerGroup, bump: bool) -> None:
 
 
 def next_epoch(groups: Any, group: ConsumerGroup) -> None:
-    """The members are others than before."""
+    """Increase the group epoch after members left."""
     _move_to_epoch(groups, group, subscriptions.metadata_hash(groups.image(), group.topics()))
 
 
@@ -112,13 +113,13 @@ def _move_to_epoch(groups: Any, group: ConsumerGroup, hash_: int) -> None:
     groups.events["rebalance"] += 1
     groups.records.append(consumer_records.group_record(group))
     groups.changed.add((group.id, None))
-    # An instance that is away for a while does not move.
+    # A static member that is temporarily gone cannot reach the new epoch.
     groups.rebalances.waits_for(group, lambda: (
         member.id for member in group.members.values() if member.epoch != LEAVE_STATIC))
 
 
 def topics_changed(groups: Any, names: set[str]) -> None:
-    """Topics are new, gone or have other partitions: whoever subscribes to them looks again."""
+    """Refresh the groups that subscribe to new, deleted or resized topics."""
     groups.topics_version = max(groups.topics_version, groups.image().offset)
     for group in groups.groups.values():
         if group.kind == STREAMS and group.needs(names) or group.kind == CONSUMER \
@@ -131,15 +132,17 @@ def topic_ids_of(groups: Any, group: ConsumerGroup, member: ConsumerMember) -> f
     return subscriptions.topic_ids(groups.image(), group.subscribed_by(member))
 
 
-# ---- expressions --------------------------------------------------------------------------------
+# ---- regular expressions ------------------------------------------------------------------------
 
 def _resolve_if_due(groups: Any, group: ConsumerGroup, text: str) -> None:
-    """All of a group's expressions at a time, so that one rebalance follows. text: the expression
-    of the member that sent a heartbeat."""
+    """Start matching all of the group's regular expressions, so that only one rebalance follows.
+
+    text: the regular expression of the member that sent the heartbeat.
+    """
     if group.resolving is not None:
         return
     now_ms = groups.clock.wall_ms()
-    # A clock that was put back holds nothing up.
+    # Do not wait if the clock was set back.
     if group.matched_ms <= now_ms <= group.matched_ms + PAUSE_MS:
         return
     known = group.resolved.get(text)
@@ -151,7 +154,7 @@ def _resolve_if_due(groups: Any, group: ConsumerGroup, text: str) -> None:
 
 
 def resolve_some(groups: Any, group: ConsumerGroup) -> None:
-    """The next step of what was begun. Keeps (3)."""
+    """Run the next step of the matching, at most MATCHES_STEP topics."""
     if group.resolving is None:
         return
     found = next(group.resolving)
@@ -162,7 +165,7 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
     bump = False
     for text, resolved in found.items():
         if text not in group.regexes:
-            continue    # Nobody has it any more.
+            continue  # No member uses it any more.
         before = group.resolved.get(text)
         if resolved.topics != (frozenset() if before is None else before.topics):
             bump = True
@@ -171,19 +174,22 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
         groups.records.append(consumer_records.expression_record(group, text))
         groups.changed.add((group.id, None))
     if group.members:
-        # Whose new expression matches nothing: Kafka leaves it the target that it had.
+        # If a new expression matches nothing, Kafka leaves the member its previous target.
         _refresh(groups, group, bump or any(
             not group.targets.get(member.id, NOTHING).keys() <= topic_ids_of(groups, group, member)
             for member in group.members.values() if member.regex in found))
 
 
 def _resolving(groups: Any, group: ConsumerGroup) -> Iterator[dict[str, Resolved] | None]:
-    """Yields None for each step, then what the expressions of this moment match. Keeps (4)."""
+    """Yield None after each step, then the matches of all current regular expressions.
+
+    Matches only topics that a user of the expression may describe.
+    """
     image, now_ms = groups.image(), groups.clock.wall_ms()
     found: dict[str, Resolved] = {}
     for text in list(group.regexes):
         if text not in group.viewers:
-            continue    # Of a member that has sent no heartbeat since the load.
+            continue  # Its members have sent no heartbeat since the load.
         sees = group.viewers[text]
         matched: set[str] = set()
         names = iter(image.topics)
@@ -197,7 +203,7 @@ def _resolving(groups: Any, group: ConsumerGroup) -> Iterator[dict[str, Resolved
 
 
 def forget_expressions(groups: Any, group: ConsumerGroup) -> None:
-    """Those that no member has any more."""
+    """Remove regular expressions that no member uses any more."""
     for text in group.viewers.keys() - group.regexes.keys():
         del group.viewers[text]
     for text in group.resolved.keys() - group.regexes.keys():
@@ -206,22 +212,24 @@ def forget_expressions(groups: Any, group: ConsumerGroup) -> None:
         groups.changed.add((group.id, None))
 
 
-# ---- targets ------------------------------------------------------------------------------------
+# ---- target assignment --------------------------------------------------------------------------
 
 def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
-    """Makes the target of the group's epoch, unless it has one or must wait. False: the assignor
-    failed. Keeps (2)."""
+    """Compute the target of the group epoch, unless it exists or the interval has not passed.
+
+    Returns False if the assignor failed.
+    """
     if group.assignment_epoch >= group.epoch:
         return True
     interval_ms = groups.limits.consumer.of_group(
         groups.image().configs.get((GROUP_RESOURCE, group.id)), "consumer.assignment.interval.ms")
     now_ms = groups.clock.wall_ms()
-    # Another leader's clock may be ahead, and this one's may have been put back.
+    # Ignore timestamps in the future: clocks differ between leaders and can be set back.
     if 0 < group.assignment_ms <= now_ms < group.assignment_ms + interval_ms:
         return True
     made = _made(groups, group)
     if made is None:
-        group.assignment_ms = now_ms    # It is tried again after the interval.
+        group.assignment_ms = now_ms  # Retry after the interval.
         return False
     retarget(groups, group, made, NOTHING, consumer_records.target_record,
              consumer_records.target_epoch_record, now_ms)
@@ -229,14 +237,14 @@ def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
 
 
 def _assignor_name(groups: Any, group: ConsumerGroup) -> str:
-    """The name of the assignor that most members ask for, else of the first that there is."""
+    """Return the preferred assignor's name, or the first configured one."""
     known: dict[str, Any] = groups.limits.consumer.assignors
     name = group.preferred_assignor()
     return name if name in known else next(iter(known))
 
 
 def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
-    """A new target, by the assignor that most members ask for; None when it failed."""
+    """Compute a new target with the preferred assignor; None if the assignor failed."""
     image, known = groups.image(), groups.limits.consumer.assignors
     ids: dict[frozenset[str], frozenset[bytes]] = {}
     members = []
@@ -253,6 +261,6 @@ def _made(groups: Any, group: ConsumerGroup) -> dict[str, Assignment] | None:
     try:
         return partition_assignors.checked(assignor(members, topics), members, topics)
     except Exception as error:
-        # It is somebody else's code: the group keeps the target that it has.
+        # Custom code failed: the group keeps its current target.
         log.exception("an assignor failed", extra={"group": group.id, "reason": repr(error)})
         return None

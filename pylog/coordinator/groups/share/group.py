@@ -1,9 +1,9 @@
-"""A share group: its members, its assignment, which share partitions it has; and all of that as
-records of `__consumer_offsets`.
+"""A share group: its members, assignment and share partitions, and its records in
+`__consumer_offsets`.
 
 Owns: the state of the group.
-Invariants: (1) replay() of records_of(group), in order, makes an equal group; (2) whoever has a
-  target assignment is a member.
+Invariants: replaying records_of(group) in order gives an equal group; only members have a target
+  assignment.
 Source: KIP-932; Kafka's coordinator schemas, keys 10 to 15.
 """
 
@@ -18,8 +18,8 @@ EMPTY, STABLE = "Empty", "Stable"
 TYPE = "share"
 STEM = "records_group"
 VALUE_VERSION = 0
-FIRST_EPOCH = 1       # Of a group before its first member, as in Kafka.
-STATE_STABLE = 0      # The only state that a member's record has.
+FIRST_EPOCH = 1  # Of a group before its first member, as in Kafka.
+STATE_STABLE = 0  # The only member state in records.
 KINDS = frozenset((
     "ShareGroupMemberMetadataKey", "ShareGroupMetadataKey", "ShareGroupTargetAssignmentMetadataKey",
     "ShareGroupTargetAssignmentMemberKey", "ShareGroupCurrentMemberAssignmentKey",
@@ -28,7 +28,7 @@ Record = tuple[bytes, bytes | None]
 
 
 class Places(NamedTuple):
-    """Partitions of a topic. since_ms: when they were asked for, of what is being initialized."""
+    """Partitions of a topic. since_ms: when their initialization was requested, if in progress."""
 
     name: str
     partitions: frozenset[int]
@@ -36,7 +36,7 @@ class Places(NamedTuple):
 
 
 class ShareMember:
-    """See KIP-932. host: as clients are shown; topics: the names it subscribed to."""
+    """A member (KIP-932). host: for display. topics: the topic names it subscribes to."""
 
     __slots__ = ("assigned", "client_id", "epoch", "host", "id", "previous_epoch", "rack", "topics")
 
@@ -50,7 +50,10 @@ class ShareMember:
 
 
 class ShareGroup:
-    """topics_seen: the topics of the image for which `hash` was computed, by identity."""
+    """A share group.
+
+    topics_seen: the image's topics that `hash` was computed for, compared by identity.
+    """
 
     __slots__ = ("assigned_ms", "deleting", "epoch", "hash", "id", "initialized", "initializing",
                  "members", "target", "target_epoch", "topics_seen")
@@ -74,7 +77,7 @@ class ShareGroup:
 
     @property
     def topics(self) -> frozenset[str]:
-        """What any member subscribed to."""
+        """Return the topics that any member subscribes to."""
         return frozenset().union(*(member.topics for member in self.members.values()))
 
 
@@ -140,7 +143,7 @@ def _record(key: Any, value: Any) -> Record:
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """What takes a member out."""
+    """Return the tombstones of a member."""
     return [(records.encode_key(kind(group_id=group_id, member_id=member_id)), None)
             for kind in (messages.ShareGroupCurrentMemberAssignmentKey,
                          messages.ShareGroupTargetAssignmentMemberKey,
@@ -148,7 +151,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def group_tombstones(group_id: str) -> list[Record]:
-    """What takes a group without members out."""
+    """Return the tombstones of a group without members."""
     return [(records.encode_key(kind(group_id=group_id)), None)
             for kind in (messages.ShareGroupTargetAssignmentMetadataKey,
                          messages.ShareGroupStatePartitionMetadataKey,
@@ -156,7 +159,7 @@ def group_tombstones(group_id: str) -> list[Record]:
 
 
 def records_of(group: ShareGroup) -> Iterator[Record]:
-    """Everything that is kept of the group. Keeps (1)."""
+    """Yield all records of the group. Replaying them in order gives an equal group."""
     yield group_record(group)
     for member in group.members.values():
         yield member_record(group.id, member)
@@ -170,8 +173,10 @@ def records_of(group: ShareGroup) -> Iterator[Record]:
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
-    """(the key's message, the value's or None) of a share group's record; None for another's.
-    Raises ProtocolError."""
+    """Parse a share group record into (key message, value message or None).
+
+    Returns None for other records. Raises ProtocolError.
+    """
     try:
         row = records.decode_key(STEM, key)
     except UnsupportedVersion:
@@ -182,7 +187,7 @@ def decode(key: bytes, value: bytes | None) -> tuple[Any, Any] | None:
 
 
 def replay(groups: dict[str, ShareGroup], key: Any, value: Any, wall_ms: int) -> None:
-    """One record, as decode() gives it, on the groups by id."""
+    """Apply one decoded record. groups: by id."""
     kind = type(key).__name__
     if value is None:
         _forget(groups, kind, key)

@@ -1,11 +1,11 @@
-"""Share groups as steps of the group coordinator's machine: heartbeats, members, assignment, which
-share partitions are to be initialized.
+"""Share groups in the group coordinator's state machine: heartbeats, members, assignment, and
+initialization of share partitions.
 
-Owns: nothing; the groups are the machine's.
-Invariants: (1) a step that refuses changes nothing; (2) a member's epoch rises to that of the
-  target assignment, never beyond; (3) only share partitions that are initialized are assigned; (4)
-  whoever is silent for the session's time is no member.
-Source: KIP-932; Kafka 4.3's group coordinator, by its answers.
+Owns: nothing; the groups belong to the state machine.
+Invariants: a rejected step changes nothing; a member's epoch never exceeds that of the target
+  assignment; only initialized share partitions are assigned; a member is removed when its session
+  times out.
+Source: KIP-932; Kafka 4.3's group coordinator (response behaviour).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pylog.coordinator.groups.share.group import Places, ShareGroup, ShareMember
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TIMER = "share"
 JOIN, LEAVE = 0, -1
-BYTES_MAX = 512 << 10           # Of what a member says of itself.
+BYTES_MAX = 512 << 10  # Of a member's metadata.
 
 
 class Obeyed(NamedTuple):
@@ -45,7 +45,7 @@ class Obeyed(NamedTuple):
 
 
 class ToInitialize(NamedTuple):
-    """Share partitions that are to be initialized: topic id -> partitions."""
+    """Share partitions that must be initialized: topic id -> partitions."""
 
     group_id: str
     state_epoch: int
@@ -53,7 +53,7 @@ class ToInitialize(NamedTuple):
 
 
 class Refused(Exception):
-    """Why a heartbeat is refused."""
+    """Raised when a heartbeat is rejected."""
 
     def __init__(self, error: Error, text: str):
         super().__init__(text)
@@ -61,7 +61,7 @@ class Refused(Exception):
 
 
 def replay(machine: Groups, key: bytes, value: bytes | None) -> bool:
-    """Takes one record of the log, if it is a share group's. Raises ProtocolError."""
+    """Apply a log record if it is a share group's; return True if it was. Raises ProtocolError."""
     found = share_group.decode(key, value)
     if found is not None:
         share_group.replay(machine.shares, *found, machine.clock.wall_ms())
@@ -71,8 +71,10 @@ def replay(machine: Groups, key: bytes, value: bytes | None) -> bool:
 
 def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
               topics: Mapping[str, Topic], obeyed: Obeyed, starter: Any) -> Any:
-    """A ShareGroupHeartbeat's answer. topics: the image's, by name. starter: gets what is to be
-    initialized when it is written that it is."""
+    """Handle ShareGroupHeartbeat and return the response.
+
+    topics: the image's topics, by name. starter: receives ToInitialize once its record is durable.
+    """
     try:
         _check_size(request)
         if request.member_epoch == LEAVE:
@@ -105,7 +107,7 @@ def heartbeat(machine: Groups, request: Any, client_id: str, host: str,
 
 
 def _check_size(request: Any) -> None:
-    """Raises Refused."""
+    """Raise Refused if the member's metadata is too large."""
     texts = request.member_id, request.rack_id or "", *(request.subscribed_topic_names or ())
     if sum(len(text) + 2 for text in texts) > BYTES_MAX:
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE,
@@ -113,8 +115,10 @@ def _check_size(request: Any) -> None:
 
 
 def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, ShareMember]:
-    """The member of a heartbeat, in its group; neither is in the machine yet when it is new.
-    Raises Refused."""
+    """Return (group, member) of a heartbeat; new ones are not in the state machine yet.
+
+    Raises Refused.
+    """
     group_id, member_id, epoch = request.group_id, request.member_id, request.member_epoch
     group = machine.shares.get(group_id)
     if group is None:
@@ -141,7 +145,7 @@ def _found(machine: Groups, request: Any, obeyed: Obeyed) -> tuple[ShareGroup, S
 
 def _subscribe(machine: Groups, group: ShareGroup, member: ShareMember, request: Any,
                client_id: str, host: str, is_new: bool) -> bool:
-    """Takes over what a heartbeat says of its member. Whether its topics are others now."""
+    """Update the member from a heartbeat; return True if its topics changed."""
     topics = member.topics if request.subscribed_topic_names is None \
         else frozenset(request.subscribed_topic_names)
     rack = member.rack if request.rack_id is None else request.rack_id
@@ -155,7 +159,7 @@ def _subscribe(machine: Groups, group: ShareGroup, member: ShareMember, request:
 
 def _follow_topics(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
                    subscribed: bool) -> None:
-    """Bumps the group's epoch when what its assignment depends on has changed."""
+    """Increase the group epoch if an input of the assignment has changed."""
     bump = subscribed
     if group.target_epoch >= group.epoch:
         bump |= _is_pending(group)
@@ -171,7 +175,7 @@ def _follow_topics(machine: Groups, group: ShareGroup, topics: Mapping[str, Topi
 
 
 def _is_pending(group: ShareGroup) -> bool:
-    """Whether there are initialized partitions of subscribed topics that nobody has."""
+    """Return True if initialized partitions of subscribed topics are not assigned."""
     if not group.members or not group.initialized:
         return False
     names = group.topics
@@ -184,7 +188,7 @@ def _is_pending(group: ShareGroup) -> bool:
 
 
 def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
-    """A number for the subscribed topics as they are: their ids and partitions."""
+    """Return a hash of the ids and partition counts of the subscribed topics."""
     found = blake2b(digest_size=8)
     for name in sorted(names):
         topic = topics.get(name)
@@ -196,7 +200,9 @@ def _digest(names: Iterable[str], topics: Mapping[str, Topic]) -> int:
 
 def _retarget(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
               obeyed: Obeyed) -> None:
-    """Computes the target assignment of the group's epoch, unless the last is too new. Keeps (3).
+    """Compute the target assignment of the group epoch, unless the last one is too recent.
+
+    Assigns only initialized share partitions.
     """
     now_ms = machine.clock.wall_ms()
     if group.target_epoch >= group.epoch or \
@@ -217,7 +223,7 @@ def _retarget(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
 
 def _reconcile(machine: Groups, group: ShareGroup, member: ShareMember,
                topics: Mapping[str, Topic], subscribed: bool) -> None:
-    """Gives a member what the target assignment has for it. Keeps (2)."""
+    """Give a member its part of the target assignment, and the target's epoch."""
     if group.target_epoch == member.epoch and not subscribed:
         return
     ids = {topics[name].id for name in member.topics if name in topics}
@@ -241,7 +247,7 @@ def _record(machine: Groups, group: ShareGroup, record: share_group.Record) -> N
 
 def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic], obeyed: Obeyed,
                 starter: Any) -> None:
-    """Asks for the partitions of subscribed topics that are not initialized."""
+    """Request initialization of the subscribed partitions that are not initialized."""
     now_ms = machine.clock.wall_ms()
     missing: dict[bytes, list[int]] = {}
     for name in sorted(group.topics):
@@ -259,7 +265,7 @@ def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
             group.initializing[topic.id] = Places(
                 name, frozenset(left) | (under_way.partitions if under_way else frozenset()),
                 now_ms)
-            # A deletion that was never finished: it begins anew instead.
+            # Cancel an unfinished deletion: the partitions are initialized again.
             group.deleting.pop(topic.id, None)
     if missing:
         _record(machine, group, share_group.places_record(group))
@@ -268,7 +274,7 @@ def _initialize(machine: Groups, group: ShareGroup, topics: Mapping[str, Topic],
 
 def initialized(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
                 names: Mapping[bytes, str]) -> Error:
-    """Share partitions have their state now. names: of the topics that are still there."""
+    """Note that share partitions were initialized. names: of the topics that still exist."""
     group = machine.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
@@ -284,7 +290,7 @@ def initialized(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[
 
 def uninitialized(machine: Groups, group_id: str,
                   places: Mapping[bytes, Iterable[int]]) -> Error:
-    """Share partitions could not be initialized: they are asked for again."""
+    """Note that the initialization failed, so that it is requested again."""
     group = machine.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
@@ -305,7 +311,7 @@ def _no_longer(group: ShareGroup, topic: bytes, indexes: Iterable[int]) -> None:
 
 
 def forget_topics(machine: Groups, there: Set[bytes]) -> None:
-    """Share partitions of topics that are no more. there: the ids of all topics."""
+    """Remove share partitions of deleted topics. there: the ids of all topics."""
     for group in machine.shares.values():
         gone = [topic for places in (group.initializing, group.initialized, group.deleting)
                 for topic in places if topic not in there]
@@ -319,11 +325,11 @@ def forget_topics(machine: Groups, there: Set[bytes]) -> None:
             machine.cleanups += len(machine.records) - before
 
 
-# ---- members that go ----------------------------------------------------------------------------
+# ---- leaving members ----------------------------------------------------------------------------
 
 
 def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
-    """Raises Refused."""
+    """Remove a member that leaves. Raises Refused."""
     group = machine.shares.get(request.group_id)
     if group is None:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND,
@@ -339,7 +345,7 @@ def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
 
 def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
             topics: Mapping[str, Topic] | None = None) -> None:
-    """topics: the image's, where they are at hand; else the next heartbeat looks at them."""
+    """Remove a member. topics: the image's topics; None: the next heartbeat updates the hash."""
     machine.timers.cancel((TIMER, group.id, member.id))
     del group.members[member.id]
     group.target.pop(member.id, None)
@@ -354,7 +360,7 @@ def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
 
 
 def is_due(machine: Groups, group_id: str, member_id: str) -> None:
-    """A member's session is over. Keeps (4)."""
+    """Remove a member whose session timed out."""
     group = machine.shares.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is not None and member is not None:
@@ -363,17 +369,17 @@ def is_due(machine: Groups, group_id: str, member_id: str) -> None:
 
 
 def expect_all(machine: Groups, session_ms: int) -> None:
-    """After a load: members have a session's time to show up again."""
+    """Start the sessions of all members after a load."""
     for group in machine.shares.values():
         for member_id in group.members:
             machine.timers.set((TIMER, group.id, member_id), machine.clock.now_ms() + session_ms)
 
 
-# ---- looking ------------------------------------------------------------------------------------
+# ---- describe and list --------------------------------------------------------------------------
 
 
 def described(machine: Groups, group_id: str, names: Mapping[bytes, Topic]) -> Any:
-    """A DescribedGroup. names: topics by id."""
+    """Return a DescribedGroup. names: topics by id."""
     new = messages.ShareGroupDescribeResponse
     group = machine.shares.get(group_id)
     if group is None:
@@ -394,7 +400,7 @@ def described(machine: Groups, group_id: str, names: Mapping[bytes, Topic]) -> A
 
 
 def listed(machine: Groups, states: set[str], types: set[str]) -> Iterator[Any]:
-    """Yields ListedGroups; states, types: lower-case names, empty for all."""
+    """Yield ListedGroups. states, types: lower-case names; empty for all."""
     if types and share_group.TYPE not in types:
         return
     for group in list(machine.shares.values()):

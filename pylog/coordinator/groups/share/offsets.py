@@ -1,11 +1,11 @@
-"""Where share groups are, altered and deleted, and share groups deleted: steps of the group
-coordinator's machine around what the share coordinator does in between.
+"""Describe, alter and delete share group offsets, and delete share groups: the group coordinator's
+part before and after the share coordinator's.
 
-Owns: nothing; the groups are the machine's.
-Invariants: (1) a step that refuses changes nothing; (2) only of a group without members is
-  something altered or deleted; (3) what is being deleted is recorded as such before its state goes,
-  so that a deletion which was interrupted is done again by the next one.
-Source: KIP-932; Kafka 4.3's group coordinator, by its answers.
+Owns: nothing; the groups belong to the state machine.
+Invariants: a rejected step changes nothing; offsets are altered or deleted only while the group has
+  no members; a deletion is recorded before the state is deleted, so that the next deletion
+  completes an interrupted one.
+Source: KIP-932; Kafka 4.3's group coordinator (response behaviour).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pylog.coordinator.groups.share import group as share_group
 from pylog.coordinator.groups.share.group import Places, ShareGroup
 from pylog.protocol.errors import Error, ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from pylog.coordinator.groups.shard import Groups
     from pylog.metadata.image.image import Topic
@@ -26,21 +26,24 @@ NOTHING_TEXT = "There is no offset information to delete."
 
 
 class Fault(NamedTuple):
-    """Why a step is refused; NONE: it is not."""
+    """The error that rejects a step, or NONE."""
 
     error: Error
     text: str | None = None
 
 
 class Altering(NamedTuple):
-    """state_epoch: what the share partitions begin with."""
+    """The result of alter(). state_epoch: the initial epoch of the share partitions."""
 
     fault: Fault
     state_epoch: int = 0
 
 
 class Deleting(NamedTuple):
-    """places: share partitions whose state is to go, by topic id; refused: topic -> why not."""
+    """The result of a deletion step.
+
+    places: share partitions whose state must be deleted, by topic id. refused: topic -> error.
+    """
 
     fault: Fault
     places: dict[bytes, list[int]]
@@ -55,7 +58,7 @@ def exists(machine: Groups, group_id: str) -> bool:
 
 
 def initialized(machine: Groups, group_id: str) -> dict[bytes, list[int]]:
-    """The share partitions of a group that have a state; of no group, none."""
+    """Return the initialized share partitions of a group; empty if there is no group."""
     group = machine.shares.get(group_id)
     return {} if group is None else {
         topic: sorted(row.partitions) for topic, row in group.initialized.items()}
@@ -63,7 +66,9 @@ def initialized(machine: Groups, group_id: str) -> dict[bytes, list[int]]:
 
 def alter(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
           names: Mapping[bytes, str]) -> Altering:
-    """Share partitions are about to begin elsewhere; makes the group if there is none. Keeps (2).
+    """Start re-initializing share partitions at another offset.
+
+    Creates the group if needed. Rejected while the group has members.
     """
     group = machine.shares.get(group_id)
     if group is None:
@@ -89,7 +94,8 @@ def alter(machine: Groups, group_id: str, places: Mapping[bytes, Iterable[int]],
 
 def begin_deletion(machine: Groups, group_id: str, names: Iterable[str],
                    topics: Mapping[str, Topic]) -> Deleting:
-    """The share partitions of topics are about to go. topics: the image's, by name. Keeps (3)."""
+    """Record that the share partitions of topics are being deleted. topics: the image's, by name.
+    """
     group = machine.shares.get(group_id)
     if group is None:
         return Deleting(Fault(ErrorCode.GROUP_ID_NOT_FOUND,
@@ -117,7 +123,7 @@ def begin_deletion(machine: Groups, group_id: str, names: Iterable[str],
 
 
 def deleted(machine: Groups, group_id: str, topic_ids: Iterable[bytes]) -> Error:
-    """The states of topics are gone."""
+    """Complete the deletion of topics whose state was deleted."""
     group = machine.shares.get(group_id)
     if group is None:
         return ErrorCode.NONE
@@ -129,8 +135,7 @@ def deleted(machine: Groups, group_id: str, topic_ids: Iterable[bytes]) -> Error
 
 def begin_group_deletion(machine: Groups, group_id: str,
                          topics: Mapping[bytes, Topic]) -> Deleting:
-    """Everything that is kept of a group's share partitions is about to go. topics: by id. Keeps
-    (3)."""
+    """Record that all share partitions of a group are being deleted. topics: by id."""
     group = machine.shares.get(group_id)
     if group is None:
         return Deleting(Fault(ErrorCode.GROUP_ID_NOT_FOUND), {}, {})
@@ -151,7 +156,7 @@ def begin_group_deletion(machine: Groups, group_id: str,
 
 
 def delete_group(machine: Groups, group_id: str) -> Error:
-    """Forgets a group whose states are gone."""
+    """Remove a group whose share partition state was deleted."""
     group = machine.shares.get(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
@@ -164,7 +169,7 @@ def delete_group(machine: Groups, group_id: str) -> Error:
 
 
 def _empty_fault(group: ShareGroup) -> Fault:
-    """Keeps (2)."""
+    """Return the error if the group has members."""
     return Fault(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message) \
         if group.members else FINE
 

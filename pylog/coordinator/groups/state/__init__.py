@@ -1,5 +1,5 @@
-"""Groups of one partition: what all kinds of groups keep, and their records.
+"""The groups of one partition: state that all group types share, and their records.
 
 Owns: the groups of one partition.
-For: the kinds of groups.
+For: the group types.
 """

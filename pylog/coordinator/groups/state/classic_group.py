@@ -1,9 +1,9 @@
-"""One classic group: its members, generation and committed offsets, and what changes them alone.
+"""One classic group: its members, generation and committed offsets, and the changes within it.
 
 Owns: the state of the group.
-Invariants: (1) a group without members is Empty, or PreparingRebalance for the first of them; (2)
-  the leader is a member; (3) a static member's instance id names one member; (4) `awaiting` counts
-  the members with an open JoinGroup.
+Invariants: a group without members is Empty, or PreparingRebalance while its first member joins;
+  the leader is a member; an instance id belongs to one static member; `awaiting` is the number of
+  members with a waiting JoinGroup.
 Source: Kafka's group protocol: KIP-62, KIP-134, KIP-345, KIP-394, KIP-559.
 """
 
@@ -21,7 +21,10 @@ STREAMS = "streams"
 NO_TIME = -1
 
 class Offset(NamedTuple):
-    """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by retention."""
+    """A committed offset.
+
+    commit_ms, expire_ms: wall clock. expire_ms: NO_TIME uses the group's retention time.
+    """
 
     offset: int
     leader_epoch: int
@@ -32,9 +35,7 @@ class Offset(NamedTuple):
 
 
 class Member:
-    """One member. `protocols`: [(name, metadata)] by preference; tokens name unanswered
-    requests.
-    """
+    """One member. protocols: [(name, metadata)] by preference. Tokens identify waiting requests."""
 
     __slots__ = ("assignment", "client_host", "client_id", "id", "instance_id", "is_new",
                  "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token",
@@ -54,7 +55,7 @@ class Member:
         self.is_new = False
         self.join_token: Any = None
         self.sync_token: Any = None
-        self.unsent = 0     # Answers that wait for a flush.
+        self.unsent = 0  # Replies that wait for a flush.
 
     def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
@@ -65,15 +66,15 @@ class Member:
     def may_expire(self) -> bool:
         """Return True if the end of its session removes the member.
 
-        A member that waits for an answer cannot send heartbeats. It keeps its membership until
-        its session, which starts when the answer leaves, is over.
+        A member that waits for a reply cannot send heartbeats. It stays a member until its session,
+        which starts when the reply is sent, has timed out.
         """
         return self.is_new or (
             self.join_token is None and self.sync_token is None and not self.unsent)
 
 
 class Committed:
-    """What a group of any kind has: an id and committed offsets. kind: Kafka's name of it."""
+    """The common part of all group types: id and committed offsets. kind: Kafka's type name."""
 
     __slots__ = ("id", "offset_keys", "offsets", "unstable")
     kind: str
@@ -81,19 +82,20 @@ class Committed:
     def __init__(self, id_: str):
         self.id = id_
         self.offsets: dict[tuple[str, int], Offset] = {}
-        # Of open transactions: (topic, partition) -> producer id -> (order, Offset or None).
+        # Open transactions: (topic, partition) -> producer id -> (sequence, Offset or None).
         self.unstable: dict[tuple[str, int], dict[int, tuple[int, Offset | None]]] = {}
         self.offset_keys: dict[str, bytes] = {}  # topic -> records.offset_keys()
 
     def take_offsets(self, other: "Committed") -> None:
-        """It is the same group, of another kind or read anew."""
+        """Take over the offsets of the same group in another type, or of its previous version."""
         self.offsets, self.unstable = other.offsets, other.unstable
         self.offset_keys = other.offset_keys
 
 
 class Group(Committed):
-    """See the module's head. `pending`: ids given out by KIP-394; `unsynced`: members yet to
-    sync.
+    """A classic group.
+
+    pending: member ids handed out for KIP-394. unsynced: members that have not synced yet.
     """
 
     __slots__ = ("awaiting", "generation", "grown", "leader", "members", "pending", "previous",
@@ -113,21 +115,21 @@ class Group(Committed):
         self.statics: dict[str, str] = {}        # instance id -> member id
         self.pending: set[str] = set()
         self.unsynced: set[str] = set()
-        self.supported: dict[str, int] = {}      # protocol -> members that know it
+        self.supported: dict[str, int] = {}  # protocol -> number of members that support it
         self.awaiting = 0
         self.grown = False
 
     # ---- state ----------------------------------------------------------------------------------
 
     def move(self, state: str, wall_ms: int) -> None:
-        # Keeps (1).
+        # Only these states are possible without members.
         assert self.members or state in (EMPTY, PREPARING, DEAD), (self.id, state)
         self.previous = self.state
         self.state = state
         self.state_ms = wall_ms
 
     def next_generation(self, wall_ms: int) -> None:
-        """The join phase is over: a new generation of the members that are here."""
+        """End the join phase: start a new generation with the current members."""
         self.generation = 0 if self.generation == 2**31 - 1 else self.generation + 1
         self.unsynced.clear()
         if self.members:
@@ -139,24 +141,26 @@ class Group(Committed):
 
     @property
     def rebalance_ms(self) -> int:
-        """How long a rebalance may take: as long as the slowest member asks for."""
+        """Return the rebalance timeout: the longest one of all members."""
         return max((member.rebalance_ms for member in self.members.values()), default=0)
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left worth a record or a place in memory."""
+        """Return True if the group holds nothing that is worth a record or memory."""
         return self.state == EMPTY and not (
             self.members or self.pending or self.offsets or self.unstable)
 
     def all_joined(self) -> bool:
-        # Keeps (4).
+        # `awaiting` counts waiting JoinGroups.
         assert 0 <= self.awaiting <= len(self.members), (self.id, self.awaiting)
         return self.awaiting == len(self.members) and not self.pending
 
     # ---- members --------------------------------------------------------------------------------
 
     def fault_of(self, member_id: str, instance_id: str | None) -> str | None:
-        """None when the member is who it says; else "unknown" or "fenced" (KIP-345)."""
+        """Return None if the member id and instance id are valid, else "unknown" or "fenced"
+        (KIP-345).
+        """
         if instance_id is not None:
             current = self.statics.get(instance_id)
             if current is None:
@@ -178,7 +182,7 @@ class Group(Committed):
         self._count(member, 1)
 
     def remove(self, member_id: str) -> Member:
-        """Takes a member out; its open requests must have been answered."""
+        """Remove a member. Its waiting requests must have been answered."""
         member = self.members.pop(member_id)
         assert member.join_token is None and member.sync_token is None, member_id
         self._count(member, -1)
@@ -187,12 +191,12 @@ class Group(Committed):
             del self.statics[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        # Keeps (2).
+        # The leader is a member.
         assert self.leader in self.members if self.members else self.leader is None, self.id
         return member
 
     def replace(self, old: Member, member_id: str) -> Member:
-        """A static member is back under a new id, with its assignment and role."""
+        """Give a static member a new member id. It keeps its assignment and role."""
         assert old.join_token is None and old.sync_token is None, old.id
         led = self.leader == old.id
         unsynced = old.id in self.unsynced
@@ -220,7 +224,7 @@ class Group(Committed):
                 del self.supported[name]
 
     def elect(self) -> bool:
-        """Makes sure that the leader has joined this rebalance; False when nobody has."""
+        """Elect a leader that has joined this rebalance; return False if no member has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_token is None:
@@ -234,7 +238,7 @@ class Group(Committed):
     # ---- protocols ------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols can be in the group."""
+        """Return True if a member with these protocols can join the group."""
         if self.state == EMPTY:
             return bool(protocol_type) and bool(names)
         if protocol_type != self.protocol_type:
@@ -245,8 +249,9 @@ class Group(Committed):
         return any(self.supported.get(name) == count for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best among those that all of them know; the one
-        that they have, when no other has more votes.
+        """Return the protocol with the most votes among those that all members support.
+
+        Each member votes for its first choice. Ties go to the current protocol.
         """
         count = len(self.members)
         shared = {name for name, known in self.supported.items() if known == count}

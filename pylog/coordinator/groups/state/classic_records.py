@@ -1,8 +1,8 @@
-"""A group's state as records of `__consumer_offsets`, and back.
+"""Encode classic groups and offsets as records of `__consumer_offsets`, and parse them.
 
 Owns: nothing.
-Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of
-  another kind of group is skipped, not misread.
+Invariants: decoding an encoded group or offset gives an equal one; records of other group types are
+  skipped, not misread.
 Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
 """
 
@@ -38,9 +38,9 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def offset_keys(group: Group, topic: str) -> bytes:
-    """What the keys of a group's offsets for a topic begin with, before the partition's int32.
+    """Return the start of the keys of a group's offsets for a topic, before the int32 partition.
 
-    It stays with the group: whoever commits once commits again.
+    It is cached in the group, because most groups commit repeatedly.
     """
     keys = group.offset_keys.get(topic)
     if keys is None:
@@ -49,8 +49,11 @@ def offset_keys(group: Group, topic: str) -> bytes:
 
 
 def group_value(group: Group) -> bytes:
-    """A group amid a rebalance names no leader: whoever reads it has its members join again, for
-    what they hold is not all there is. Who joins it for the first time is not yet in it."""
+    """Encode a classic group.
+
+    During a rebalance the record has no leader: a reader makes its members rejoin, because the
+    recorded assignments are incomplete. A member that joins for the first time is not recorded yet.
+    """
     new = messages.GroupMetadataValue
     protocol = group.protocol
     settled = group.state in (STABLE, EMPTY)
@@ -69,7 +72,7 @@ def group_value(group: Group) -> bytes:
 def offset_value(entry: Offset) -> bytes:
     offset, epoch, metadata, commit_ms, expire_ms, topic_id = entry
     if expire_ms != NO_TIME:
-        # Only this version has a place for an expiry of its own.
+        # Only this version has a separate expiry time.
         return _offset_writer(OFFSET_WITH_EXPIRY_VERSION)(messages.OffsetCommitValue(
             offset=offset, metadata=metadata, commit_timestamp=commit_ms,
             expire_timestamp=expire_ms))
@@ -83,15 +86,15 @@ def offset_value(entry: Offset) -> bytes:
 
 @functools.cache
 def _offset_writer(version: int):
-    """records.encode_value of one kind, with nothing left to look up: each commit writes one."""
+    """Return a fast records.encode_value() for one type, because every commit uses it."""
     return records.value_writer("OffsetCommitValue", version)
 
 
 def decode(key: bytes, value: bytes | None):
-    """("group", id, Group or None) or ("offset", id, (topic, partition), Offset or None), or None
-    (2).
+    """Parse a record: ("group", id, Group or None) or ("offset", id, (topic, partition), Offset or
+    None).
 
-    Raises ProtocolError for what cannot be read.
+    Returns None for records of other group types. Raises ProtocolError.
     """
     try:
         row = records.decode_key(STEM, key)
@@ -104,7 +107,7 @@ def decode(key: bytes, value: bytes | None):
         topic_partition = row.topic, row.partition
         if value is None:
             return "offset", row.group, topic_partition, None
-        # Both keys go with the same values: the first only names an older client.
+        # Both key versions have the same values; version 0 is from older clients.
         of = messages.OffsetCommitKey(group=row.group, topic=row.topic, partition=row.partition)
         found = records.decode_value(of, value)[1]
         return "offset", row.group, topic_partition, Offset(
@@ -114,7 +117,7 @@ def decode(key: bytes, value: bytes | None):
 
 
 def group_from(group_id: str, value: bytes) -> Group:
-    """The group that a value describes, without offsets. Raises ProtocolError."""
+    """Parse a group's value, without offsets. Raises ProtocolError."""
     row = records.decode_value(messages.GroupMetadataKey(group=group_id), value)[1]
     group = Group(group_id, row.current_state_timestamp)
     group.generation = row.generation

@@ -1,8 +1,8 @@
-"""What members of the classic protocol say and are told in bytes that are theirs: subscriptions and
-assignments of Kafka's consumers.
+"""The embedded consumer protocol of classic members: subscriptions and assignments of Kafka's
+consumers.
 
 Owns: nothing.
-Invariants: (1) a later version is read as the last one known; (2) what cannot be read is a
+Invariants: unknown later versions are parsed as the latest known version; unreadable bytes raise
   ProtocolError.
 Source: KIP-429, KIP-792, KIP-881 (versions 1 to 3).
 """
@@ -19,7 +19,7 @@ SUBSCRIPTION, ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAssi
 
 
 def version_of(data: bytes) -> int:
-    """Raises ProtocolError."""
+    """Parse a versioned message. Raises ProtocolError."""
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or version < 0:
         raise ProtocolError("there is no version in a member's own bytes")
@@ -27,21 +27,23 @@ def version_of(data: bytes) -> int:
 
 
 def subscription(data: bytes) -> Any:
-    """A ConsumerProtocolSubscription. Raises ProtocolError."""
+    """Parse a ConsumerProtocolSubscription. Raises ProtocolError."""
     return codec.program(SUBSCRIPTION, version_of(data)).decode(data, 2)
 
 
 def assignment(data: bytes) -> Any:
-    """A ConsumerProtocolAssignment; an empty one of no bytes. Raises ProtocolError."""
+    """Parse a ConsumerProtocolAssignment; no bytes give an empty one. Raises ProtocolError."""
     if not data:
         return messages.ConsumerProtocolAssignment()
     return codec.program(ASSIGNMENT, version_of(data)).decode(data, 2)
 
 
 def assignment_bytes(image: Image, held: Assignment, metadata: bytes) -> bytes:
-    """An assignment in the version of the member's `metadata`, the first one where that has none;
-    without topics that are gone. Raises nothing: only the first of a member's protocols was read
-    when it joined."""
+    """Encode an assignment in the version of the member's `metadata`, without deleted topics.
+
+    Uses the first version if `metadata` is unreadable: only the member's first protocol was
+    validated when it joined. Never raises.
+    """
     new = messages.ConsumerProtocolAssignment
     try:
         version = version_of(metadata)
@@ -55,6 +57,6 @@ def assignment_bytes(image: Image, held: Assignment, metadata: bytes) -> bytes:
 
 
 def by_id(image: Image, rows: Any) -> dict[bytes, frozenset[int]]:
-    """Topic id -> partitions of [(topic, partitions)] rows; without topics that are gone."""
+    """Convert [(topic, partitions)] rows to {topic id: partitions}, without deleted topics."""
     return {image.topics[row.topic].id: frozenset(row.partitions) for row in rows or ()
             if row.topic in image.topics}

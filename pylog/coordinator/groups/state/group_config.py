@@ -1,7 +1,7 @@
-"""What groups obey: the broker's settings, and time.
+"""Settings and clock of groups.
 
 Owns: nothing.
-Invariants: (1) limits do not change while the broker runs, but for what is read by name.
+Invariants: limits do not change while the broker runs, except for those that are read by name.
 Source: Kafka's group.* and offset.* settings.
 """
 
@@ -13,7 +13,7 @@ from pylog.config import groups
 from pylog.coordinator.groups.assignors import partitions as assignors
 from pylog.coordinator.groups.assignors.partitions import Assignor
 
-GROUP_RESOURCE = 32     # The type of a group's own settings in the metadata.
+GROUP_RESOURCE = 32  # The config resource type GROUP.
 DEFAULTS: Mapping[str, int] = MappingProxyType({
     "group.consumer.session.timeout.ms": 45_000, "group.consumer.heartbeat.interval.ms": 5000,
     "group.consumer.assignment.interval.ms": 0,
@@ -23,8 +23,11 @@ DEFAULTS: Mapping[str, int] = MappingProxyType({
 
 
 class ConsumerLimits(NamedTuple):
-    """Those of consumer groups (KIP-848). assignors: by name, the default first. settings: the
-    broker's, for what a group may have a setting of its own."""
+    """Settings of consumer groups (KIP-848).
+
+    assignors: by name, the default first. settings: the broker's settings that a group can
+    override.
+    """
 
     members_max: int = 2**31 - 1
     may_upgrade: bool = True
@@ -34,13 +37,13 @@ class ConsumerLimits(NamedTuple):
     settings: Any = DEFAULTS
 
     def of_group(self, configs: Mapping[str, str] | None, name: str) -> int:
-        """A setting of a group whose own are `configs`."""
+        """Return a setting of a group with the overrides `configs`."""
         text = None if configs is None else configs.get(name)
         return int(text) if text is not None else self.settings[groups.SYNONYMS[name]]
 
 
 class Limits(NamedTuple):
-    """The broker's settings that groups obey."""
+    """The broker's settings for groups."""
 
     session_ms_min: int
     session_ms_max: int
@@ -54,7 +57,7 @@ class Limits(NamedTuple):
 
 
 class Time(Protocol):
-    """now_ms() never goes back; wall_ms() is since 1970."""
+    """The clocks of groups: now_ms() is monotonic, wall_ms() is since the Unix epoch."""
 
     @property
     def wall_ms(self) -> Callable[[], int]: ...

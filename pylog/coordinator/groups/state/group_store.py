@@ -1,8 +1,8 @@
-"""The groups of one partition of `__consumer_offsets`: what every kind of them goes through.
+"""The groups of one partition of `__consumer_offsets`: the operations that all types share.
 
-Owns: the groups, their timers, and what a step leaves for the runtime.
-Invariants: (1) a group is in memory, in the snapshot or nowhere: what was dropped here is not found
-  in the snapshot again.
+Owns: the groups, their timers, and the output of a step for the runtime.
+Invariants: a group is in memory, in the snapshot, or nowhere: a dropped group is not loaded from
+  the snapshot again.
 Source: Kafka's GroupMetadataManager.
 """
 
@@ -23,13 +23,13 @@ from pylog.metadata.image.image import Image
 
 EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "rebalance_ms",
           "member_stopped_ms", "generation", "offset_committed", "offset_expired", "record_written")
-# What of a group changed: a topic's offsets, the group itself (None), or one member.
+# The changed part of a group: a topic's offsets, the group itself (None), or one member.
 Part = str | None | tuple[str]
 Changes = set[tuple[str, Part]]
 
 
 class Name(NamedTuple):
-    """A group that is in the snapshot only, and has no members."""
+    """A group without members that is only in the snapshot."""
 
     id: str
     protocol_type: str
@@ -37,13 +37,13 @@ class Name(NamedTuple):
 
 
 class GroupMachine:
-    """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique
-    texts.
+    """The groups of one partition. See shard.Machine for the other attributes.
 
-    cold: group id -> the group that is in the snapshot, or None; names: all of those, as
-    elsewhere() has them. events: counters, for all machines of a coordinator. image: gives the
-    metadata in force. over: takes each rebalance that is over. `records` are [(key, value or
-    None)], `replies` [(token, message)], `changed` {(group id, Part)}; the caller empties them.
+    clock: see group_config.Time. new_id: returns unique strings. cold: group id -> the group in the
+    snapshot, or None. names: returns all groups in the snapshot. events: counters, shared by all
+    machines of a coordinator. image: returns the current metadata image. over: receives each
+    finished rebalance. The caller empties `records` [(key, value or None)], `replies` [(token,
+    message)] and `changed` {(group id, Part)}.
     """
 
     def __init__(self, limits: Limits, clock: Time, new_id: Callable[[], str],
@@ -55,9 +55,9 @@ class GroupMachine:
         self.limits = limits
         self.clock = clock
         self.image = image
-        self.topics_version = -1     # The image's offset when topics last changed.
-        self.groups: dict[str, Any] = {}     # Committed, each of its kind.
-        self.shares: dict[str, ShareGroup] = {}     # Share groups, which commit no offsets.
+        self.topics_version = -1  # Image offset of the last topic change.
+        self.groups: dict[str, Any] = {}  # Committed, of all types but share.
+        self.shares: dict[str, ShareGroup] = {}  # Share groups have no committed offsets.
         self.timers = Timers()
         self.repeats = GroupRepeats(self.timers)
         self.rebalances = Rebalances(clock, over)
@@ -65,19 +65,20 @@ class GroupMachine:
         self.replies: list[tuple[Any, Any]] = []
         self.cleanups = 0
         self.changed: Changes = set()
-        # Of open transactions: producer id -> (group id, topic, partition) of its offsets.
+        # Open transactions: producer id -> (group id, topic, partition) of their offsets.
         self.open_offsets: dict[int, set[tuple[str, str, int]]] = {}
-        self.written = 0   # Offsets of transactions, in their order.
-        self.gone: set[str] = set()       # Dropped here, perhaps still in the snapshot.
-        self.deleting: set[str] = set()   # Hidden already, with records yet to come.
+        self.written = 0  # Sequence of transactional offset commits.
+        self.gone: set[str] = set()  # Dropped; may still be in the snapshot.
+        self.deleting: set[str] = set()  # Hidden; tombstones are still being written.
         self.events = dict.fromkeys(EVENTS, 0) if events is None else events
-        self.is_loading = True       # Until loaded().
+        self.is_loading = True  # Until loaded() is called.
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
 
     def find(self, group_id: str) -> Any:
-        """The group, of whatever kind, or None."""
+        """Return the group of any type except share, or None. Loads it from the snapshot if needed.
+        """
         group = self.groups.get(group_id)
         if group is None and group_id not in self.gone:
             group = self._cold(group_id)
@@ -86,24 +87,24 @@ class GroupMachine:
         return group
 
     def elsewhere(self) -> list[Name]:
-        """The groups in the snapshot only."""
+        """Return the groups that are only in the snapshot."""
         return [row for row in self._names()
                 if row.id not in self.groups and row.id not in self.gone]
 
     def find_or_make(self, group_id: str) -> Any:
-        """A classic group, when there is none of another kind."""
+        """Return the group, or create a classic group."""
         group = self.find(group_id)
         if group is None:
             group = self.groups[group_id] = Group(group_id, self.clock.wall_ms())
         return group
 
     def drop(self, group: Committed) -> None:
-        """Forgets a group without members, with tombstones if it may have records."""
+        """Remove a group without members and write its tombstones."""
         self.hide(group)
         self.record_gone(group)
 
     def hide(self, group: Any) -> None:
-        """Takes a group without members out: nobody finds it any more."""
+        """Remove a group without members from memory, so that requests do not find it."""
         assert not group.members, group.id
         if group.kind == CLASSIC:
             group.move(DEAD, self.clock.wall_ms())
@@ -116,12 +117,12 @@ class GroupMachine:
         self.gone.add(group.id)
 
     def record_group(self, group: Group) -> None:
-        """The record of a classic group."""
+        """Record a classic group."""
         self.records.append((records.group_key(group.id), records.group_value(group)))
         self.changed.add((group.id, None))
 
     def record_gone(self, group: Any) -> None:
-        """The tombstones of a group."""
+        """Record the tombstones of a group."""
         if isinstance(group, ConsumerGroup):
             self.records += consumer_records.group_gone(group)
             self.changed.update((group.id, (member_id,)) for member_id in group.members)
@@ -135,7 +136,8 @@ class GroupMachine:
         self.changed.add((group.id, None))
 
     def saved(self, changed: Changes) -> None:
-        """What was in `changed` is in the snapshot: what was dropped before is no more there."""
+        """Note that the snapshot has `changed`, so it no longer contains the groups dropped before.
+        """
         assert not self.deleting & self.groups.keys(), self.deleting
         self.gone -= {group_id for group_id, _ in changed} - {
             group_id for group_id, _ in self.changed} - self.deleting

@@ -1,11 +1,11 @@
-"""Members whose heartbeats are answered without us, as long as nothing changes for them.
+"""Heartbeats that the network layer answers without the coordinator while nothing changes.
 
-Owns: what was offered for each member of a partition's groups, and moves their sessions' ends.
-Invariants: (1) what is offered follows from the group's records, its topics and its settings, and
-  ends with them: before a record of the group is written, when its topics changed; the server ends
-  all at once when settings or rights change; (2) when an offer ends, or a session seems to, the
-  last heartbeat that was answered that way counts as any other.
-Source: none; Kafka's broker looks at each heartbeat anew.
+Owns: the offers for the members of a partition's groups; extends their sessions.
+Invariants: an offer depends on the group's records, topics and settings, and ends with them: before
+  a record of the group is written, and when its topics change. The server ends all offers when
+  settings or permissions change; when an offer ends, or a session seems to have timed out, the last
+  heartbeat answered this way extends the session.
+Source: none. Kafka's broker processes every heartbeat.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 from pylog.coordinator.runtime.timers import Timers
 
-OFFSETS = frozenset((b"\0\0", b"\0\1"))   # What the keys of offsets begin with.
+OFFSETS = frozenset((b"\0\0", b"\0\1"))  # Key types of offsets.
 
 
 class Offer(Protocol):
-    """A heartbeat whose answer may be given again; see _native.repeats.Repeat."""
+    """A heartbeat whose answer may be repeated; see _native.repeats.Repeat."""
 
     def offer(self, until_ms: int) -> None: ...
 
@@ -28,12 +28,12 @@ class Offer(Protocol):
 
 class _Member(NamedTuple):
     offer: Offer
-    session: tuple[Any, ...]     # The key of the timer that ends it,
-    session_ms: int              # and how long after a heartbeat.
+    session: tuple[Any, ...]  # Key of its session timer,
+    session_ms: int  # and the session timeout.
 
 
 class GroupRepeats:
-    """timers: those of the machine."""
+    """The offers of one state machine. timers: of that machine."""
 
     def __init__(self, timers: Timers):
         self._timers = timers
@@ -41,7 +41,7 @@ class GroupRepeats:
 
     def offer(self, group_id: str, member_id: str, offer: Offer, session: tuple[Any, ...],
               session_ms: int, until_ms: int) -> None:
-        """In place of the one before: its member is here, and its session was prolonged."""
+        """Replace the member's offer. Its session has just been extended."""
         members = self._groups.setdefault(group_id, {})
         before = members.get(member_id)
         if before is not None:
@@ -50,7 +50,7 @@ class GroupRepeats:
         offer.offer(until_ms)
 
     def heard(self, group_id: str, member_id: str, now_ms: int) -> bool:
-        """Whether a session that seems to be over goes on. Keeps (2)."""
+        """Extend the session if a repeated heartbeat arrived in time; return True if extended."""
         member = self._groups.get(group_id, {}).get(member_id)
         if member is None:
             return False
@@ -61,18 +61,19 @@ class GroupRepeats:
         return True
 
     def void(self, group_id: str) -> None:
-        """Something of the group has changed. Keeps (1)."""
+        """End all offers of a group, because the group has changed."""
         for member in self._groups.pop(group_id, {}).values():
             last_ms = member.offer.end()
             if last_ms >= 0:
                 self._timers.prolong(member.session, last_ms + member.session_ms)
 
     def void_changed(self, records: Iterable[Any]) -> None:
-        """These are about to be written. Offsets change nothing of a group. Keeps (1)."""
+        """End the offers of groups with records in `records`. Offset records do not change a group.
+        """
         if not self._groups:
             return
         for record in records:
-            # What is no pair has offsets of transactions.
+            # Other items are offsets of transactions.
             if type(record) is tuple and record[0][:2] not in OFFSETS:
                 key = record[0]
                 self.void(key[4:4 + int.from_bytes(key[2:4], "big")].decode())

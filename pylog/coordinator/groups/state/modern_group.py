@@ -1,7 +1,7 @@
-"""A group whose members the broker assigns to: of consumers (KIP-848) or of Streams (KIP-1071).
+"""A group with server-side assignment: consumer (KIP-848) or Streams (KIP-1071).
 
 Owns: the group's epochs, members and targets.
-Invariants: (1) the records of targets come before that of the epoch which they are of.
+Invariants: the target records precede the record of their assignment epoch.
 Source: KIP-848; Kafka's ModernGroup.
 """
 
@@ -12,13 +12,16 @@ from pylog.coordinator.groups.state.classic_group import Committed
 from pylog.coordinator.runtime.journal import Record
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
-NO_RECORD = 0      # The epoch of a group whose records are gone.
-FIRST_EPOCH = 1    # Of a group without members, and of its assignment.
+NO_RECORD = 0  # Epoch of a group whose records are gone.
+FIRST_EPOCH = 1  # Epoch of a group without members, and of its assignment.
 
 
 class AssignedGroup(Committed):
-    """hash: of the metadata of its topics, 0 for none; refresh_ms: on a clock that never goes back,
-    when the topics are to be looked at again."""
+    """The common part of consumer and Streams groups.
+
+    hash: of the topics' metadata, 0 for none. refresh_ms: when to check the topics again, in ms of
+    a monotonic clock.
+    """
 
     __slots__ = ("assignment_epoch", "assignment_ms", "epoch", "hash", "members", "refresh_ms",
                  "targets")
@@ -47,12 +50,12 @@ class AssignedGroup(Committed):
 
     @property
     def generation(self) -> int:
-        """What the classic protocol calls it."""
+        """Return the epoch, which the classic protocol calls generation."""
         return self.epoch
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left worth a record or a place in memory."""
+        """Return True if the group holds nothing that is worth a record or memory."""
         return self.epoch <= FIRST_EPOCH and not (
             self.members or self.offsets or self.unstable)
 
@@ -60,7 +63,7 @@ class AssignedGroup(Committed):
 def retarget(groups: Any, group: AssignedGroup, made: Mapping[str, Any], nothing: Any,
              target_record: Callable[[Any, str, Any], Record],
              epoch_record: Callable[[Any], Record], now_ms: int) -> None:
-    """Gives every member its target of the group's epoch, `nothing` where `made` has none."""
+    """Set every member's target for the group epoch, `nothing` for members missing in `made`."""
     for member_id in group.members:
         target = made.get(member_id, nothing)
         if target != group.targets.get(member_id):

@@ -1,8 +1,8 @@
-"""What records of groups have in common whose members the broker assigns to, whatever is assigned.
+"""The common part of the records of consumer and Streams groups.
 
 Owns: nothing.
-Invariants: (1) as its kinds.
-Source: Kafka's coordinator schemas, whose names differ between the kinds by their first words.
+Invariants: see consumer.records and streams.records.
+Source: Kafka's coordinator schemas. The schema names of the two types differ only by prefix.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,23 @@ from pylog.protocol import messages, records
 
 
 class Kind:
-    """prefix: of the schemas' names. make_member: a member of an id; nothing: what it holds at
-    first."""
+    """One group type.
+
+    prefix: of the schema names. make_member: creates a member from its id. nothing: creates an
+    empty target.
+    """
 
     def __init__(self, prefix: str, make_member: Callable[[str], Any],
                  nothing: Callable[[], Any]) -> None:
         self._prefix = prefix
         self._make_member = make_member
         self._nothing = nothing
-        self._keys: dict[str, Any] = {}     # The classes of keys, by their names without prefix.
+        self._keys: dict[str, Any] = {}  # Key classes by name, without the prefix.
 
     # ---- keys -----------------------------------------------------------------------------------
 
     def key(self, name: str, **fields: str) -> bytes:
-        """name: of the schema, without the kind's words."""
+        """Encode a key. name: of the schema, without the prefix."""
         new = self._keys.get(name)
         if new is None:
             new = self._keys[name] = getattr(messages, f"{self._prefix}{name}Key")
@@ -56,7 +59,7 @@ class Kind:
             assignment_epoch=group.assignment_epoch, assignment_timestamp=group.assignment_ms))
 
     def member_gone(self, group_id: str, member_id: str) -> list[Record]:
-        """In Kafka's order: its replay insists on it."""
+        """Return a member's tombstones. In Kafka's order, because its replay depends on it."""
         return [(self.assignment_key(group_id, member_id), None),
                 (self.target_key(group_id, member_id), None),
                 (self.member_key(group_id, member_id), None)]
@@ -65,11 +68,11 @@ class Kind:
 
     def steps(self, **own: Callable[[Any, Any, Any], None]
               ) -> dict[str, Callable[[Any, Any, Any], None]]:
-        """What a record of each schema does to its group."""
+        """Return {key class name: function that applies a record}."""
         return self._named({"TargetAssignmentMetadata": _replay_target_epoch, **own})
 
     def gone(self, **own: Callable[[Any, Any], None]) -> dict[str, Callable[[Any, Any], None]]:
-        """What a tombstone of each schema does to its group."""
+        """Return {key class name: function that applies a tombstone}."""
         return self._named({
             "Metadata": _forget_group, "MemberMetadata": _forget_member,
             "TargetAssignmentMetadata": _forget_target_epoch,
@@ -80,7 +83,7 @@ class Kind:
         return {f"{self._prefix}{name}Key": function for name, function in functions.items()}
 
     def copy_of(self, group: AssignedGroup, member_id: str) -> Any:
-        """A member to be changed and put, of a group that may not know it yet."""
+        """Return a copy of the member, or a new member, to be changed and put into the group."""
         member = group.members.get(member_id)
         return self._make_member(member_id) if member is None else member.copy()
 
@@ -96,7 +99,7 @@ class Kind:
 def member_state(group: AssignedGroup, member_id: str, member_record: Callable[[Any, Any], Record],
                  target_record: Callable[[Any, str, Any], Record],
                  assignment_record: Callable[[Any, Any], Record]) -> list[Record]:
-    """The records of one member, in an order that can be replayed; none when it is gone."""
+    """Return the records of one member, in replay order; none if the member is gone."""
     member = group.members.get(member_id)
     if member is None:
         return []
@@ -110,8 +113,10 @@ def member_state(group: AssignedGroup, member_id: str, member_record: Callable[[
 def apply(row: Any, value: bytes | None, steps: dict[str, Callable[[Any, Any, Any], None]],
           gone: dict[str, Callable[[Any, Any], None]], find: Callable[[str], Any],
           make: Callable[[str], Any]) -> tuple[str, str | None]:
-    """Applies a record, or a tombstone to a group that is there. row: its key. Returns (group id,
-    member id or None). Raises ProtocolError."""
+    """Apply a record, or a tombstone if the group exists. row: its key.
+
+    Returns (group id, member id or None). Raises ProtocolError.
+    """
     kind = type(row).__name__
     if value is not None:
         steps[kind](make(row.group_id), row, records.decode_value(row, value)[1])
@@ -123,8 +128,7 @@ def apply(row: Any, value: bytes | None, steps: dict[str, Callable[[Any, Any, An
 
 
 def dated(rows: Any, name_of: Callable[[Any], Any], epoch: int) -> dict[Any, dict[int, int]]:
-    """The epoch of each partition that is held. Older Kafkas wrote none: then it is the member's.
-    """
+    """Return the epoch of each held partition. Older Kafka versions omit them: use the member's."""
     return {name_of(row): dict(zip(
         row.partitions, row.assignment_epochs or [epoch] * len(row.partitions), strict=True))
         for row in rows if row.partitions}
@@ -149,5 +153,5 @@ def _forget_target_epoch(group: AssignedGroup, row: Any) -> None:
 
 
 def _forget_group(group: AssignedGroup, row: Any) -> None:
-    """What is left of it has no record any more."""
+    """Remove a member; no record of it is left."""
     group.epoch, group.hash = NO_RECORD, 0

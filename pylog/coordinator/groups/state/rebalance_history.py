@@ -1,10 +1,10 @@
-"""The rebalances that are over, kept across restarts: two files of JSON lines beside the logs.
+"""Finished rebalances, kept across restarts in two JSON-lines files next to the logs.
 
-Owns: the files, and the lines that wait for them.
-Invariants: (1) the files have BYTES_MAX each at most, the older one goes first; (2) nothing waits
-  for the disk: what finds no room, in the queue or on the disk, is counted, and the next line that
-  is written says how many it were; (3) half a line of a crash costs that line only.
-Source: none; a line is what coordinator.rebalances tells.
+Owns: the files, and the lines waiting to be written.
+Invariants: each file has at most about BYTES_MAX, and the older one is deleted first; callers never
+  wait for the disk, and lines that do not fit into the queue or onto the disk are counted in the
+  next written line; a partial line after a crash costs only that line.
+Source: none. See rebalance_tracker for the contents of a line.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from pylog.coordinator.groups.state import rebalance_tracker as rebalances
 
 FILE, OLDER = "group-rebalances.jsonl", "group-rebalances.1.jsonl"
 BYTES_MAX = 4 << 20
-LINES_MAX = 10_000      # That wait to be written.
+LINES_MAX = 10_000  # Waiting to be written.
 FOUND_MAX = 100
 
 log = logging.getLogger("pylog.coordinator")
 
 
 class History:
-    """In a log directory."""
+    """The rebalance history in a log directory."""
 
     def __init__(self, directory: str):
         self._path = os.path.join(directory, FILE)
@@ -35,7 +35,7 @@ class History:
         self._writing: asyncio.Task[None] | None = None
 
     def add(self, rebalance: dict[str, Any]) -> None:
-        """On the event loop. Keeps (2)."""
+        """Queue a rebalance for writing and log it. Call on the event loop; never blocks."""
         log.info("a group rebalanced", extra={
             "group": rebalance["group"], "generation": rebalance["generation"],
             "members": rebalance["members"], "ms": rebalance["took_ms"],
@@ -52,7 +52,7 @@ class History:
                 supervisor.reporting("rebalance history", self._write_all()))
 
     async def close(self) -> None:
-        """Returns when what was added is written, or could not be."""
+        """Wait until all queued lines are written or have failed."""
         if self._writing is not None:
             await self._writing
 
@@ -71,7 +71,7 @@ class History:
             end = file.seek(0, os.SEEK_END)
             if end:
                 file.seek(end - 1)
-                # Keeps (3).
+                # Complete a partial line of a crash.
                 data = data if file.read(1) == b"\n" else b"\n" + data
             file.write(data)
             is_full = end + len(data) >= BYTES_MAX
@@ -79,7 +79,8 @@ class History:
             os.replace(self._path, self._older)
 
     def find(self, group_id: str, limit: int) -> list[dict[str, Any]]:
-        """The last rebalances of a group, the newest first; none when the files cannot be read."""
+        """Return the latest rebalances of a group, newest first; none if the files are unreadable.
+        """
         wanted = b'"group": %s,' % json.dumps(group_id).encode()
         found: list[dict[str, Any]] = []
         for path in (self._path, self._older):

@@ -1,15 +1,15 @@
-"""What a group's rebalances are made of: who caused them, and how long each member had no work.
+"""Track rebalances: their causes, and how long each member had no work.
 
-Owns: the rebalances that go on.
-Invariants: (1) a group has one rebalance at a time: what happens meanwhile belongs to it; (2) one
-  that is over is given away once; (3) it names at most CAUSES_MAX causes and MEMBERS_MAX members,
-  and counts the others.
+Owns: the rebalances in progress.
+Invariants: a group has one rebalance at a time, and further causes are added to it; a finished
+  rebalance is reported once; a report has at most CAUSES_MAX causes and MEMBERS_MAX members, and
+  counts the rest.
 Source: none; KIP-800 for the reasons that clients give.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CAUSES_MAX = 20
 MEMBERS_MAX = 20
-REASON_MAX = 255        # Characters that are kept of a client's reason.
+REASON_MAX = 255  # Characters kept of a client's reason.
 # Causes.
 JOINED, LEFT, REJOINED, REPLACED = "joined", "left", "rejoined", "instance_replaced"
 EXPIRED, NOT_REJOINED, NOT_SYNCED, NOT_REVOKED = (
@@ -29,8 +29,10 @@ LOADED = "coordinator_changed"
 
 
 class Rebalance:
-    """One that goes on. waits: ids of members that are not yet where the group is; None: of all
-    that `whom` gives."""
+    """A rebalance in progress.
+
+    waits: ids of members that have not reached the group's epoch; None: all that `whom` returns.
+    """
 
     __slots__ = ("began_ms", "causes", "causes_left_out", "clients", "idle_since_ms", "kind",
                  "stopped_ms", "waits", "wall_ms", "whom")
@@ -49,7 +51,7 @@ class Rebalance:
 
 
 class Rebalances:
-    """Those of a machine's groups. over: takes what became of each, as told() has it."""
+    """The rebalances of one machine's groups. over: receives each finished one as a dict."""
 
     def __init__(self, clock: Time, over: Callable[[dict[str, Any]], None]):
         self._clock = clock
@@ -57,7 +59,7 @@ class Rebalances:
         self._open: dict[str, Rebalance] = {}
 
     def because(self, group: Any, cause: str, member: Any = None, reason: str | None = "") -> None:
-        """Something for which the group rebalances, or which comes amid that. Keeps (1)."""
+        """Start a rebalance with this cause, or add the cause to the current one."""
         entry = self._open.get(group.id)
         if entry is None:
             entry = self._open[group.id] = Rebalance(
@@ -76,14 +78,14 @@ class Rebalances:
     # ---- members --------------------------------------------------------------------------------
 
     def stops(self, group: Any, member: Any) -> None:
-        """The member has no work from now on."""
+        """Note that the member has no work from now on."""
         entry = self._open.get(group.id)
         if entry is not None:
             entry.clients[member.id] = member.client_id, member.client_host
             entry.idle_since_ms.setdefault(member.id, self._clock.now_ms())
 
     def works(self, group: Any, member_id: str) -> None:
-        """The member has work, or is gone."""
+        """Note that the member has work again, or has left."""
         entry = self._open.get(group.id)
         if entry is not None:
             self._works(entry, member_id)
@@ -95,8 +97,10 @@ class Rebalances:
                 entry.stopped_ms.get(member_id, 0) + self._clock.now_ms() - since_ms
 
     def waits_for(self, group: Any, whom: Callable[[], Iterable[str]]) -> None:
-        """The group has moved on: over when the members whose ids `whom` gives are where it is, or
-        gone. They are looked through when the first of them is: a thousand may join before."""
+        """End the rebalance when all members returned by `whom` have arrived or left.
+
+        `whom` is evaluated when the first member arrives, because thousands may join before.
+        """
         entry = self._open.get(group.id)
         if entry is not None:
             entry.waits, entry.whom = None, whom
@@ -115,7 +119,7 @@ class Rebalances:
     # ---- the end --------------------------------------------------------------------------------
 
     def ends(self, group: Any) -> None:
-        """Every member has its part, or nobody is left. Keeps (2)."""
+        """Finish and report the rebalance: every member has its assignment, or none is left."""
         entry = self._open.pop(group.id, None)
         if entry is not None:
             for member_id in list(entry.idle_since_ms):
@@ -123,12 +127,12 @@ class Rebalances:
             self._over(_told(group, entry, self._clock.now_ms()))
 
     def forget(self, group_id: str) -> None:
-        """The group is gone."""
+        """Drop the rebalance of a deleted group."""
         self._open.pop(group_id, None)
 
 
 def _told(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
-    """Keeps (3); the members that were without work the longest come first."""
+    """Return the report. Members that had no work for the longest time come first."""
     longest = sorted(entry.stopped_ms.items(), key=lambda row: -row[1])
     return {
         "group": group.id, "type": entry.kind, "time_ms": entry.wall_ms,
@@ -143,7 +147,7 @@ def _told(group: Any, entry: Rebalance, now_ms: int) -> dict[str, Any]:
 
 
 def sentence(entry: dict[str, Any]) -> str:
-    """Why it rebalanced and what that cost, for people."""
+    """Describe in one sentence why the group rebalanced and how long members had no work."""
     first = entry["causes"][0]
     who = f"{first['client_id']} ({first['host'].removeprefix('/')}) " \
         if "member_id" in first else ""

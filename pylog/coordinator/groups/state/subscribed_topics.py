@@ -1,10 +1,10 @@
-"""What a subscription means in the cluster as it is: ids, shapes and a hash of topics.
+"""Resolve subscriptions in the current cluster: topic ids, shapes, and a metadata hash.
 
 Owns: nothing.
-Invariants: (1) a topic that is not there counts for nothing; (2) the hash changes with a topic's
-  id, its partitions and their racks, whatever the order of the names, and is 0 for no topics.
-Source: KIP-848, KIP-1101 (metadata hash). Kafka's hash is another function: what it wrote differs
-  once, and costs one computation of the assignment.
+Invariants: missing topics are ignored; the hash depends on topic ids, partitions and their racks,
+  not on the order of names, and is 0 for no topics.
+Source: KIP-848, KIP-1101 (metadata hash). Kafka uses another hash function: a hash written by Kafka
+  differs once, which costs one additional assignment.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ def shapes(image: Image, ids: Iterable[bytes]) -> dict[bytes, TopicShape]:
 
 
 def metadata_hash(image: Image, names: Iterable[str]) -> int:
-    """A signed 64-bit number. Keeps (2)."""
+    """Return a signed 64-bit hash of the topics' metadata, independent of their order."""
     racks = tuple(sorted(_racks(image).items()))
     found = [_topic_hash(topic, racks) for name in sorted(names)
              if (topic := image.topics.get(name)) is not None]

@@ -1,8 +1,8 @@
-"""Regular expressions of group members: RE2's syntax, and time that no expression can stretch.
+"""Regular expressions of group members: RE2 syntax, with linear matching time.
 
-Owns: nothing; the expressions in use are cached.
-Invariants: (1) a match takes time linear in the topic's name, and an expression memory up to
-  MEMORY_MAX; (2) the library is loaded when the first expression comes, not before.
+Owns: nothing; recent expressions are cached.
+Invariants: matching takes time linear in the topic name, and an expression uses at most MEMORY_MAX;
+  the library is loaded with the first expression, not before.
 Source: KIP-848 (SubscribedTopicRegex is RE2/J's syntax); google-re2 is RE2 itself.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -21,15 +21,14 @@ CACHED_MAX = 1024
 
 
 def fault(text: str) -> str | None:
-    """Why there is no such expression, or None."""
+    """Return why the expression is invalid, or None."""
     if len(text) > CHARACTERS_MAX:
         return f"it is longer than {CHARACTERS_MAX} characters"
     return _compiled(text)[1]
 
 
 def matches(text: str, names: Iterable[str]) -> frozenset[str]:
-    """Those of `names` that the expression matches as a whole; none of an expression with a
-    fault()."""
+    """Return the `names` that the expression matches completely; none for an invalid expression."""
     pattern, _ = _compiled(text)
     if pattern is None:
         return frozenset()
@@ -39,7 +38,7 @@ def matches(text: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(CACHED_MAX)
 def _compiled(text: str) -> tuple[Any, str | None]:
-    import re2  # Keeps (2).
+    import re2  # Load the library only when it is needed.
 
     options = re2.Options()
     options.max_mem = MEMORY_MAX

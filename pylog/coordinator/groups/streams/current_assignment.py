@@ -1,10 +1,9 @@
-"""From the tasks that a member of a Streams group has to those that it is to have: give up first,
-then be given.
+"""Move a Streams group member from its current to its target tasks: revoke, then assign.
 
 Owns: nothing.
-Invariants: (1) a member is given an active task only when no process runs it, and any task only
-  when its own process has no other copy of the state; (2) its epoch rises to the target's once it
-  owns nothing that it is to give up; (3) what it gets to run, it gets in that epoch.
+Invariants: an active task is assigned only when no process runs it, and any task only when the
+  member's process has no other copy of its state; a member's epoch advances to the target's once it
+  has revoked everything it must; active tasks are assigned in that epoch.
 Source: KIP-1071; Kafka's CurrentAssignmentBuilder.
 """
 
@@ -24,9 +23,9 @@ from pylog.coordinator.groups.streams.group import (
 
 def reconciled(group: StreamsGroup, member: StreamsMember, epoch: int, target: Assignment,
                owned: Assignment | None) -> StreamsMember:
-    """The member after its next step towards the target of `epoch`; itself when there is none.
+    """Return the member after its next step towards the target of `epoch`, or the same object.
 
-    owned: what the member says that it has; None: it does not say.
+    owned: the tasks that the member reports; None: not reported.
     """
     at = member.epoch
     if member.state == MEMBER_STABLE:
@@ -57,10 +56,10 @@ def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, targe
                          if index not in kept_active.get(id_, {})})}
     revoking = Held(gone, *revoked)
     if not revoking.is_empty() and (owned is None or revoking.shares(owned)):
-        # Keeps (2).
+        # The epoch advances after the revocation.
         return _moved(member, UNREVOKED, at, Held(kept_active, *kept), revoking)
     for id_, indexes in free.items():
-        # Keeps (3).
+        # New tasks get the target's epoch.
         kept_active[id_] = {**kept_active.get(id_, {}), **dict.fromkeys(sorted(indexes), epoch)}
     return _moved(member, UNRELEASED if waits else MEMBER_STABLE, epoch,
                   Held(kept_active, *after), NOTHING_HELD)
@@ -68,7 +67,9 @@ def _next(group: StreamsGroup, member: StreamsMember, at: int, epoch: int, targe
 
 def _active_step(group: StreamsGroup, process: str, had: Dated,
                  target: Tasks) -> tuple[Dated, Tasks, bool]:
-    """(what stays, what can be given, whether others have yet to let go of something). Keeps (1).
+    """Return (tasks to keep, tasks that can be assigned, True if others still have to be released).
+
+    An active task can be assigned when no process runs it.
     """
     kept: Dated = {}
     free: Tasks = {}
@@ -88,8 +89,9 @@ def _active_step(group: StreamsGroup, process: str, had: Dated,
 
 def _copies_step(group: StreamsGroup, process: str, had: Tasks,
                  target: Tasks) -> tuple[Tasks, Tasks, Tasks, bool]:
-    """(what stays, what is to go, what can be given, whether something is yet to go from the
-    process) of tasks that only follow. Keeps (1)."""
+    """Return (tasks to keep, to revoke, that can be assigned, True if the process must release one
+    first), for standby or warm-up tasks.
+    """
     kept: Tasks = {}
     gone: Tasks = {}
     free: Tasks = {}

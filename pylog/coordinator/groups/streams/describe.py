@@ -1,9 +1,9 @@
-"""What members and others are told of a Streams group: tasks, statuses, who answers queries where,
-the group as it is.
+"""Responses about a Streams group: tasks, statuses, endpoints for interactive queries, and
+descriptions.
 
 Owns: nothing.
-Invariants: (1) nothing is changed but the number of the endpoints' version.
-Source: KIP-1071; Kafka's answers.
+Invariants: nothing is changed except the endpoint information epoch.
+Source: KIP-1071; Kafka's responses.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from pylog.protocol.errors import Error, ErrorCode
 # ---- heartbeats ---------------------------------------------------------------------------------
 
 def statuses(group: StreamsGroup, member: StreamsMember, waits: str | None) -> list[Any]:
-    """waits: why there is no assignment yet."""
+    """Return the heartbeat response. waits: why there is no assignment yet."""
     assert group.topology is not None and group.configured is not None, group.id
     found: list[tuple[int, str]] = []
     if member.topology_epoch < group.topology.epoch:
@@ -50,8 +50,11 @@ def _rows(new: Any, tasks: Mapping[str, Iterable[int]]) -> list[Any]:
 
 def with_endpoints(answer: Any, group: StreamsGroup, member: StreamsMember,
                    topics: Mapping[str, Topic], changed: bool, is_new: bool, known: int) -> None:
-    """Tells who answers queries where, if the member does not know. changed: its tasks; known: the
-    version that it has; is_new: the group, whose version stays that of nothing, as in Kafka."""
+    """Add the endpoints to the response if the member has an older version.
+
+    changed: True if its tasks changed. known: the version that it has. is_new: True for a new
+    group, whose version does not change without endpoints, as in Kafka.
+    """
     version = group.endpoint_epoch + (changed and member.endpoint is not None)
     if not is_new:
         group.endpoint_epoch = version
@@ -86,7 +89,7 @@ def _endpoint(group: StreamsGroup, member: StreamsMember,
 # ---- descriptions -------------------------------------------------------------------------------
 
 def undescribed(group_id: str, error: Error) -> Any:
-    """A DescribedGroup that says why there is none."""
+    """Return a DescribedGroup with an error."""
     return messages.StreamsGroupDescribeResponse.DescribedGroup(
         group_id=group_id, error_code=error,
         error_message="there is no such streams group"
@@ -94,7 +97,7 @@ def undescribed(group_id: str, error: Error) -> Any:
 
 
 def described(group: StreamsGroup, members_max: int) -> Iterator[Any]:
-    """Yields a DescribedGroup with some of the members, then the others in its like."""
+    """Yield a DescribedGroup with some of the members, then further ones with the rest."""
     new = messages.StreamsGroupDescribeResponse
     state, topology = group.state, _topology(new, group)
     members = iter(list(group.members.values()))
@@ -110,7 +113,7 @@ def described(group: StreamsGroup, members_max: int) -> Iterator[Any]:
 
 
 def _topology(new: Any, group: StreamsGroup) -> Any:
-    """With the partitions of internal topics, once all are there."""
+    """Return the topology, with the partitions of internal topics once all of them exist."""
     topology, configured = group.topology, group.configured
     if topology is None:
         return None

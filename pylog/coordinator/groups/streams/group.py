@@ -1,9 +1,9 @@
-"""One Streams group of KIP-1071: its topology, members, epochs, target and current tasks.
+"""One Streams group (KIP-1071): its topology, members, epochs, target and current tasks.
 
 Owns: the state of the group.
-Invariants: (1) what is counted (who runs a task, who holds its state) follows from the members
-  alone, whatever the order in which they came; (2) an active task has one process: of whoever has
-  it assigned or has yet to revoke it; (3) a process holds the state of a task once.
+Invariants: reverse indexes (processes of active tasks, processes with state) depend only on the
+  members, not on the order of changes; an active task belongs to one process, the one of the member
+  that has it assigned or has not revoked it yet; a process holds the state of a task once.
 Source: KIP-1071; Kafka's StreamsGroup and StreamsGroupMember.
 """
 
@@ -15,18 +15,18 @@ from pylog.coordinator.groups.state.modern_group import AssignedGroup
 from pylog.coordinator.groups.streams.topology import Configured, Topology
 
 NOT_READY = "NotReady"
-# States of a member, as Kafka's records have them.
+# Member states, with the values of Kafka's records.
 MEMBER_STABLE, UNREVOKED, UNRELEASED, UNKNOWN = 0, 1, 2, 127
-NO_EPOCH = -1      # Of a topology that nobody has named, or that is not valid.
+NO_EPOCH = -1  # Epoch of a missing or invalid topology.
 NO_TIMEOUT = -1
-DELAY = "streams delay"     # A kind of timer.
+DELAY = "streams delay"  # A timer type.
 
 Tasks = dict[str, frozenset[int]]       # Subtopology -> partitions.
-Dated = dict[str, dict[int, int]]       # The same with the epochs in which they were given.
+Dated = dict[str, dict[int, int]]  # The same, with the epoch of each assignment.
 
 
 class Assignment(NamedTuple):
-    """What a member is to have, or says that it has."""
+    """The tasks of a member's target, or those that it reports."""
 
     active: Tasks = {}
     standby: Tasks = {}
@@ -34,7 +34,7 @@ class Assignment(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a member was given."""
+    """The tasks assigned to a member."""
 
     active: Dated = {}
     standby: Tasks = {}
@@ -44,19 +44,19 @@ class Held(NamedTuple):
         return not (self.active or self.standby or self.warmup)
 
     def equals(self, owned: Assignment) -> bool:
-        """Whether that is what is owned."""
+        """Return True if the tasks are exactly those in `owned`."""
         return Assignment({id_: frozenset(held) for id_, held in self.active.items()},
                           self.standby, self.warmup) == owned
 
     def shares(self, owned: Assignment) -> bool:
-        """Whether some of it is among what is owned, each task in its role."""
+        """Return True if `owned` contains any of these tasks in the same role."""
         return any(
             not partitions.isdisjoint(there.get(subtopology, ()))
             for mine, there in self._beside(owned)
             for subtopology, partitions in mine.items())
 
     def has(self, owned: Assignment) -> bool:
-        """Whether all of what is owned is among it."""
+        """Return True if these tasks include all of `owned`."""
         return all(
             subtopology in there and partitions <= set(there[subtopology])
             for mine, there in self._beside(owned)
@@ -72,12 +72,12 @@ NOTHING_HELD = Held()
 
 
 class StreamsMember:
-    """One member; never changed once its group has it: a changed copy takes its place."""
+    """One member. Immutable once it is in a group: changes replace it with a copy."""
 
     __slots__ = ("assigned", "client_host", "client_id", "endpoint", "epoch", "id", "instance_id",
                  "previous_epoch", "process_id", "rack_id", "rebalance_ms", "revoking", "state",
                  "tags", "topology_epoch")
-    classic = None      # Members of the other protocol are in other groups.
+    classic = None  # The consumer protocol has separate groups.
 
     def __init__(self, id_: str) -> None:
         self.id = id_
@@ -103,12 +103,12 @@ class StreamsMember:
         return made
 
     def description(self) -> tuple[Any, ...]:
-        """What the member said of itself: what its record holds."""
+        """Return the fields of the member's metadata record."""
         return (self.instance_id, self.rack_id, self.client_id, self.client_host,
                 self.rebalance_ms, self.topology_epoch, self.process_id, self.endpoint, self.tags)
 
     def progress(self) -> tuple[Any, ...]:
-        """How far it is with its assignment: what that record holds."""
+        """Return the fields of the member's current assignment record."""
         return self.epoch, self.previous_epoch, self.state, self.assigned, self.revoking
 
     def is_at(self, epoch: int) -> bool:
@@ -119,10 +119,13 @@ COPIED = tuple(name for name in StreamsMember.__slots__ if name != "id")
 
 
 class StreamsGroup(AssignedGroup):
-    """See the module's head. validated: the epoch of the topology whose topics are all there, or
-    NO_EPOCH. configs: with what the last assignment was asked for. shutdown: the member that asked
-    everybody to stop. endpoint_epoch: of who answers queries where. The last two and refresh_ms are
-    not recorded."""
+    """A Streams group.
+
+    validated: epoch of the topology whose topics all exist, or NO_EPOCH. configs: settings of the
+    last assignment. shutdown: the member that requested a shutdown of the application.
+    endpoint_epoch: version of the endpoints for interactive queries. The last two and refresh_ms
+    are not recorded.
+    """
 
     __slots__ = ("configs", "configured", "endpoint_epoch", "runs", "shutdown", "states",
                  "topology", "validated")
@@ -139,8 +142,8 @@ class StreamsGroup(AssignedGroup):
         self.configured: Configured | None = None
         self.shutdown: str | None = None
         self.endpoint_epoch = 0
-        self.runs: dict[tuple[str, int], str] = {}      # Active task -> its process,
-        # standby or warm-up task -> processes, and how many of their members have it.
+        self.runs: dict[tuple[str, int], str] = {}  # Active task -> its process.
+        # Standby or warm-up task -> {process: how many of its members have the task}.
         self.states: dict[tuple[str, int], dict[str, int]] = {}
 
     # ---- state ----------------------------------------------------------------------------------
@@ -152,22 +155,22 @@ class StreamsGroup(AssignedGroup):
 
     @property
     def delay(self) -> tuple[str, str]:
-        """The key of the timer before whose end there is no first assignment."""
+        """Return the timer key of the initial rebalance delay."""
         return DELAY, self.id
 
     def topics(self) -> set[str]:
-        """The topics whose offsets members commit."""
+        """Return the topics whose offsets members commit."""
         if self.topology is None or not self.members:
             return set()
         return set(self.topology.sources())
 
     def needs(self, names: set[str]) -> bool:
-        """Whether its topology has one of these topics."""
+        """Return True if the topology uses any of these topics."""
         return self.topology is not None and not names.isdisjoint(self.topology.required())
 
     def epoch_of(self, member: StreamsMember, topic: str, topic_id: bytes,
                  partition: int) -> int | None:
-        """The epoch in which a member got the task that reads a partition, if it answers for it."""
+        """Return the epoch in which the task that reads a partition was assigned, or None."""
         subtopology = None if self.topology is None else self.topology.sources().get(topic)
         if subtopology is None:
             return None
@@ -180,7 +183,7 @@ class StreamsGroup(AssignedGroup):
     # ---- members --------------------------------------------------------------------------------
 
     def put(self, member: StreamsMember) -> None:
-        """Adds a member, or takes one in place of its former self. Keeps (1)."""
+        """Add or replace a member, and update the indexes."""
         before = self.members.get(member.id)
         if before is not None:
             self._release(before)
@@ -201,7 +204,8 @@ class StreamsGroup(AssignedGroup):
         return member
 
     def _release(self, member: StreamsMember) -> None:
-        """Keeps (2): what another process has by now stays theirs."""
+        """Remove the member's tasks from the indexes. Keeps tasks that another process has by now.
+        """
         process = member.process_id
         for held in (member.assigned, member.revoking):
             for task in tasks_of(held.active):
@@ -219,7 +223,7 @@ class StreamsGroup(AssignedGroup):
         return process in self.states.get(task, ())
 
     def check(self) -> None:
-        """Asserts what the members say against what was counted. For tests: it takes long."""
+        """Assert that the indexes match the members. Slow, for tests only."""
         other = StreamsGroup(self.id)
         active: set[tuple[str, int]] = set()
         for member in self.members.values():
@@ -234,6 +238,6 @@ class StreamsGroup(AssignedGroup):
 
 
 def tasks_of(tasks: Any) -> list[tuple[str, int]]:
-    """(subtopology, partition) of Tasks, or of Dated ones."""
+    """Yield (subtopology, partition) of Tasks or Dated tasks."""
     return [(subtopology, partition) for subtopology, partitions in tasks.items()
             for partition in partitions]

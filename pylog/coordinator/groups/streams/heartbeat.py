@@ -1,10 +1,10 @@
-"""Streams groups of KIP-1071 as a pure state machine: what a heartbeat does to a group.
+"""Streams groups (KIP-1071) as a pure state machine: the effects of a heartbeat.
 
-Owns: nothing; the groups, their timers and records are the machine's (coordinator.groups).
-Invariants: (1) a request that is refused has changed nothing; (2) a heartbeat that changes nothing
-  writes nothing, looks at no other member and makes no assignment; (3) every change has its record,
-  but for who asked for a shutdown and who answers queries where; (4) nobody is given a task while a
-  topic of the topology is missing or has other partitions than it needs.
+Owns: nothing; groups, timers and records belong to the state machine.
+Invariants: a rejected request changes nothing; a heartbeat without changes writes nothing, reads no
+  other member and computes no assignment; every change is recorded, except for shutdown requests
+  and query endpoints; no tasks are assigned while a topic of the topology is missing or has the
+  wrong number of partitions.
 Source: KIP-1071; Kafka's GroupMetadataManager.
 """
 
@@ -39,28 +39,28 @@ from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
 LEAVE = -1                      # A member epoch.
-BYTES_MAX = 512 << 10           # Of what a member says of itself, and of its topology,
-TASKS_MAX = 100_000             # and the tasks that it says it owns.
+BYTES_MAX = 512 << 10  # Of a member's metadata and topology,
+TASKS_MAX = 100_000  # and of the tasks it reports as owned.
 STANDBYS = "num.standby.replicas"
-NEVER_MS = 2**31 - 1            # Kafka's pause between refreshes that nothing asked for.
-# Kinds of timers, beside DELAY.
+NEVER_MS = 2**31 - 1  # Kafka's interval for refreshes without a cause.
+# Timer types, besides DELAY.
 SESSION, REBALANCE = "streams session", "streams rebalance"
 CAUSES = {SESSION: rebalance_tracker.EXPIRED, REBALANCE: rebalance_tracker.NOT_REVOKED}
 TIMERS = frozenset((SESSION, REBALANCE, DELAY))
 
-# A heartbeat's answer, and the internal topics that are to be created.
+# A heartbeat response, and the internal topics to create.
 Answered = tuple[Any, tuple[Missing, ...]]
 
 
 class Client(NamedTuple):
-    """Who sends a heartbeat."""
+    """The sender of a heartbeat."""
 
     id: str
     host: str
 
 
 class Seen(NamedTuple):
-    """A topology in the cluster as it is. hash: of its topics; is_fresh: looked at just now."""
+    """A topology, resolved in the cluster. hash: of its topics. is_fresh: resolved just now."""
 
     topology: Topology
     hash: int
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 # ---- StreamsGroupHeartbeat ----------------------------------------------------------------------
 
 def heartbeat(groups: Any, request: Any, client: Client) -> Answered:
-    """The answer to a heartbeat, which also joins, leaves and acknowledges."""
+    """Handle StreamsGroupHeartbeat, which also joins, leaves and acknowledges."""
     try:
         _check(groups, request)
         if request.member_epoch == LEAVE:
@@ -86,7 +86,7 @@ def refusal(error: Error, text: str | None = None) -> Answered:
 
 
 def _check(groups: Any, request: Any) -> None:
-    """Raises Refusal for what no group accepts."""
+    """Validate the request. Raises Refusal if it is invalid for any group."""
     _check_shape(request)
     texts = [request.member_id, request.rack_id or "", request.process_id or ""]
     texts += [text for tag in request.client_tags or () for text in (tag.key, tag.value)]
@@ -160,7 +160,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Answered:
     seen = _look(groups, group, _topology_for(group, request.topology))
     _check_tasks(seen.configured, owned)
 
-    # Keeps (1): nothing is refused from here on.
+    # The request is accepted: only now may anything change.
     is_new = install()
     begins = not group.members
     bump = _take(groups, group, before, member)
@@ -179,7 +179,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Answered:
         heartbeat_interval_ms=setting(groups, group.id, "streams.heartbeat.interval.ms"),
         status=streams_describe.statuses(group, after, waits))
     changed = joins or after.assigned != before.assigned
-    # An answer may have been lost: who does not say that it has all is told again.
+    # A response may have been lost: repeat the tasks if the member does not report all of them.
     if changed or request.member_epoch != before.epoch or \
             owned is not None and not after.assigned.equals(owned):
         streams_describe.with_tasks(answer, after)
@@ -189,7 +189,7 @@ def _beat(groups: Any, request: Any, client: Client) -> Answered:
 
 
 def _as_requested(before: StreamsMember, request: Any, client: Client) -> StreamsMember:
-    """The member with what the request says; what it does not say stays."""
+    """Return the member updated from the request. Fields that are not set stay unchanged."""
     member = before.copy()
     member.client_id, member.client_host = client
     if request.rack_id is not None:
@@ -211,8 +211,10 @@ def _as_requested(before: StreamsMember, request: Any, client: Client) -> Stream
 
 def _group_for(groups: Any, group_id: str,
                joins: bool) -> tuple[StreamsGroup, Callable[[], bool]]:
-    """(the group, what makes it the machine's and tells whether it is new). Who joins makes one,
-    also of a classic group without members. Raises Refusal."""
+    """Return (group, function that installs it in the state machine and returns True if it is new).
+
+    A joining member creates the group, or converts an empty classic group. Raises Refusal.
+    """
     found = groups.find(group_id)
     if isinstance(found, StreamsGroup):
         return found, lambda: False
@@ -234,7 +236,7 @@ def _group_for(groups: Any, group_id: str,
 
 def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
                owned: Assignment | None) -> StreamsMember:
-    """The member, or a new one for who joins. Raises Refusal."""
+    """Return the member, or a new one if it joins. Raises Refusal."""
     member, epoch = group.members.get(request.member_id), request.member_epoch
     if member is None:
         if not joins:
@@ -245,8 +247,8 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED,
                           f"the group has {counted(limit, 'member')}")
         return StreamsMember(request.member_id)
-    # The answer with the last epoch may have been lost: who has the one before it is believed if it
-    # owns nothing that it was not given.
+    # The response with the latest epoch may have been lost, so the previous epoch is accepted if
+    # the member owns only tasks that it was assigned.
     if epoch not in (0, member.epoch) and (
             epoch > member.epoch or epoch != member.previous_epoch or owned is None
             or not member.assigned.has(owned)):
@@ -258,8 +260,7 @@ def _member_of(groups: Any, group: StreamsGroup, request: Any, joins: bool,
 
 
 def _topology_for(group: StreamsGroup, message: Any) -> Topology:
-    """The group's topology; the one of the request, where nobody has named one before. Raises
-    Refusal."""
+    """Return the group's topology, or the request's if the group has none. Raises Refusal."""
     if message is None:
         if group.topology is None:
             raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the group has no topology: join again")
@@ -278,7 +279,7 @@ def _topology_for(group: StreamsGroup, message: Any) -> Topology:
 
 
 def _look(groups: Any, group: StreamsGroup, topology: Topology) -> Seen:
-    """The topology's topics, again only when some have changed. Raises Refusal."""
+    """Resolve the topology's topics, only if some have changed. Raises Refusal."""
     known = group.configured
     if known is not None and groups.clock.now_ms() < group.refresh_ms:
         return Seen(topology, group.hash, known, False)
@@ -294,7 +295,7 @@ def _look(groups: Any, group: StreamsGroup, topology: Topology) -> Seen:
 
 
 def _check_tasks(configured: Configured, owned: Assignment | None) -> None:
-    """Raises Refusal for tasks that there are not."""
+    """Raise Refusal if the request names tasks that do not exist."""
     if owned is None or configured.status is not None or configured.tasks is None:
         return
     for tasks in owned:
@@ -308,7 +309,7 @@ def _check_tasks(configured: Configured, owned: Assignment | None) -> None:
 # ---- epochs and targets -------------------------------------------------------------------------
 
 def _take(groups: Any, group: StreamsGroup, before: StreamsMember, member: StreamsMember) -> bool:
-    """Puts the member into its group as it now is. Whether it is new, or says something else."""
+    """Update the member in its group; return True if it is new or its metadata changed."""
     is_new = member.id not in group.members
     if not is_new and before.description() == member.description():
         return False
@@ -323,7 +324,7 @@ def _take(groups: Any, group: StreamsGroup, before: StreamsMember, member: Strea
 
 
 def _follow(groups: Any, group: StreamsGroup, seen: Seen, bump: bool) -> None:
-    """Raises the group's epoch when what its assignment depends on has changed."""
+    """Increase the group epoch if an input of the assignment has changed."""
     if group.topology is None:
         group.topology = seen.topology
         groups.records.append(streams_records.topology_record(group.id, seen.topology))
@@ -355,8 +356,7 @@ def _next_epoch(groups: Any, group: StreamsGroup) -> None:
 
 
 def _assign_if_due(groups: Any, group: StreamsGroup) -> str | None:
-    """Makes the target of the group's epoch, unless it has one. Returns why that must wait, if it
-    must."""
+    """Compute the target of the group epoch, unless it exists. Return why it must wait, or None."""
     if group.delay in groups.timers:
         return "Assignment delayed due to the configured initial rebalance delay."
     if group.assignment_epoch >= group.epoch:
@@ -370,7 +370,7 @@ def _assign_if_due(groups: Any, group: StreamsGroup) -> str | None:
 
 
 def _assign(groups: Any, group: StreamsGroup, now_ms: int) -> None:
-    """Keeps (4)."""
+    """Compute and store the target; without tasks while topics are missing or invalid."""
     configured, topology = group.configured, group.topology
     made: dict[str, Assignment] = {}
     if configured is not None and topology is not None and configured.tasks is not None \
@@ -387,7 +387,7 @@ def _assign(groups: Any, group: StreamsGroup, now_ms: int) -> None:
 
 def _reconcile(groups: Any, group: StreamsGroup, member: StreamsMember, target: Assignment,
                owned: Assignment | None) -> StreamsMember:
-    """Takes the member a step towards its target, if it is not there. Returns it as it now is."""
+    """Move the member one step towards its target and return its new state."""
     after = current_assignment.reconciled(group, member, group.assignment_epoch, target, owned)
     if after.progress() == member.progress():
         return member
@@ -408,7 +408,7 @@ def _reconcile(groups: Any, group: StreamsGroup, member: StreamsMember, target: 
     return after
 
 
-# ---- who goes -----------------------------------------------------------------------------------
+# ---- leaving members ----------------------------------------------------------------------------
 
 def _leave(groups: Any, request: Any) -> Any:
     group = groups.find(request.group_id)
@@ -427,7 +427,7 @@ def _leave(groups: Any, request: Any) -> Any:
 
 
 def _fence(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
-    """Takes a member out."""
+    """Remove a member."""
     for kind in (SESSION, REBALANCE):
         groups.timers.cancel((kind, group.id, member.id))
     groups.rebalances.works(group, member.id)
@@ -438,7 +438,7 @@ def _fence(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
 
 
 def due(groups: Any, group: StreamsGroup, key: tuple[Any, ...]) -> None:
-    """A timer of the group has come."""
+    """Handle an expired timer of the group."""
     if key[0] == DELAY:
         if group.members and group.assignment_epoch < group.epoch:
             _assign(groups, group, groups.clock.wall_ms())
@@ -452,7 +452,7 @@ def due(groups: Any, group: StreamsGroup, key: tuple[Any, ...]) -> None:
 
 
 def loaded(groups: Any, group: StreamsGroup) -> None:
-    """After the load of the machine: members have a session's time to show up again."""
+    """Start the sessions of all members after a load."""
     for member_id in group.targets.keys() - group.members.keys():
         del group.targets[member_id]
     now_ms = groups.clock.now_ms()
@@ -462,10 +462,10 @@ def loaded(groups: Any, group: StreamsGroup) -> None:
             groups.timers.set((REBALANCE, group.id, member.id), now_ms + member.rebalance_ms)
 
 
-# ---- looking ------------------------------------------------------------------------------------
+# ---- describe -----------------------------------------------------------------------------------
 
 def described(groups: Any, group_id: str, members_max: int) -> Iterable[Any]:
-    """An iterator of a DescribedGroup with at most so many members, then the others in its like."""
+    """Yield a DescribedGroup with at most members_max members, then more for the rest."""
     group = groups.find(group_id)
     if not isinstance(group, StreamsGroup):
         return iter((streams_describe.undescribed(group_id, ErrorCode.GROUP_ID_NOT_FOUND),))
@@ -475,12 +475,12 @@ def described(groups: Any, group_id: str, members_max: int) -> Iterable[Any]:
 # ---- time ---------------------------------------------------------------------------------------
 
 def setting(groups: Any, group_id: str, name: str) -> int:
-    """A setting of the group, else of the broker."""
+    """Return a group setting, or the broker's default."""
     return int(groups.limits.consumer.of_group(
         groups.image().configs.get((GROUP_RESOURCE, group_id)), name))
 
 
 def _expect(groups: Any, group: StreamsGroup, member: StreamsMember) -> None:
-    """A sign of life."""
+    """Restart the member's session."""
     groups.timers.set((SESSION, group.id, member.id), groups.clock.now_ms() + setting(
         groups, group.id, "streams.session.timeout.ms"))

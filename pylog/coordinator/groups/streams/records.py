@@ -1,9 +1,8 @@
-"""A Streams group as records of `__consumer_offsets`, and back.
+"""Encode a Streams group as records of `__consumer_offsets`, and replay them.
 
 Owns: nothing.
-Invariants: (1) replaying what member_state() and group_state() give makes an equal group; (2)
-  records of a group may be replayed twice, and compacted ones in any order in which a log can hold
-  them.
+Invariants: replaying member_state() and group_state() gives an equal group; records may be replayed
+  twice, and compacted records in any order that a log can have.
 Source: Kafka's coordinator schemas: keys 17 (group), 19 (member), 20 and 21 (target), 22
   (assignment), 23 (topology).
 """
@@ -109,21 +108,21 @@ def _dated_rows(new: Any, tasks: Dated) -> list[Any]:
 # ---- tombstones ---------------------------------------------------------------------------------
 
 def group_gone(group: StreamsGroup) -> list[Record]:
-    """In Kafka's order, as member_gone(); of a group without members."""
+    """Return the tombstones of a group without members, in Kafka's order; see member_gone()."""
     assert not group.members, group.id
     return [(_KIND.target_epoch_key(group.id), None), (_KIND.group_key(group.id), None),
             (_KIND.key("Topology", group_id=group.id), None)]
 
 
-# ---- the whole ----------------------------------------------------------------------------------
+# ---- complete state -----------------------------------------------------------------------------
 
 def member_state(group: StreamsGroup, member_id: str) -> list[Record]:
-    """The records of one member, in an order that can be replayed; none when it is gone."""
+    """Return the records of one member, in replay order; none if the member is gone."""
     return state_of(group, member_id, member_record, target_record, assignment_record)
 
 
 def group_state(group: StreamsGroup) -> list[Record]:
-    """The records of the group itself."""
+    """Return the records of the group itself."""
     found = [group_record(group), target_epoch_record(group)]
     return found if group.topology is None else [*found, topology_record(group.id, group.topology)]
 
@@ -132,8 +131,10 @@ def group_state(group: StreamsGroup) -> list[Record]:
 
 def replay(key: bytes, value: bytes | None, find: Callable[[str], StreamsGroup | None],
            make: Callable[[str], StreamsGroup]) -> tuple[str, str | None]:
-    """Applies a record of a Streams group. Returns (group id, member id or None). find: the group
-    of an id if it is a Streams group; make: that, made if need be. Keeps (2). Raises ProtocolError.
+    """Apply a record of a Streams group; replaying it twice is safe.
+
+    Returns (group id, member id or None). find: returns the group if it is a Streams group. make:
+    returns it, creating it if needed. Raises ProtocolError.
     """
     return apply(records.decode_key(STEM, key), value, _STEPS, _GONE, find, make)
 
@@ -185,7 +186,7 @@ def _subtopology(row: Any) -> str:
 
 
 def assignment_from(message: Any) -> Assignment:
-    """The tasks that a request or a record names; those of a subtopology may come in pieces."""
+    """Parse the tasks in a request or record. A subtopology may occur several times."""
     return Assignment(_tasks(message.active_tasks), _tasks(message.standby_tasks),
                       _tasks(message.warmup_tasks))
 

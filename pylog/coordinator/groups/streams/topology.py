@@ -1,10 +1,10 @@
-"""The topology of a Streams group: what it reads and keeps, and what that means in the cluster as
-it is: how many tasks there are, which internal topics are missing, why it cannot run.
+"""The topology of a Streams group, and what it needs in the current cluster: number of tasks,
+missing internal topics, reasons why it cannot run.
 
 Owns: nothing.
-Invariants: (1) configure() depends on the topology and the partitions of topics alone; (2) topics
-  that are to be copartitioned have as many partitions each, or the topology is not valid.
-Source: KIP-1071; Kafka's InternalTopicManager, by its answers.
+Invariants: configure() depends only on the topology and the partition counts of topics;
+  copartitioned topics have the same number of partitions, otherwise the topology is invalid.
+Source: KIP-1071; Kafka's InternalTopicManager (response behaviour).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-# Codes of a heartbeat's status, as Kafka has them.
+# Status codes of heartbeat responses, as in Kafka.
 STALE_TOPOLOGY, MISSING_SOURCES, WRONG_PARTITIONS, MISSING_INTERNAL, SHUTDOWN, DELAYED = range(6)
-SHOWN_MAX = 3       # Topics that a status names.
+SHOWN_MAX = 3  # Topics listed in a status.
 SUBTOPOLOGIES_MAX = 1000
 TASKS_MAX = 100_000
 
-Count = Callable[[str], int | None]     # Topic -> its partitions, None when there is none.
+Count = Callable[[str], int | None]  # Topic -> its partition count, or None.
 
 
 class Internal(NamedTuple):
-    """An internal topic as the client describes it. partitions, factor: 0 where it leaves that to
-    us."""
+    """An internal topic, as described by the client. partitions, factor: 0 for the broker's choice.
+    """
 
     name: str
     partitions: int
@@ -36,7 +36,7 @@ class Internal(NamedTuple):
 
 
 class Copartition(NamedTuple):
-    """Indexes of topics that are read together."""
+    """Indexes of copartitioned topics."""
 
     sources: tuple[int, ...]
     patterns: tuple[int, ...]
@@ -44,8 +44,10 @@ class Copartition(NamedTuple):
 
 
 class Subtopology(NamedTuple):
-    """What is connected, and so one task a partition. sinks: repartition topics that it writes;
-    repartitions: those that it reads."""
+    """A connected part of the topology, with one task per partition.
+
+    sinks: repartition topics that it writes. repartitions: repartition topics that it reads.
+    """
 
     id: str
     sources: tuple[str, ...]
@@ -60,7 +62,7 @@ class Subtopology(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """An internal topic that is to be created."""
+    """An internal topic that must be created."""
 
     name: str
     partitions: int
@@ -69,9 +71,11 @@ class Missing(NamedTuple):
 
 
 class Configured(NamedTuple):
-    """A topology in the cluster as it is. tasks: subtopology -> how many, in the order of their
-    names, None when that cannot be known; internal: topic -> partitions; status: why it cannot run,
-    (code, text), or None."""
+    """A topology, resolved in the cluster.
+
+    tasks: subtopology -> number of tasks, sorted by name; None if unknown. internal: topic ->
+    partitions. status: (code, text) if it cannot run, or None.
+    """
 
     tasks: dict[str, int] | None
     internal: dict[str, int]
@@ -80,7 +84,7 @@ class Configured(NamedTuple):
 
 
 class Unfit(Exception):
-    """Why a topology cannot run with the topics that there are."""
+    """Raised if a topology cannot run with the existing topics."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -88,7 +92,7 @@ class Unfit(Exception):
 
 
 class Topology:
-    """Never changed. subtopologies: by id."""
+    """An immutable topology. subtopologies: by id."""
 
     def __init__(self, epoch: int, subtopologies: Iterable[Subtopology]):
         self.epoch = epoch
@@ -110,16 +114,16 @@ class Topology:
             topic.name for row in self.subtopologies.values() for topic in row.changelogs}
 
     def sources(self) -> dict[str, str]:
-        """Topic that is read -> its subtopology."""
+        """Return {source topic: its subtopology}."""
         return self._sources
 
     def required(self) -> frozenset[str]:
-        """All topics that it needs."""
+        """Return all topics that it needs."""
         return self._required
 
 
 def topics_of(message: Any) -> list[str]:
-    """The topics that a request's topology names, each once."""
+    """Return the topics in a request's topology, each once."""
     return list(dict.fromkeys(
         name for row in message.subtopologies
         for name in (*row.source_topics, *row.repartition_sink_topics,
@@ -128,7 +132,7 @@ def topics_of(message: Any) -> list[str]:
 
 
 def topology_from(message: Any) -> Topology:
-    """Of a request or a record."""
+    """Parse the topology of a request or record."""
     def internal(rows: Iterable[Any]) -> tuple[Internal, ...]:
         return tuple(Internal(row.name, row.partitions, row.replication_factor, tuple(
             (config.key, config.value) for config in row.topic_configs)) for row in rows)
@@ -143,7 +147,7 @@ def topology_from(message: Any) -> Topology:
 
 
 def fault(topology: Topology) -> str | None:
-    """Why no cluster can run it, or None."""
+    """Return why the topology cannot run in any cluster, or None."""
     if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
         return f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies"
     for row in topology.subtopologies.values():
@@ -162,7 +166,10 @@ def fault(topology: Topology) -> str | None:
 # ---- in the cluster -----------------------------------------------------------------------------
 
 def configure(topology: Topology, count: Count) -> Configured:
-    """Keeps (1), (2). Raises Refusal for what no cluster can run."""
+    """Resolve the topology with the current topics.
+
+    Raises Refusal if it cannot run in any cluster.
+    """
     rows = topology.subtopologies
     missing = sorted({name for row in rows.values() for name in row.sources
                       if count(name) is None})
@@ -192,8 +199,11 @@ def configure(topology: Topology, count: Count) -> Configured:
 
 
 def _repartition_counts(topology: Topology, count: Count) -> dict[str, int]:
-    """Repartition topic -> partitions: as the client says, or as many as the most that a
-    subtopology reads which writes it."""
+    """Return {repartition topic: partitions}.
+
+    The count is the client's, or the highest count among the topics read by a subtopology that
+    writes it.
+    """
     rows = topology.subtopologies.values()
     found = {topic.name: topic.partitions for row in rows for topic in row.repartitions
              if topic.partitions}
@@ -223,7 +233,9 @@ def _repartition_counts(topology: Topology, count: Count) -> dict[str, int]:
 
 def _copartition(row: Subtopology, group: Copartition, decided: dict[str, int],
                  count: Count) -> None:
-    """Gives the repartition topics of a copartition group as many partitions as the others have.
+    """Set the partitions of repartition topics to the count of their copartition group.
+
+    Raises Unfit if the counts of the group differ.
     """
     internal = [row.repartitions[index] for index in group.repartitions]
     names = {topic.name for topic in internal}
@@ -248,14 +260,16 @@ def _copartition(row: Subtopology, group: Copartition, decided: dict[str, int],
 
 
 def _count(name: str, count: Count, decided: dict[str, int]) -> int:
-    """A topic that is there has as many as it has."""
+    """Return the count of an existing topic, or the decided count."""
     found = count(name)
     return decided[name] if found is None else found
 
 
 def _missing(topology: Topology, decided: dict[str, int], count: Count) -> tuple[Missing, ...]:
-    """The internal topics that are to be created. Raises Unfit for one that is there with another
-    number of partitions."""
+    """Return the internal topics to create.
+
+    Raises Unfit if one exists with another number of partitions.
+    """
     found = []
     seen: set[str] = set()
     for row in topology.subtopologies.values():
