@@ -1,4 +1,4 @@
-"""Work on the one event loop: blocking calls, long work in slices, batching.
+"""Helpers for the single event loop: blocking calls, long work in slices, batching.
 
 Owns: nothing.
 For: all packages above protocol. Each module is used directly.

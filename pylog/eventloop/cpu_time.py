@@ -1,7 +1,7 @@
-"""The time that a handler takes, without what it waits for.
+"""Measure the CPU time of a request handler, without its waits.
 
 Owns: nothing.
-Invariants: (1) the steps of a coroutine count, its pauses do not.
+Invariants: the steps of a coroutine are measured, not its pauses.
 Source: KIP-124 (request percentage).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would cost 6 ms at startup.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:
-    """The coroutine's result, its steps counted in context.busy_ns (1)."""
+    """Return the coroutine's result, and add the time of its steps to context.busy_ns."""
     return await _steps(coroutine, context, clock_ns)
 
 
@@ -37,5 +37,5 @@ def _steps(coroutine, context, clock_ns):
         try:
             yield waited
         except BaseException as error:
-            # A cancellation too is the coroutine's own affair.
+            # Cancellation is handled by the coroutine, too.
             resume, value = coroutine.throw, error

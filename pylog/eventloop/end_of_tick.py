@@ -1,8 +1,8 @@
-"""What is left for the end of a turn of the event loop, so that it goes together.
+"""Callbacks at the end of an event loop iteration, so that their work is batched.
 
-Owns: what is left, until the turn ends.
-Invariants: (1) whatever is left is called once, in its order, whatever becomes of the others;
-  (2) outside a turn that was begun, the event loop calls it.
+Owns: the callbacks, until the iteration ends.
+Invariants: each callback runs once, in order, even if others fail; outside begin() and end(), the
+  event loop runs the callback.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 
 class Turn:
-    """One that begins and ends within a turn of the loop: to leave it to the loop would cost
-    another turn for each answer."""
+    """A batch within one loop iteration. call_soon() would cost an additional iteration per reply.
+    """
 
     def __init__(self) -> None:
         self._left: list[Callable[[], object]] | None = None
@@ -21,7 +21,7 @@ class Turn:
         self._left = []
 
     def later(self, call: Callable[[], object]) -> None:
-        """Calls it at the end."""
+        """Call `call` at the end of the iteration."""
         if self._left is None:
             asyncio.get_running_loop().call_soon(call)
         else:
@@ -34,6 +34,6 @@ class Turn:
             try:
                 call()
             except Exception as bug:
-                # Keeps (1), as the loop would.
+                # Continue after an error, like the event loop.
                 asyncio.get_running_loop().call_exception_handler({
                     "message": "what was left for the end of a turn failed", "exception": bug})

@@ -1,9 +1,10 @@
-"""Long work on the event loop: one slice of it in each turn of the loop, and little of it at once.
+"""Fair scheduling of long work on the event loop: one time slice per loop iteration, with limited
+concurrency and memory.
 
-Owns: the order in which long work goes on.
-Invariants: (1) between two slices the loop does whatever else is to be done; (2) at most
-  count_max pieces of work are begun, the others wait, oldest first; (3) those that are begun take
-  slices in turn; (4) what all of them hold is bounded.
+Owns: the order of long work.
+Invariants: the loop runs all other ready callbacks between two slices; at most count_max tasks are
+  active, the others wait in FIFO order; active tasks get slices round-robin; the memory held by all
+  of them is limited.
 """
 
 import asyncio
@@ -13,11 +14,13 @@ from pylog.protocol.errors import ProtocolError
 
 
 class Busy(ProtocolError):
-    """More long requests wait than there may be."""
+    """Raised when too many long requests are waiting."""
 
 
 class Turns:
-    """clock_ns: a monotonic clock. bytes_max: of the requests that are in hand."""
+    """The scheduler. clock_ns: a monotonic clock. bytes_max: limit for all active and waiting
+    requests.
+    """
 
     def __init__(self, clock_ns, slice_ns: int, count_max: int, bytes_max: int):
         self._clock_ns = clock_ns
@@ -25,25 +28,26 @@ class Turns:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._count = self._bytes = 0
-        self._entering: deque = deque()   # Futures of those that wait to begin,
-        self._next: deque = deque()       # and of those that wait for a slice.
+        self._entering: deque = deque()  # Futures of tasks that wait to start,
+        self._next: deque = deque()  # and of tasks that wait for a slice.
         self._granting = False
         self._until_ns = 0
-        self.granted = 0                  # Slices so far.
+        self.granted = 0  # Number of slices so far.
 
     def room(self, size: int) -> "_Room":
-        """To be entered with `async with` by work that holds `size` bytes. Raises Busy."""
+        """Return an async context manager for work that holds `size` bytes. Entering raises Busy.
+        """
         return _Room(self, size)
 
     async def enter(self, size: int) -> None:
         if self._bytes + size > self._bytes_max:
-            # Keeps (4).
+            # Limits the memory.
             raise Busy(f"more than {self._bytes_max} bytes of long requests in hand")
         self._bytes += size
         assert 0 <= self._bytes <= self._bytes_max, (self._bytes, size)
         try:
             if self._count >= self._count_max:
-                # Keeps (2): whoever leaves hands its place over.
+                # leave() passes its place to the oldest waiting task.
                 await self._queued(self._entering)
             else:
                 self._count += 1
@@ -62,12 +66,12 @@ class Turns:
         self._count -= 1
 
     async def slice(self) -> None:
-        """Waits for the next slice, unless there is some left of this one."""
+        """Wait for the next slice if the current one is used up."""
         if self._clock_ns() >= self._until_ns:
             await self.next()
 
     async def next(self) -> None:
-        """Waits for the next slice; a new one in each turn of the loop at most."""
+        """Wait for the next slice. Each loop iteration grants at most one."""
         if not self._granting:
             self._granting = True
             asyncio.get_running_loop().call_soon(self._grant)
@@ -81,7 +85,7 @@ class Turns:
         return waiting
 
     def _grant(self) -> None:
-        # Keeps (1), (3): one of them goes on in this turn, the others are asked in the next.
+        # Resume one task now, and grant the next slice in the next loop iteration.
         while self._next:
             waiting = self._next.popleft()
             if not waiting.done():

@@ -1,8 +1,8 @@
-"""Blocking work beside the event loop, over before its caller goes on, even a cancelled one.
+"""Run blocking work on threads. It always finishes before its caller continues.
 
 Owns: nothing.
-Invariants: (1) work that was begun is over when its caller goes on, also when that is cancelled:
-  nobody closes what a thread still writes to.
+Invariants: the work has finished when the caller continues, even after cancellation, so that no
+  file is closed while a thread writes to it.
 Source: none.
 """
 
@@ -10,18 +10,18 @@ import asyncio
 
 
 async def in_thread(work, *args):
-    """What `work` returns. Files are written there; the loop goes on answering."""
+    """Run `work` on a thread and return its result. For file I/O, so the event loop stays free."""
     return await whole(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 async def whole(awaitable):
-    """The result; a cancellation comes after the end, not amid it. Keeps (1)."""
+    """Await to the end and return the result; a cancellation is raised only after that."""
     going = asyncio.ensure_future(awaitable)
     try:
         return await asyncio.shield(going)
     except asyncio.CancelledError:
-        # Nobody is left whom a failure could be told: asyncio is not to complain of that, also when
-        # one more cancellation ends the wait.
+        # The result is not used any more. Fetch the exception, so that asyncio does not log it as
+        # never retrieved, also if a second cancellation ends the wait.
         going.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait([going])
         raise

@@ -1,1 +1,1 @@
-"""Share groups where their partitions are led: what is acquired, acknowledged, given back."""
+"""Share groups on the partition leader: acquire, acknowledge and release records."""

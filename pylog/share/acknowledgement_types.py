@@ -1,8 +1,8 @@
-"""What a member says of the records that it acquired, as runs of one type.
+"""Acknowledgements of acquired records, as runs of the same type.
 
 Owns: nothing.
-Invariants: (1) runs ascend, and neighbours in one span differ in type; (2) nothing is done per
-  record: a member may speak of each one by itself, but mostly says the same of many.
+Invariants: runs ascend, and adjacent runs of a span differ in type; there is no work per record,
+  because members usually acknowledge many records the same way, although they may differ for each.
 Source: KIP-932 (AcknowledgementBatch).
 """
 
@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# As a client numbers its acknowledgements; a gap has no record.
+# The numbers of the protocol; a gap has no record.
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 _SAME = re.compile(rb"(.)\1*", re.DOTALL)
-# (first offset, last offset, types: one for all, or one each)
+# (first offset, last offset, types: one for all offsets, or one per offset)
 Row = tuple[int, int, Sequence[int]]
 
 
 class Span(NamedTuple):
-    """Offsets without a gap. runs: (first, last, type)."""
+    """A contiguous offset range. runs: (first, last, type)."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class Span(NamedTuple):
 
 
 def spans(rows: Iterable[Row]) -> list[Span]:
-    """Rows that ascend, those that adjoin in one. Keeps (1)."""
+    """Convert ascending rows to spans; adjacent rows are merged."""
     found: list[Span] = []
     runs: list[tuple[int, int, int]] = []
     begin = end = -1
@@ -47,6 +47,6 @@ def spans(rows: Iterable[Row]) -> list[Span]:
 
 
 def _runs(first: int, types: bytes) -> list[tuple[int, int, int]]:
-    """Of one type each; `first` is the offset of the first type."""
+    """Yield runs of one type. `first` is the offset of the first type."""
     return [(first + same.start(), first + same.end() - 1, types[same.start()])
             for same in _SAME.finditer(types)]

@@ -1,11 +1,12 @@
-"""Records that share groups gave up, on their way to a dead-letter topic and then to the archive.
+"""Write records that share groups gave up to a dead-letter topic, then archive them.
 
-Owns: a task for each share partition that has such records.
-Invariants: (1) what cannot be written is tried again with growing pauses, for as long as its share
-  partition is served here; (2) at most WRITES_MAX share partitions write at a time; (3) why nothing
-  is written is told when that begins, when the reason changes and when it ends.
-Source: KIP-1191. Kafka archives what it could not write; here it stays in flight, which bounds it
-  (share.partition.max.record.locks), until it is written or the group has no dead-letter topic.
+Owns: one task for each share partition with such records.
+Invariants: a failed write is retried with backoff while the share partition is served here; at most
+  WRITES_MAX share partitions write at a time; failures are logged when they begin, when the reason
+  changes and when they end.
+Source: KIP-1191. Kafka archives a record even if its dead letter cannot be written. Here the record
+  stays in flight, which limits the number (share.partition.max.record.locks), until it is written
+  or the group has no dead-letter topic.
 """
 
 import asyncio
@@ -17,13 +18,15 @@ from pylog.share.dead_letters import DeadLetters
 from pylog.share.share_partition import SharePartition
 
 WRITES_MAX = 8
-PAUSE_SECONDS = 0.5, 30.0     # Between tries: at first, at most.
+PAUSE_SECONDS = 0.5, 30.0  # Backoff: first, maximum.
 
 log = logging.getLogger("pylog.sharing")
 
 
 class Archiving:
-    """idle: called when a share partition has nothing more to write. pauses_s: see PAUSE_SECONDS.
+    """Writes dead letters in the background.
+
+    idle: called when a share partition has nothing left to write. pauses_s: see PAUSE_SECONDS.
     """
 
     def __init__(self, letters: DeadLetters, idle: Callable[[SharePartition], object],
@@ -35,7 +38,7 @@ class Archiving:
         self._turns = asyncio.Semaphore(WRITES_MAX)
 
     def look(self, partition: SharePartition) -> None:
-        """There may be something to write."""
+        """Start writing if the share partition has something to write."""
         in_flight = partition.in_flight
         if in_flight is not None and partition not in self._tasks and in_flight.is_archiving:
             task = asyncio.get_running_loop().create_task(
@@ -47,7 +50,8 @@ class Archiving:
         return partition in self._tasks
 
     def end(self, partition: SharePartition) -> None:
-        """The share partition is served no more; what was not archived is read back elsewhere."""
+        """Stop writing for a fenced share partition. Its next leader reads the unarchived records.
+        """
         task = self._tasks.get(partition)
         if task is not None:
             task.cancel()
@@ -69,9 +73,9 @@ class Archiving:
         told = None
         while partition.in_flight is not None and partition.in_flight.is_archiving:
             async with self._turns:
-                # Keeps (2).
+                # Limits the concurrent writes.
                 why = await self._try(partition)
-            # Keeps (3).
+            # Log only changes.
             if why != told:
                 log.log(logging.WARNING if why else logging.INFO, "dead letters %s",
                         "wait" if why else "are written again", extra={
@@ -80,7 +84,7 @@ class Archiving:
             if why is None:
                 pause_s = self._pauses_s[0]
             else:
-                # Keeps (1).
+                # Retry with backoff.
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, pause_s_max)
 

@@ -1,11 +1,11 @@
-"""Dead letters: what a share group gave up, written to the topic that the group names.
+"""Dead letters: write records that a share group gave up to the group's dead-letter topic.
 
 Owns: nothing.
-Invariants: (1) a letter that is told as written is as durable as an acks=all answer promises;
-  (2) letters go only to a topic that allows it; (3) no more than READ_BYTES_MAX and one batch of
-  the source is held at a time; (4) a letter that is too long for its topic goes without its record.
-Source: KIP-1191 (headers, settings, the letter's partition); that one which cannot be written is
-  tried again, and the copied headers, are ours.
+Invariants: a successful write is as durable as acks=all promises; letters go only to topics that
+  allow it; at most READ_BYTES_MAX plus one batch of the source is in memory at a time; a letter
+  that is too large for its topic is written without the record.
+Source: KIP-1191 (headers, settings, partition of the letter). Retries and copied headers are
+  extensions.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ EXCEEDED = "Offset delivery count exceeded the threshold."
 ENABLED = "errors.deadletterqueue.group.enable"
 READ_BYTES_MAX = 1 << 20
 APPEND_SECONDS = 10.0
-RECORD_BYTES = 40     # Of a record besides its key, value and headers, at most,
-HEADER_BYTES = 10     # and of a header besides its name and value.
+RECORD_BYTES = 40  # Maximum overhead of a record,
+HEADER_BYTES = 10  # and of a header.
 Header = tuple[str, bytes | None]
 
 
 class DeadLetterError(Exception):
-    """Letters could not be written; the text says why."""
+    """Raised if letters could not be written; the text is the reason."""
 
 
 class GivenUp(NamedTuple):
-    """Offsets first to last, delivered so often, and why they are not delivered again."""
+    """A range of offsets with its delivery count and the reason for giving up."""
 
     first: int
     last: int
@@ -48,16 +48,16 @@ class GivenUp(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A record as it is written; its copy may be left out."""
+    """A record of the dead-letter topic. The copy of the original may be missing."""
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]      # Those of Kafka, PREFIX first.
+    headers: tuple[Header, ...]  # Kafka's, starting with PREFIX.
     copied: tuple[Header, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """At most so many, in a batch."""
+        """Return the maximum size in a batch."""
         return RECORD_BYTES + len(self.key or b"") + len(self.value or b"") + sum(
             HEADER_BYTES + len(name.encode()) + len(value or b"")
             for name, value in (*self.headers, *self.copied))
@@ -67,8 +67,11 @@ class Letter(NamedTuple):
 
 
 class DeadLetters:
-    """node: see internal_topic.Node. records, requests, failures: how many were written since the
-    start, in how many appends, and how many appends failed, by group."""
+    """Writes dead letters.
+
+    records, requests, failures: per group, the numbers of letters written, of successful appends
+    and of failed appends since the start. node: see internal_topic.Node.
+    """
 
     def __init__(self, node: Node, brokers: Brokers, settings: GroupSettings):
         self.records: dict[str, int] = {}
@@ -79,15 +82,17 @@ class DeadLetters:
         self._settings = settings
 
     async def write(self, key: ShareKey, source: Log, given_up: GivenUp) -> None:
-        """Writes the letters of these records; none if the group has no topic for them any more.
-        Raises DeadLetterError. Keeps (1)."""
+        """Write the letters of these records. Writes nothing if the group has no dead-letter topic.
+
+        On return the letters are as durable as acks=all promises. Raises DeadLetterError.
+        """
         name = self._settings.dead_letter_topic(key.group_id)
         if not name:
             return
         copies = self._settings.copies_records(key.group_id)
         offset = given_up.first
         while offset <= given_up.last:
-            # Keeps (3).
+            # Bounds the memory.
             records, upto = await asyncio.get_running_loop().run_in_executor(
                 None, _read, source, offset, given_up.last)
             letters = [letter_of(key, source.topic, given_up, record, copies)
@@ -119,7 +124,7 @@ class DeadLetters:
             self.records[key.group_id] = self.records.get(key.group_id, 0) + len(part)
 
     async def _topic(self, name: str) -> Topic:
-        """Keeps (2)."""
+        """Return the topic if it allows dead letters, created if needed. Raises DeadLetterError."""
         prefix = self._node.settings["errors.deadletterqueue.topic.name.prefix"]
         if name.startswith("__"):
             raise DeadLetterError(f"{name} is an internal topic")
@@ -162,20 +167,23 @@ class _Record(NamedTuple):
 
 def letter_of(key: ShareKey, topic: str, given_up: GivenUp, record: _Record,
               copies: bool) -> Letter:
-    """The letter of a record of the topic and `key`'s partition."""
+    """Return the letter of a record from `topic` and the partition of `key`."""
     headers = tuple((PREFIX + name, text.encode()) for name, text in (
         ("topic", topic), ("partition", str(key.partition)), ("offset", str(record.offset)),
         ("group", key.group_id), ("delivery.count", str(given_up.deliveries)),
         ("message", given_up.why)))
     if not copies:
         return Letter(None, None, headers)
-    # What a record brought along from a dead-letter topic is not true of this one.
+    # Dead-letter headers of the original describe an earlier failure.
     return Letter(record.key, record.value, headers, tuple(
         (name, value) for name, value in record.headers if not name.startswith(PREFIX)))
 
 
 def batches_of(letters: list[Letter], bytes_max: int) -> Iterator[list[Letter]]:
-    """The letters in parts that are batches of at most bytes_max bytes. Keeps (4)."""
+    """Split the letters into batches of at most bytes_max bytes.
+
+    A letter that is too large loses its copy of the record.
+    """
     part: list[Letter] = []
     size = batch.HEADER_BYTES
     for letter in letters:
@@ -191,8 +199,10 @@ def batches_of(letters: list[Letter], bytes_max: int) -> Iterator[list[Letter]]:
 
 
 def _read(source: Log, first: int, last: int) -> tuple[list[_Record], int]:
-    """(records, the last offset that they stand for) from `first` on, up to `last` at most. Of
-    what the log does not have any more only the offsets are known. Blocks."""
+    """Return (records, last offset covered) from `first` on, up to `last` at most. Blocks.
+
+    Offsets that are no longer in the log give records without content.
+    """
     start = source.start_offset
     if first < start:
         upto = min(last, start - 1)
@@ -211,6 +221,6 @@ def _read(source: Log, first: int, last: int) -> tuple[list[_Record], int]:
             found += [_Record(offset, key, value, headers) for offset, _, key, value, headers
                       in batch.records(memoryview(data)[position:]) if first <= offset <= last]
     else:
-        # Behind the last batch that was read there may be others.
+        # Further batches may follow the last one that was read.
         return found, min(upto, last) if data else last
     return found, last

@@ -1,7 +1,7 @@
-"""Where partitions end, led here or elsewhere: what the lag of a share group is counted from.
+"""End offsets of local and remote partitions, for the lag of share groups.
 
 Owns: nothing.
-Invariants: (1) every partition that is asked about has an end or an error.
+Invariants: every requested partition gets an end offset or an error.
 Source: Kafka's PartitionMetadataClient.
 """
 
@@ -15,21 +15,22 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-CONSUMER = -1       # The replica id of whoever is none.
+CONSUMER = -1  # The replica id of a client that is no replica.
 LATEST = -1
 LIST_OFFSETS_VERSION = 7
 Partition = tuple[str, int]
 
 
 class Ends:
-    """node: see internal_topic.Node. brokers: the others."""
+    """Fetches end offsets. node: see internal_topic.Node. brokers: sends requests to other brokers.
+    """
 
     def __init__(self, node: Node, brokers: Brokers):
         self._node = node
         self._brokers = brokers
 
     async def find(self, partitions: Iterable[Partition]) -> dict[Partition, int | Error]:
-        """(topic, partition) -> its high watermark, or why that is not known. Keeps (1)."""
+        """Return {(topic, partition): high watermark, or the error}."""
         found: dict[Partition, int | Error] = {}
         elsewhere: dict[int, list[Partition]] = {}
         for partition in partitions:

@@ -1,7 +1,7 @@
-"""What a share group obeys: its own settings, else the broker's.
+"""Settings of a share group: its own, or the broker's defaults.
 
 Owns: nothing.
-Invariants: (1) a setting that changes counts from the next time that somebody asks.
+Invariants: a changed setting takes effect the next time it is read.
 Source: KIP-932, GROUP config resources.
 """
 
@@ -21,14 +21,14 @@ _PARTS = re.compile(
 
 
 class GroupSettings:
-    """image: gives the one in force."""
+    """Reads group settings. image: returns the current metadata image."""
 
     def __init__(self, settings: Any, image: Callable[[], Image]):
         self._settings = settings
         self._image = image
 
     def value(self, group_id: str, name: str) -> Any:
-        """A group setting that is in effect."""
+        """Return the effective value of a group setting."""
         text = self._image().configs.get((RESOURCE_GROUP, group_id), {}).get(name)
         if text is not None:
             return values.parse(groups.group(name), text)
@@ -52,22 +52,22 @@ class GroupSettings:
             bool(self.dead_letter_topic(group_id)))
 
     def dead_letter_topic(self, group_id: str) -> str:
-        """Where records go that nobody could process; "": nowhere."""
+        """Return the topic for records that could not be processed, or ""."""
         return str(self.value(group_id, "errors.deadletterqueue.topic.name"))
 
     def copies_records(self, group_id: str) -> bool:
-        """Whether a dead letter carries its record."""
+        """Return True if dead letters contain the record."""
         return bool(self.value(group_id, "errors.deadletterqueue.copy.record.enable"))
 
     def lock_ms(self, group_id: str) -> int:
         return int(self.value(group_id, "share.record.lock.duration.ms"))
 
     def is_committed(self, group_id: str) -> bool:
-        """Whether records of open and aborted transactions are left out."""
+        """Return True if records of open and aborted transactions are skipped."""
         return bool(self.value(group_id, "share.isolation.level") == "read_committed")
 
     def begins(self, group_id: str) -> str | int:
-        """LATEST, EARLIEST, or how many ms before now."""
+        """Return LATEST, EARLIEST, or an age in ms."""
         text = self.value(group_id, "share.auto.offset.reset")
         found = _PARTS.fullmatch(text)
         if found is None:

@@ -1,9 +1,9 @@
-"""What a share group needs of the share coordinator: its share partitions initialized, altered and
-deleted, and the group told when that is done.
+"""Initialize, alter and delete share partition state at the share coordinator, and report the
+result to the group.
 
-Owns: what is under way.
-Invariants: (1) a group has a share partition as initialized only when its state is durable; (2) of
-  what could not be initialized the group is told, so that it is asked for again.
+Owns: the operations in progress.
+Invariants: a group marks a share partition as initialized only when its state is durable; failed
+  initializations are reported to the group, so that it requests them again.
 Source: KIP-932; Kafka's GroupCoordinatorService (persisterInitialize).
 """
 
@@ -24,14 +24,14 @@ from pylog.coordinator.share.partition_state import NO_OFFSET, ShareKey
 from pylog.protocol.errors import Error, ErrorCode
 from pylog.share.persister import Persister
 
-PLACES_AT_A_TIME = 256     # Share partitions that are asked about together.
+PLACES_AT_A_TIME = 256  # Share partitions per round of requests.
 Place = tuple[bytes, int]
 
 log = logging.getLogger("pylog.sharing")
 
 
 class GroupStates:
-    """node: see internal_topic.Node."""
+    """Manages share partition state for groups. node: see internal_topic.Node."""
 
     def __init__(self, node: Node, groups: GroupCoordinator, persister: Persister):
         self._node = node
@@ -45,11 +45,11 @@ class GroupStates:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def answer(self, message: ToInitialize) -> None:
-        """What a machine sends when its records are durable."""
+        """Handle a message of a group's state machine, whose records are durable by now."""
         self._spawn(self._initialize(message))
 
     def refuse(self, error: Error) -> None:
-        """It was not written, or may not have been: the group asks again."""
+        """Ignore a message whose records may not be durable: the group requests it again."""
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(
@@ -64,7 +64,7 @@ class GroupStates:
                 {topic: dict.fromkeys(indexes, NO_OFFSET)
                  for topic, indexes in asked.places.items()})
         except Exception:
-            # Keeps (2): the group asks again when its time is over.
+            # The group requests it again after its retry interval.
             log.exception("share partitions were not initialized", extra={
                 "group": asked.group_id})
             return
@@ -77,7 +77,8 @@ class GroupStates:
     async def initialize(self, group_id: str, state_epoch: int,
                          starts: Mapping[bytes, Mapping[int, int]]
                          ) -> dict[Place, Error]:
-        """(topic id, partition) -> NONE where it has its state now, and its group knows. Keeps (1).
+        """Return {(topic id, partition): NONE if its state is durable and the group has recorded
+        it}.
         """
         places = [(topic, index) for topic, indexes in starts.items() for index in indexes]
         faults = await self._each(places, lambda topic, index: self._persister.initialize(
@@ -100,18 +101,18 @@ class GroupStates:
 
     async def _each(self, places: list[Place],
                     ask: Callable[[bytes, int], Awaitable[Any]]) -> list[Any]:
-        """What ask(topic id, partition) gives of each, some at a time."""
+        """Return the results of ask(topic id, partition) for all places, some at a time."""
         found: list[Any] = []
         for first in range(0, len(places), PLACES_AT_A_TIME):
             found += await asyncio.gather(*(
                 ask(*place) for place in places[first:first + PLACES_AT_A_TIME]))
         return found
 
-    # ---- what an administrator asks for ---------------------------------------------------------
+    # ---- administrator requests -----------------------------------------------------------------
 
     async def alter(self, group_id: str, starts: Mapping[bytes, Mapping[int, int]]
                     ) -> tuple[Fault, dict[Place, Error]]:
-        """(why not, what became of each share partition). Keeps (1)."""
+        """Alter offsets. Return (request fault, {(topic id, partition): error})."""
         names = {topic: self._node.image.topics_by_id[topic].name for topic in starts}
         found: Altering = await self._groups.run(
             group_id, Pending(lambda error: Altering(Fault(error))),
@@ -122,7 +123,7 @@ class GroupStates:
 
     async def delete_offsets(self, group_id: str, names: list[str]
                              ) -> tuple[Fault, dict[str, Fault]]:
-        """(why not, what became of each topic)."""
+        """Delete the offsets of topics. Return (request fault, {topic: fault})."""
         image = self._node.image
         found: Deleting = await self._groups.run(
             group_id, Pending(lambda error: Deleting(Fault(error), {}, {})),
@@ -140,7 +141,7 @@ class GroupStates:
         return (found.fault if told == ErrorCode.NONE else Fault(told)), rows
 
     async def delete_group(self, group_id: str) -> Error:
-        """NONE when the group, and all that was kept of its share partitions, is gone."""
+        """Delete a group and all state of its share partitions. Return NONE, or the first error."""
         found: Deleting = await self._groups.run(
             group_id, Pending(lambda error: Deleting(Fault(error), {}, {})),
             share_offsets.begin_group_deletion, group_id, self._node.image.topics_by_id)
@@ -155,13 +156,13 @@ class GroupStates:
         return gone
 
     async def _deleted(self, group_id: str, asked: Deleting) -> dict[bytes, Error]:
-        """Topic id -> NONE when all of its states are gone."""
+        """Delete the state of share partitions. Return {topic id: NONE if all of it is deleted}."""
         places = [(topic, index) for topic, indexes in asked.places.items() for index in indexes]
         faults = await self._each(places, lambda topic, index: self._persister.delete(
             ShareKey(group_id, topic, index)))
         found: dict[bytes, Error] = dict.fromkeys(asked.places, ErrorCode.NONE)
         for (topic, _), (error, _) in zip(places, faults, strict=True):
-            # A topic that is gone takes its states along.
+            # The state of a deleted topic is deleted with it.
             if error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 found[topic] = error
         return found

@@ -1,15 +1,14 @@
-"""The records of a partition that a share group has in flight: acquired by a member, given back,
-or done with, as ranges of offsets.
+"""The in-flight records of a share partition, as offset ranges: acquired, released or finished.
 
 Owns: the ranges and the start offset of one share partition.
-Invariants: (1) ranges ascend and do not overlap; none begins below the start offset; (2) the first
-  range is not done with, unless a write of it is under way; (3) a record has one holder at a time,
-  and is held no longer than its deadline, unless what ends that is being written; (4) a range that
-  is being written neither changes nor splits until the write has succeeded or failed; (5) a record
-  is delivered at most deliveries_max times; (6) where the group has a dead-letter topic, what a
-  member rejects or gives back too often is archiving, and in flight, until its letter is written.
+Invariants: ranges ascend, do not overlap, and none starts below the start offset; the first range
+  is not finished, unless its state is being written; a record is acquired by one member at a time,
+  and not beyond its deadline, unless its new state is being written; a range whose state is being
+  written neither changes nor splits until the write has succeeded or failed; a record is delivered
+  at most deliveries_max times; if the group has a dead-letter topic, records that a member rejects
+  or releases too often are ARCHIVING, and in flight, until their letters are written.
 Source: KIP-932 (states, delivery count), KIP-1206 (record_limit), KIP-1222 (renewal), KIP-1191
-  (archiving); what Kafka's SharePartition does for offsets by themselves is done for ranges here.
+  (archiving). Kafka's SharePartition tracks single offsets where this module tracks ranges.
 """
 
 import math
@@ -29,8 +28,11 @@ _STATE_AFTER = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT:
 
 
 class Limits(NamedTuple):
-    """A group's settings. lock_ms: how long a record is held; records_max: in flight; renews:
-    whether a member may hold on; has_letters: whether there is a dead-letter topic."""
+    """The settings of a group.
+
+    lock_ms: the acquisition lock timeout. records_max: limit of records in flight. renews: members
+    may renew locks. has_letters: there is a dead-letter topic.
+    """
 
     lock_ms: int
     deliveries_max: int
@@ -40,8 +42,11 @@ class Limits(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a member wants of a fetch. exact: no more records than records_max (record_limit), else
-    whole batches; batch_size: records in one part of the answer, where batches allow it."""
+    """The limits of a fetch.
+
+    exact: return at most records_max records (record_limit), otherwise whole batches. batch_size:
+    records per batch of the response, where batch boundaries allow it.
+    """
 
     member: str
     records_max: int
@@ -50,46 +55,49 @@ class Wanted(NamedTuple):
 
 
 class InFlight:
-    """limits may be replaced at any time. start: the first offset that is not done with."""
+    """The in-flight records.
+
+    limits may be replaced at any time. start: the first offset that is not finished.
+    """
 
     def __init__(self, limits: Limits, start: int, kept: Iterable[StateBatch] = ()):
-        """kept: what was read back. Raises ValueError for what cannot be."""
+        """kept: the stored state. Raises ValueError if it is invalid."""
         self.limits = limits
         self.start = start
         self._ranges: list[Range] = []
-        self._due_ms: int | None = None      # No deadline is earlier.
+        self._due_ms: int | None = None  # Lower bound of all deadlines.
         self._may_have_free = False
         self._may_archive = False
-        self._has_gap = False                # Between ranges there may be offsets of no record.
-        self._merged = 16                    # Ranges after the last merge.
+        self._has_gap = False  # Offsets between ranges may have no record.
+        self._merged = 16  # Number of ranges after the last merge.
         next_offset = start
         for row in kept:
             if row.first < next_offset or row.last < row.first or row.deliveries < 0 or \
                     row.state not in (AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED):
                 raise ValueError(f"{row} behind offset {next_offset}")
             if row.first > next_offset:
-                # Acquired when the state was lost, and never acknowledged.
+                # Acquired but never acknowledged before the state was lost.
                 self._ranges.append(Range(next_offset, row.first - 1, AVAILABLE, 0))
             self._ranges.append(Range(*row))
             next_offset = row.last + 1
         self._may_have_free = self._may_archive = bool(self._ranges)
         self._advance()
 
-    # ---- what there is --------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------
 
     @property
     def end(self) -> int:
-        """The last offset in flight; the start while there is none."""
+        """Return the last offset in flight, or the start if there is none."""
         return self._ranges[-1].last if self._ranges else self.start
 
     @property
     def count(self) -> int:
-        """Offsets from the start to the end."""
+        """Return the number of offsets from the start to the end."""
         return self.end - self.start + 1 if self._ranges else 0
 
     @property
     def done_count(self) -> int:
-        """Of those, how many are done with."""
+        """Return how many of these offsets are finished."""
         return sum(row.last - row.first + 1 for row in self._ranges if row.state in DONE)
 
     @property
@@ -98,11 +106,12 @@ class InFlight:
 
     @property
     def archiving_count(self) -> int:
-        """Offsets whose dead letters are to be written, or are being written."""
+        """Return the number of offsets whose dead letters are not written yet."""
         return sum(row.size for row in self._ranges if row.state == ARCHIVING)
 
     def next_offset(self) -> int:
-        """Where to read next: the first that is free again, else behind the end."""
+        """Return the next offset to read: the first available one, otherwise the one after the end.
+        """
         if self._may_have_free:
             for row in self._ranges:
                 if row.is_free:
@@ -116,7 +125,7 @@ class InFlight:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When to call expire(); nothing is due before. None: nothing is held."""
+        """Return when to call expire() at the earliest, or None if nothing is acquired."""
         return self._due_ms
 
     def holds(self, member: str) -> bool:
@@ -126,14 +135,16 @@ class InFlight:
 
     def acquire(self, wanted: Wanted, offset: int, batches: Sequence[tuple[int, int]],
                 now_ms: int) -> list[StateBatch]:
-        """What a member gets of the batches [(base offset, last offset)] that were read at
-        `offset`. Keeps (3)."""
+        """Acquire records from batches [(base offset, last offset)] that were read at `offset`.
+
+        Skips records that another member holds. Returns the acquired ranges.
+        """
         low, high = batches[0][0], batches[-1][1]
         if high < self.start:
             return []
         room = min(wanted.records_max, self.limits.records_max - self.count)
         if room <= 0:
-            # At the limit, but something in between is free again.
+            # At the limit, only released records can be acquired.
             if not self._ranges or offset > self.end:
                 return []
             room = min(wanted.records_max, self.end - offset + 1)
@@ -151,7 +162,7 @@ class InFlight:
 
     def _acquire_again(self, wanted: Wanted, low: int, high: int, room: int, now_ms: int,
                        found: list[StateBatch]) -> int:
-        """Of what was in flight before. Returns how many more the member may get."""
+        """Acquire records that were released. Returns how many more the member may get."""
         taken = 0
         for rows in self._batches_between(low, high):
             free = [row for row in rows if row.is_free]
@@ -177,8 +188,11 @@ class InFlight:
 
     def _acquire_some(self, wanted: Wanted, free: list[Range], room: int, now_ms: int,
                       found: list[StateBatch]) -> int:
-        """Of one batch. The more often a record was delivered, the fewer come with it, so that one
-        that cannot be processed is alone at last."""
+        """Acquire a part of one batch.
+
+        The higher the delivery count, the fewer records are delivered together, so that a record
+        that cannot be processed is finally delivered alone.
+        """
         deliveries_max, slow_count = self.limits.deliveries_max, self._slow_count
         batch_first, batch_last = free[0].batch
         taken, slow_max = 0, -1
@@ -209,7 +223,7 @@ class InFlight:
 
     def _acquire_new(self, wanted: Wanted, batches: Sequence[tuple[int, int]], first: int,
                      high: int, room: int, now_ms: int) -> list[StateBatch]:
-        """Of what nobody had yet: whole batches are in flight from now on."""
+        """Acquire records that were never in flight. The whole batches become in flight."""
         last = high
         if room < high - first + 1:
             last = next(last for _, last in batches if last >= first + room - 1)
@@ -240,7 +254,7 @@ class InFlight:
         row.state, row.member = ACQUIRED, member
         row.count += 1
         row.deadline_ms = self._held_until(now_ms)
-        # Keeps (5): what was delivered so often is archived when it is given back.
+        # At deliveries_max, a release archives the record instead of making it available.
         return row
 
     def _held_until(self, now_ms: int) -> int:
@@ -249,14 +263,14 @@ class InFlight:
         return due_ms
 
     def archive(self, first: int, last: int) -> None:
-        """Records that nobody is to have, just acquired: of aborted transactions."""
+        """Archive just acquired records that must not be delivered, of aborted transactions."""
         for row in self._between(first, last):
             if row.before is None:
                 self._end(row, ARCHIVED)
         self._advance()
 
     def _archive(self, first: int, last: int) -> None:
-        """Free offsets at which there is no record any more: the log was compacted."""
+        """Archive available offsets without a record, because the log was compacted."""
         if first <= last:
             for row in self._between(first, last):
                 if row.is_free:
@@ -266,12 +280,14 @@ class InFlight:
 
     def acknowledge(self, member: str, rows: Iterable[Row],
                     now_ms: int) -> tuple[Error, str, list[Range]]:
-        """(NONE, "", ranges that are to be written) or (error, why, []), and then nothing changed
-        but deadlines. rows: they ascend."""
+        """Acknowledge ascending rows. Return (NONE, "", ranges to write), or (error, reason, []).
+
+        After an error nothing has changed except renewed deadlines.
+        """
         rows = [row for row in rows if row[1] >= self.start]
         found = spans(rows)
         if self._has_gap or any(self._bounds_fault(span.first, span.last) for span in found):
-            # The error is that of the first row that has one.
+            # Return the error of the first invalid row.
             found = [span for row in rows for span in spans([row])]
         moved: list[Range] = []
         for span in found:
@@ -292,7 +308,8 @@ class InFlight:
         return None
 
     def _acknowledge(self, member: str, span: Span, now_ms: int, moved: list[Range]) -> Fault:
-        """One pass over the ranges of a span, which are cut where its runs end."""
+        """Apply the runs of a span in one pass over the ranges, which are split at run boundaries.
+        """
         start = self.start
         index = begin = max(0, self._at(max(span.first, start)))
         left: Range | None = self._ranges[begin]
@@ -323,7 +340,7 @@ class InFlight:
         return fault
 
     def _hold_fault(self, row: Range, member: str, kind: int) -> Fault:
-        """Why that member cannot say that of a range; None: it can."""
+        """Return the fault if the member cannot acknowledge the range this way, or None."""
         why = "The records' state is being written already." if row.before is not None \
             else "The records are not acquired." if row.state != ACQUIRED \
             else "The records are another member's." if row.member != member \
@@ -332,7 +349,7 @@ class InFlight:
         return None if why is None else (ErrorCode.INVALID_RECORD_STATE, why)
 
     def release(self, member: str) -> list[Range]:
-        """Gives back what a member holds. Returns ranges that are to be written."""
+        """Release the records that a member holds. Returns the ranges to write."""
         moved: list[Range] = []
         for row in self._ranges:
             if row.state == ACQUIRED and row.before is None and row.member == member:
@@ -340,7 +357,8 @@ class InFlight:
         return moved
 
     def _begin(self, row: Range, state: int, moved: list[Range]) -> None:
-        """What is written next. Keeps (4), (5)."""
+        """Change the state of a range whose write starts now; its old state is kept for a rollback.
+        """
         assert row.state == ACQUIRED and row.before is None, (row.first, row.state)
         row.before = row.state, row.member
         row.is_rejected = state == ARCHIVING
@@ -354,11 +372,11 @@ class InFlight:
 
     @property
     def _given_up(self) -> int:
-        """Keeps (6)."""
+        """Return the state after giving up: ARCHIVING first if there is a dead-letter topic."""
         return ARCHIVING if self.limits.has_letters else ARCHIVED
 
     def settle(self, moved: Iterable[Range], written: bool, now_ms: int) -> bool:
-        """The write of `moved` has ended. Returns whether there is something new to acquire."""
+        """Finish the write of `moved`. Returns True if there may be records to acquire."""
         changed = False
         for row in moved:
             assert row.before is not None, row.first
@@ -384,14 +402,17 @@ class InFlight:
 
     @property
     def is_archiving(self) -> bool:
-        """Whether begin_archiving() has something to give."""
+        """Return True if begin_archiving() would return ranges."""
         self._may_archive = self._may_archive and any(
             row.state == ARCHIVING and row.before is None for row in self._ranges)
         return self._may_archive
 
     def begin_archiving(self, records_max: int) -> list[Range]:
-        """Ranges, of about so many records, whose letters are to be written now: they stay as they
-        are (4) until settle(), of those that failed or that archived() was called with."""
+        """Return ranges with about `records_max` records whose letters must be written now.
+
+        They do not change until settle() is called for failed ranges, or archived() and then
+        settle() for written ones.
+        """
         found: list[Range] = []
         for row in list(self._ranges):
             if records_max <= 0:
@@ -403,19 +424,22 @@ class InFlight:
         return found
 
     def archived(self, moved: Iterable[Range]) -> None:
-        """The letters of `moved` are out: that is what is to be written of them next."""
+        """Mark `moved` as archived after writing their letters; this state is written next."""
         for row in moved:
             assert row.before == (ARCHIVING, NOBODY), (row.first, row.before)
             row.state = ARCHIVED
 
     def deliveries_exceeded(self, row: Range) -> bool:
-        """Whether that is why a range is archiving; what was read back does not say."""
+        """Return True if a range is archiving because of its delivery count, as far as is known.
+
+        The stored state does not include the reason.
+        """
         return not row.is_rejected and row.count >= self.limits.deliveries_max
 
     # ---- time, and the log's start --------------------------------------------------------------
 
     def expire(self, now_ms: int) -> list[StateBatch]:
-        """Takes back what was held for too long. Returns it as it is to be written."""
+        """Release records whose lock has timed out. Returns the states to write."""
         found: list[StateBatch] = []
         self._due_ms = None
         for row in self._ranges:
@@ -431,7 +455,7 @@ class InFlight:
         return found
 
     def move_start(self, start: int) -> None:
-        """The log begins later now: what lies before is nobody's."""
+        """Drop records below the new log start offset."""
         if start <= self.start:
             return
         self.start = start
@@ -442,8 +466,8 @@ class InFlight:
                 self._split(0, start)
                 self._ranges.pop(0)
             else:
-                # Keeps (4): another one goes on in its place. A letter that is being written may
-                # fail, so it is written again.
+                # A range that is being written must not change, so another range replaces it. The
+                # write of a letter may fail, so the letter is written again.
                 old = self._ranges[0]
                 self._ranges[0] = Range(
                     start, old.last, ARCHIVING if old.state == ARCHIVING else ARCHIVED, old.count,
@@ -454,7 +478,7 @@ class InFlight:
     # ---- ranges ---------------------------------------------------------------------------------
 
     def _end(self, row: Range, state: int) -> None:
-        """A state that is not written first."""
+        """Set a state without waiting for a write."""
         row.state, row.member, row.deadline_ms = state, NOBODY, 0
         self._note(row)
 
@@ -463,7 +487,7 @@ class InFlight:
         self._may_archive |= row.state == ARCHIVING
 
     def _advance(self) -> None:
-        """Keeps (2)."""
+        """Move the start behind finished ranges, and merge ranges when there are many."""
         done = 0
         for row in self._ranges:
             if row.state not in DONE or row.before is not None:
@@ -488,24 +512,24 @@ class InFlight:
         self._ranges = merged
 
     def _at(self, offset: int) -> int:
-        """The index of the last range that begins at `offset` or before; -1."""
+        """Return the index of the last range that starts at or before `offset`, or -1."""
         return bisect_right(self._ranges, offset, key=_first_of) - 1
 
     def _split(self, index: int, at: int) -> Range:
-        """Makes a range begin at `at`, inside the one at `index`; returns it."""
+        """Split the range at `index` at offset `at`; return the second part."""
         row = self._ranges[index]
         rest = row.cut(at)
         self._ranges.insert(index + 1, rest)
         return rest
 
     def _head(self, row: Range, size: int) -> Range:
-        """The first `size` offsets of a range, as a range."""
+        """Split off and return the first `size` offsets of a range."""
         if size < row.size:
             self._split(self._at(row.first), row.first + size)
         return row
 
     def _between(self, first: int, last: int) -> list[Range]:
-        """The ranges of [first, last], cut at both ends; one that is being written stays whole."""
+        """Return the ranges in [first, last], split at both ends unless they are being written."""
         at = max(0, self._at(first))
         for edge in (first, last + 1):
             index = self._at(edge)
@@ -522,7 +546,7 @@ class InFlight:
         return found
 
     def _batches_between(self, low: int, high: int) -> list[list[Range]]:
-        """The ranges of [low, high], those of one batch together."""
+        """Return the ranges in [low, high], grouped by batch."""
         found: list[list[Range]] = []
         index = max(0, self._at(low))
         while index < len(self._ranges) and self._ranges[index].first <= high:

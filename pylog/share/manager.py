@@ -1,12 +1,11 @@
-"""The share partitions of this broker, and what happens to them: fetches that wait, holds that run
-out, leadership that moves away.
+"""The share partitions of this broker: waiting fetches, lock timeouts, leadership changes.
 
-Owns: the share partitions by group, topic and index; sessions; timers; who waits for records.
-Invariants: (1) there is one share partition for a group and a partition, of the newest leader
-  epoch and of the log that is there; (2) whoever waits looks again when there is something new,
-  and at the latest when its time is over; (3) a group without sessions here holds nothing here but
-  what is archiving; (4) no orphaned records: a member without an open session here acquires
-  nothing, and what it holds is released at the moment when its session ends.
+Owns: the share partitions by group, topic and index; sessions; timers; waiting fetches.
+Invariants: there is one share partition per group and partition, for the newest leader epoch and
+  the current log; a waiting fetch is retried when records arrive, and at the latest after its wait
+  time; without sessions, a group has no share partitions here except those that are archiving; no
+  orphaned records: a member without an open session acquires nothing, and its records are released
+  immediately when its session ends.
 Source: KIP-932; Kafka's SharePartitionManager and DelayedShareFetch.
 """
 
@@ -31,13 +30,13 @@ from pylog.share.persister import Persister
 from pylog.share.sessions import Place, Session, Sessions
 from pylog.share.share_partition import NOTHING, Acknowledgements, Acquired, SharePartition
 
-SLOTS = 512            # Share partitions whose log is watched at a time;
-POLL_SECONDS = 0.1     # the others are looked at so often.
+SLOTS = 512  # Number of logs that are watched at a time;
+POLL_SECONDS = 0.1  # the others are polled.
 WAIT_MS_MAX = 600_000
 
 
 class Fetch(NamedTuple):
-    """What a member asks for in a session."""
+    """The parameters of a member's fetch."""
 
     session: Session
     wanted: Wanted
@@ -47,7 +46,7 @@ class Fetch(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is answered for a partition."""
+    """The result for a partition."""
 
     error: Error
     text: str | None = None
@@ -55,7 +54,7 @@ class Row(NamedTuple):
 
 
 class SharePartitions:
-    """node: see internal_topic.Node."""
+    """Serves share fetches and acknowledgements. node: see internal_topic.Node."""
 
     def __init__(self, node: Node, brokers: Brokers, persister: Persister,
                  settings: GroupSettings, figures: Figures):
@@ -73,10 +72,10 @@ class SharePartitions:
         self._free: list[int] = []
         self._watched: dict[int, SharePartition] = {}      # By slot.
         self._archiving = Archiving(self.letters, self._written)
-        self._left: set[ShareKey] = set()      # They are here only to be archived.
+        self._left: set[ShareKey] = set()  # Kept only for archiving.
 
     async def stop(self) -> None:
-        """Whoever waits is answered with nothing."""
+        """Fence all share partitions, so that waiting fetches return nothing."""
         await self._archiving.stop()
         for partition in list(self._partitions.values()):
             partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -98,17 +97,17 @@ class SharePartitions:
     # ---- share partitions -----------------------------------------------------------------------
 
     def every(self) -> list[SharePartition]:
-        """Those that are here; on any thread."""
+        """Return all share partitions. Callable on any thread."""
         return list(self._partitions.values())
 
     def find(self, group_id: str, place: Place) -> SharePartition | None:
         return self._partitions.get(ShareKey(group_id, *place))
 
     def _get(self, group_id: str, place: Place) -> tuple[SharePartition | None, Error]:
-        """(the share partition, which perhaps has yet to be read, NONE), or (None, why not)."""
+        """Return (share partition, possibly still loading, NONE), or (None, error)."""
         key = ShareKey(group_id, *place)
         if key in self._left:
-            # Somebody may have altered where the group is since.
+            # The group's offsets may have been altered since: load the state again.
             self._partitions[key].fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         found = self._partitions.get(key)
         if found is not None:
@@ -132,7 +131,7 @@ class SharePartitions:
         return made, ErrorCode.NONE
 
     def _fenced(self, partition: SharePartition) -> None:
-        """Keeps (1)."""
+        """Remove a fenced share partition, so that the next request creates a new one."""
         self._archiving.end(partition)
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
@@ -142,14 +141,14 @@ class SharePartitions:
                 handle.cancel()
 
     def _stir(self, partition: SharePartition) -> None:
-        """Has those who wait look again."""
+        """Retry the fetches that wait for a share partition."""
         for event in self._waiting.get(partition.key, ()):
             event.set()
         self._archiving.look(partition)
         self._arm(partition)
 
     def _arm(self, partition: SharePartition) -> None:
-        """Has a hold run out in time."""
+        """Set the timer for the next lock timeout."""
         in_flight = partition.in_flight
         due_ms = None if in_flight is None else in_flight.next_due_ms
         if due_ms is None:
@@ -168,7 +167,7 @@ class SharePartitions:
         self._arm(partition)
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions, leaders or logs, or is new. Keeps (1)."""
+        """Fence share partitions whose leader, leader epoch or log has changed."""
         for partition in list(self._partitions.values()):
             if partition.key.topic_id == topic.id:
                 index = partition.key.partition
@@ -187,7 +186,8 @@ class SharePartitions:
 
     def begin_session(self, group_id: str, member_id: str, places: Iterable[Place],
                       connection: int) -> Session | None:
-        """Start a session of a member. None: there are too many, and the member has none now.
+        """Start a session of a member. Returns None if there are too many; then the member has
+        none.
 
         If the member has a session, the new one replaces it and the member keeps its records.
         """
@@ -197,28 +197,28 @@ class SharePartitions:
         return session
 
     def end_session(self, group_id: str, member_id: str) -> None:
-        """A member closes its session: the records that it holds are released."""
+        """Close a member's session and release its records."""
         if self.sessions.end(group_id, member_id) is not None:
             self._release(group_id, member_id)
 
     def closed(self, connection: int) -> None:
-        """A connection has ended, and its sessions with it."""
+        """End the sessions of a closed connection and release their records."""
         for session in self.sessions.closed(connection):
             self._release(session.group_id, session.member_id)
 
     def _release(self, group_id: str, member_id: str) -> None:
-        """Keeps (4): later, the records would be those of the member's next session, too."""
-        # Also in partitions that the session has forgotten.
+        """Release now: later, records of the member's next session would be released too."""
+        # Includes partitions that were removed from the session.
         writes = [write for partition in self._partitions.values()
                   if partition.key.group_id == group_id
                   and (write := partition.release(member_id)) is not None]
         self._spawn(self._leave_group(group_id, writes))
 
     async def _leave_group(self, group_id: str, writes: list[Coroutine[Any, Any, Any]]) -> None:
-        """Keeps (3)."""
+        """Remove the share partitions of a group without sessions, once their state is written."""
         await asyncio.gather(*writes)
-        # Offsets that are altered while the group has no members count for its next session. Only
-        # fetches of sessions that have ended can still wait here.
+        # Offsets may be altered while the group has no members, and its next session must use them.
+        # Only fetches of ended sessions can still wait here.
         if not self.sessions.has_group(group_id):
             for partition in list(self._partitions.values()):
                 if partition.key.group_id == group_id:
@@ -231,7 +231,7 @@ class SharePartitions:
             partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _written(self, partition: SharePartition) -> None:
-        """A share partition has nothing more to write. Keeps (3)."""
+        """Remove a share partition that was kept only for archiving."""
         if partition.key in self._left and self._partitions.get(partition.key) is partition:
             partition.fence(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -239,7 +239,9 @@ class SharePartitions:
 
     async def acknowledge(self, group_id: str, member_id: str, place: Place,
                           rows: Acknowledgements) -> tuple[Error, str | None]:
-        """(NONE, None) when the new state is durable, else (error, why)."""
+        """Acknowledge records. Return (NONE, None) once the new state is durable, or (error,
+        reason).
+        """
         partition = self.find(group_id, place)
         if partition is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -250,8 +252,10 @@ class SharePartitions:
     # ---- fetches --------------------------------------------------------------------------------
 
     async def fetch(self, asked: Fetch, places: list[Place]) -> dict[Place, Row]:
-        """What a member gets of each partition: at once when there is enough, else when there is,
-        or when its time is over. Keeps (2)."""
+        """Acquire records for a member from each partition.
+
+        Returns when bytes_min are available, or after the wait time.
+        """
         rows: dict[Place, Row] = {}
         partitions: dict[Place, SharePartition] = {}
         for place in places:
@@ -287,7 +291,7 @@ class SharePartitions:
 
     async def _acquire(self, asked: Fetch, partitions: dict[Place, SharePartition],
                        rows: dict[Place, Row], is_late: bool) -> bool:
-        """Acquires for `rows` what there is, if it is enough or late. Whether there was any."""
+        """Acquire records into `rows` if there are enough or time is up; return True if any."""
         for place, partition in list(partitions.items()):
             if partition.error != ErrorCode.NONE:
                 rows[place] = Row(partition.error)
@@ -317,14 +321,14 @@ class SharePartitions:
                 found = True
         return found
 
-    # ---- records that arrive --------------------------------------------------------------------
+    # ---- new records ----------------------------------------------------------------------------
 
     def _watch(self, partition: SharePartition) -> bool:
-        """Has whoever waits look again when there is something to read. False: there is no room to
-        watch another one."""
+        """Watch the log for new records. Returns False if no slot is free or records are available.
+        """
         in_flight = partition.in_flight
         if in_flight is None or not in_flight.can_acquire() or partition.is_watched:
-            # It stirs when it is read, given back, written.
+            # _stir() is called when the load, the release or the write finishes.
             return True
         if self._waits is None:
             self._waits = FlushWaits(SLOTS)
@@ -342,7 +346,8 @@ class SharePartitions:
             return False
         if is_there:
             self._free.append(slot)
-            # Somebody is reading: it stirs at the end, or there is something for the next round.
+            # A read is in progress and calls _stir() at its end, or the next round finds the
+            # records.
             return False
         self._watched[slot] = partition
         partition.is_watched = True

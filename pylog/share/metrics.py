@@ -1,9 +1,9 @@
-"""What share groups did on this broker since it started, counted.
+"""Counters of share groups since the start of this broker.
 
-Owns: the counts.
-Invariants: (1) at most GROUPS_MAX groups are told apart, and at most PARTITIONS_MAX share
-  partitions listed; the others are counted under no name, or left out.
-Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for what is counted.
+Owns: the counters.
+Invariants: at most GROUPS_MAX groups are counted by name, and at most PARTITIONS_MAX share
+  partitions are listed; other groups are counted without a name, other partitions are omitted.
+Source: Kafka's ShareGroupMetrics and SharePartitionMetrics, for the metrics.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ Sample = tuple[tuple[str, ...], int]
 
 
 class GroupFigures:
-    """Of one group. kinds: records by what a member said of them."""
+    """The counters of one group. kinds: records by acknowledgement type."""
 
     __slots__ = ("acquired", "expired", "kinds", "out_bytes")
 
@@ -30,7 +30,7 @@ class GroupFigures:
         self.kinds = [0] * len(KINDS)
 
     def acknowledged(self, rows: Iterable[tuple[int, int, Sequence[int]]]) -> None:
-        """rows: (first offset, last offset, types: one for all, or one each)."""
+        """rows: (first offset, last offset, types: one for all offsets, or one per offset)."""
         for first, last, types in rows:
             if len(types) == 1:
                 self.kinds[types[0]] += last - first + 1
@@ -40,13 +40,13 @@ class GroupFigures:
 
 
 class Figures:
-    """By group."""
+    """The counters of all groups."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupFigures] = {}
 
     def of(self, group_id: str) -> GroupFigures:
-        """Keeps (1)."""
+        """Return the counters of a group, shared by all groups beyond GROUPS_MAX."""
         found = self._groups.get(group_id)
         if found is None:
             if len(self._groups) >= GROUPS_MAX:
@@ -56,7 +56,7 @@ class Figures:
 
     def samples(self, partitions: "SharePartitions",
                 topic_name: Callable[[bytes], str]) -> list[tuple[str, list[Sample]]]:
-        """[(family, [(label values, number)])], as Collector.sources give them."""
+        """Return [(family, [(label values, number)])], the format of Collector.sources."""
         groups = list(self._groups.items())
         letters = partitions.letters
         return [

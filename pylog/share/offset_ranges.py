@@ -1,21 +1,21 @@
-"""Offsets of a share partition that share their state.
+"""Ranges of share partition offsets with the same state.
 
-Owns: what is known of some neighbouring offsets.
-Invariants: (1) a range is never empty; (2) states_of() says of each offset what its range says.
+Owns: the state of a contiguous range of offsets.
+Invariants: a range is never empty; states_of() returns each offset with the state of its range.
 Source: KIP-932 (states, delivery count).
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# As records of `__share_group_state` number them.
+# Numbered as in records of `__share_group_state`.
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 DONE = frozenset((ACKNOWLEDGED, ARCHIVED))
 NOBODY = ""
 
 
 class StateBatch(NamedTuple):
-    """Offsets first to last, as they are kept."""
+    """The stored state of an offset range; `last` is inclusive."""
 
     first: int
     last: int
@@ -24,9 +24,12 @@ class StateBatch(NamedTuple):
 
 
 class Range:
-    """Offsets that share their state. batch: (first, last) of the records that were acquired with
-    them at first; before: (state, member) while a write is under way; is_rejected: archiving
-    because a member said so."""
+    """A range of offsets with the same state.
+
+    batch: (first, last) of the batch that the records were first acquired in. before: (state,
+    member) to roll back to if the current write fails. is_rejected: archiving because a member
+    rejected it.
+    """
 
     __slots__ = ("batch", "before", "count", "deadline_ms", "first", "is_rejected", "last",
                  "member", "state")
@@ -54,7 +57,7 @@ class Range:
         return self.last - self.first + 1
 
     def cut(self, at: int) -> "Range":
-        """Ends it before `at`; the rest of it."""
+        """End the range before `at`; return the rest."""
         assert self.first < at <= self.last and self.before is None, (self.first, at, self.last)
         rest = Range(at, self.last, self.state, self.count, self.batch, self.member,
                      self.deadline_ms)
@@ -63,7 +66,7 @@ class Range:
         return rest
 
     def joins(self, after: "Range") -> bool:
-        """Whether the two are one."""
+        """Return True if `after` can be merged into this range."""
         return self.last + 1 == after.first and self.batch == after.batch \
             and self.state == after.state and self.count == after.count \
             and self.member == after.member and self.deadline_ms == after.deadline_ms \
@@ -72,7 +75,7 @@ class Range:
 
 
 def states_of(rows: Iterable[Range]) -> list[StateBatch]:
-    """What is to be written of ranges that ascend: one row for neighbours that are equal there."""
+    """Return the states to write for ascending ranges; adjacent equal states are merged."""
     found: list[StateBatch] = []
     first = state = deliveries = -1
     last = -2

@@ -1,9 +1,8 @@
-"""Where the state of share partitions is kept: with the share coordinator, here or on another
-broker.
+"""Store the state of share partitions at the share coordinator, on this or another broker.
 
 Owns: nothing.
-Invariants: (1) what is answered NONE is durable; (2) a coordinator that moves, loads or cannot be
-  reached is asked again for RETRY_SECONDS, which is longer than a failover takes.
+Invariants: NONE means that the change is durable; if the coordinator moves, loads or is
+  unreachable, requests are retried for RETRY_SECONDS, which is longer than a failover.
 Source: KIP-932; Kafka's DefaultStatePersister.
 """
 
@@ -21,8 +20,8 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import Error, ErrorCode
 
-PAUSE_SECONDS = 0.02, 0.5     # Between tries: at first, at last.
-# More than broker.session.timeout.ms, less than the request.timeout.ms of clients.
+PAUSE_SECONDS = 0.02, 0.5  # Backoff: first, maximum.
+# More than broker.session.timeout.ms, less than clients' request.timeout.ms.
 RETRY_SECONDS = 20.0
 INITIALIZE_VERSION, READ_VERSION, WRITE_VERSION, DELETE_VERSION, SUMMARY_VERSION = 0, 0, 1, 0, 1
 _AGAIN = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -30,7 +29,7 @@ _AGAIN = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILAB
 
 
 class Persister:
-    """node_id: of this broker. brokers: the others."""
+    """Accesses share state. node_id: this broker. brokers: sends requests to other brokers."""
 
     def __init__(self, coordinator: ShareCoordinator, brokers: Brokers, node_id: int):
         self._coordinator = coordinator
@@ -49,7 +48,8 @@ class Persister:
         return fault
 
     async def read(self, key: ShareKey, leader_epoch: int) -> tuple[Fault, ShareState | None]:
-        """(fault, the state), for the leader of that epoch: an older one is fenced from now on."""
+        """Return (fault, state) for the leader with this epoch. Fences leaders with older epochs.
+        """
         new = messages.ReadShareGroupStateRequest
         fault, row = await self._ask(
             key, READ_VERSION, new(group_id=key.group_id, topics=[new.ReadStateData(
@@ -66,8 +66,11 @@ class Persister:
 
     async def write(self, key: ShareKey, state_epoch: int, leader_epoch: int,
                     progress: Callable[[], tuple[int, int]], batches: list[Batch]) -> Fault:
-        """progress: gives (start offset, records done behind it) for each try, so that a write
-        that is sent again does not move the start back behind a later write."""
+        """Write the state of a share partition.
+
+        progress: returns (start offset, number of finished records above it) for each attempt, so
+        that a retry does not move the start offset back behind a later write.
+        """
         new = messages.WriteShareGroupStateRequest
 
         def request() -> Any:
@@ -95,8 +98,10 @@ class Persister:
         return fault
 
     async def summary(self, key: ShareKey) -> tuple[Fault, Any]:
-        """(fault, whatever has start_offset, leader_epoch, state_epoch and
-        delivery_complete_count, or None)."""
+        """Return (fault, summary or None).
+
+        The summary has start_offset, leader_epoch, state_epoch and delivery_complete_count.
+        """
         if not self._coordinator.has_topic:
             return FINE, None
         new = messages.ReadShareGroupStateSummaryRequest
@@ -111,12 +116,14 @@ class Persister:
                 state_epoch=row.state_epoch, delivery_complete_count=row.complete_count)
         return fault, row
 
-    # ---- here or there --------------------------------------------------------------------------
+    # ---- local or remote ------------------------------------------------------------------------
 
     async def _ask(self, key: ShareKey, version: int, request: Any,
                    here: Callable[[], Awaitable[tuple[Fault, Any]]]) -> tuple[Fault, Any]:
-        """(fault, the partition's row of another broker's answer, or what `here` gives). request: a
-        message, or what makes one. Keeps (2)."""
+        """Return (fault, the result of `here` or the partition's row of the remote response).
+
+        request: a message, or a function that creates it. Retries for RETRY_SECONDS.
+        """
         pause_s, pause_s_max = PAUSE_SECONDS
         found: tuple[Fault, Any] = (ErrorCode.COORDINATOR_NOT_AVAILABLE, None), None
         loop = asyncio.get_running_loop()

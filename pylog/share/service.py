@@ -1,7 +1,7 @@
-"""Share groups of one broker: the share coordinator and what is built on it.
+"""All share group services of a broker: the share coordinator and its users.
 
-Owns: the parts that it composes.
-Invariants: (1) what writes stops before what it writes to.
+Owns: the components.
+Invariants: components stop before those that they write to.
 Source: KIP-932.
 """
 
@@ -19,7 +19,7 @@ from pylog.share.persister import Persister
 
 
 class Sharing:
-    """node: see internal_topic.Node."""
+    """Share groups of a broker. node: see internal_topic.Node."""
 
     def __init__(self, node: Node, groups: GroupCoordinator, brokers: Brokers):
         self.settings = GroupSettings(node.settings, lambda: node.image)
@@ -33,23 +33,23 @@ class Sharing:
             node, brokers, self.persister, self.settings, self._figures)
 
     def start(self) -> None:
-        """Begins to load what there is; returns at once."""
+        """Start loading; return immediately."""
         self.coordinator.start()
 
     async def stop(self) -> None:
-        # Keeps (1).
+        # Stop the writers first.
         await self.partitions.stop()
         await self.states.stop()
         await self.coordinator.stop()
 
     def samples(self) -> list[tuple[str, list[Sample]]]:
-        """Metrics; on any thread."""
+        """Return the metrics. Callable on any thread."""
         topics = self._node.image.topics_by_id
         return self._figures.samples(self.partitions, lambda id_: (
             topics[id_].name if id_ in topics else id_.hex()))
 
     def topic_changed(self, topic: Topic) -> None:
-        """The topic, as it now is, has other partitions or leaders, or is new."""
+        """Apply a new version of the topic: new, or with other partitions or leaders."""
         self.coordinator.topic_changed(topic)
         self.partitions.topic_changed(topic)
 
@@ -58,5 +58,5 @@ class Sharing:
         self.partitions.topic_deleted(name)
 
     def closed(self, connection: int) -> None:
-        """A connection that was watched has ended."""
+        """End the sessions of a closed connection."""
         self.partitions.closed(connection)

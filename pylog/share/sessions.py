@@ -1,9 +1,9 @@
-"""Share sessions: which partitions a member fetches, so that it need not name them every time.
+"""Share sessions: the partitions that a member fetches, so that requests only contain changes.
 
 Owns: the sessions.
-Invariants: (1) there are at most sessions_max sessions, of at most places_max partitions together:
-  each takes some 250 bytes; (2) a session's epoch is that of the next
-  request; (3) a session ends with its connection.
+Invariants: there are at most sessions_max sessions with at most places_max partitions in total,
+  about 250 bytes each; a session's epoch is that of the next request; a session ends with its
+  connection.
 Source: KIP-932; Kafka's ShareSessionCache.
 """
 
@@ -18,8 +18,10 @@ Place = tuple[bytes, int]      # (topic id, partition)
 
 
 class Session:
-    """places: each with whether its next row is told in any case. Those that had records come last.
-    has_ended: nothing is acquired for this session any more.
+    """A session.
+
+    places: partition -> True if the next response must include it. Partitions that just returned
+    records come last. has_ended: nothing may be acquired for this session any more.
     """
 
     __slots__ = ("connection", "epoch", "group_id", "has_ended", "member_id", "places")
@@ -33,18 +35,18 @@ class Session:
         self.has_ended = False
 
     def is_told(self, place: Place, has_records: bool, error: int) -> bool:
-        """Whether a partition's row is in the answer, which it then has been."""
+        """Return True if the partition belongs in the response, and record that it was included."""
         told = has_records or error != ErrorCode.NONE or self.places.get(place, True)
         if place in self.places:
             if has_records:
                 del self.places[place]
-            # When the error has gone, that is told.
+            # Report the end of an error, too.
             self.places[place] = error != ErrorCode.NONE
         return told
 
 
 class Sessions:
-    """By group and member."""
+    """Share sessions by group and member."""
 
     def __init__(self, sessions_max: int, places_max: int = PLACES_MAX):
         self.place_count = 0
@@ -58,7 +60,8 @@ class Sessions:
 
     def begin(self, group_id: str, member_id: str, places: Iterable[Place],
               connection: int) -> Session | None:
-        """A new session in place of the one that there was; None: there are too many. Keeps (1)."""
+        """Create a session, replacing the member's earlier one; return None if there are too many.
+        """
         self.end(group_id, member_id)
         session = Session(group_id, member_id, (), connection)
         if len(self._sessions) >= self._sessions_max or not self.add(session, places):
@@ -68,7 +71,7 @@ class Sessions:
         return session
 
     def add(self, session: Session, places: Iterable[Place]) -> bool:
-        """Has a session fetch these too; False, and none of them: there are too many. Keeps (1)."""
+        """Add partitions to a session. Return False, adding none, if there are too many."""
         new = [place for place in dict.fromkeys(places) if place not in session.places]
         if self.place_count + len(new) > self._places_max:
             return False
@@ -77,14 +80,16 @@ class Sessions:
         return True
 
     def forget(self, session: Session, places: Iterable[Place]) -> None:
-        """Has a session fetch these no more."""
+        """Remove partitions from a session."""
         for place in places:
             if session.places.pop(place, None) is not None:
                 self.place_count -= 1
 
     def find(self, group_id: str, member_id: str, epoch: int) -> tuple[Session | None, Error]:
-        """(the session, NONE) for a request of that epoch, which is the last of it, or (None, the
-        error to answer). Keeps (2)."""
+        """Return (session, NONE) if `epoch` is the expected one, or (None, error).
+
+        Advances the session to the epoch of its next request.
+        """
         session = self._sessions.get((group_id, member_id))
         if session is None:
             return None, ErrorCode.SHARE_SESSION_NOT_FOUND
@@ -95,7 +100,7 @@ class Sessions:
         return session, ErrorCode.NONE
 
     def end(self, group_id: str, member_id: str) -> Session | None:
-        """Forgets a session; what there was."""
+        """Remove and return a session, or None if there is none."""
         session = self._sessions.pop((group_id, member_id), None)
         if session is not None:
             session.has_ended = True
@@ -108,7 +113,7 @@ class Sessions:
         return session
 
     def closed(self, connection: int) -> list[Session]:
-        """The sessions that ended with a connection. Keeps (3)."""
+        """End and return the sessions of a closed connection."""
         found = [self.end(*key) for key in list(self._of.get(connection, ()))]
         return [session for session in found if session is not None]
 

@@ -1,13 +1,12 @@
-"""One partition for one share group, where it is led: its records in flight, and its state with the
-share coordinator.
+"""One partition of a share group on its leader: in-flight records, and state at the share
+coordinator.
 
-Owns: the in-flight records of the share partition; writes that are under way.
-Invariants: (1) an acknowledgement is answered after its state is durable; (2) a share partition
-  that was fenced writes nothing more; (3) nothing is acquired before the state has been read;
-  (4) a record that is archiving is archived after its letter is written; (5) committed records
-  only: nothing at or above the high watermark, or the last stable offset for a group that reads
-  committed transactions, is acquired; (6) no stale state: a state says nothing about offsets that
-  its log has lost since.
+Owns: the in-flight records of the share partition; writes in progress.
+Invariants: an acknowledgement is answered after its state is durable; a fenced share partition
+  writes nothing more; nothing is acquired before the state is loaded; a record in state ARCHIVING
+  is archived after its letter is written; committed records only: nothing at or above the high
+  watermark is acquired, or at or above the last stable offset for a group that reads committed
+  transactions; no stale state: the state does not cover offsets that its log has lost since.
 Source: KIP-932, KIP-1191; Kafka's SharePartition.
 """
 
@@ -34,11 +33,11 @@ from pylog.share.persister import Persister
 
 ABORT_KEY = b"\0\0\0\0"
 READ_BYTES_MIN = 16 << 10
-LETTERS_MAX = 500             # Records that are archived together.
-READ_BYTES_MAX = 1 << 20      # Of one partition in one answer; a first batch is always whole.
+LETTERS_MAX = 500  # Records per archiving step.
+READ_BYTES_MAX = 1 << 20  # Per partition and response; a first batch is always complete.
 Acknowledgements = Sequence[tuple[int, int, Sequence[int]]]
 Batches = list[tuple[int, int]]      # (base offset, last offset)
-# What a client is told of an error of the share coordinator.
+# The client error for each share coordinator error.
 _TOLD = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -57,7 +56,7 @@ log = logging.getLogger("pylog.sharing")
 
 
 class Acquired(NamedTuple):
-    """What a member got. records: the batches that hold it."""
+    """The result of acquire(). records: the batches that contain the acquired rows."""
 
     records: bytes
     rows: list[StateBatch]
@@ -71,8 +70,11 @@ NOTHING = Acquired(b"", [])
 
 
 class SharePartition:
-    """stir: called when there may be something new to acquire, or the partition is lost. fenced:
-    called once it is. now_ms, wall_ms: clocks."""
+    """A share partition.
+
+    stir: called when records may be available or the partition was fenced. fenced: called when it
+    is fenced. now_ms: monotonic clock. wall_ms: wall clock.
+    """
 
     def __init__(self, key: ShareKey, partition_log: Log, leader_epoch: int, persister: Persister,
                  settings: GroupSettings, figures: GroupFigures,
@@ -82,10 +84,10 @@ class SharePartition:
         self.key = key
         self.log = partition_log
         self.leader_epoch = leader_epoch
-        self.in_flight: InFlight | None = None      # Once it is read (3).
-        self.error: Error = ErrorCode.NONE          # Why there will be none.
+        self.in_flight: InFlight | None = None  # None until loaded.
+        self.error: Error = ErrorCode.NONE  # Set when it is fenced.
         self.is_reading = False
-        self.is_watched = False      # Whether somebody waits for its log.
+        self.is_watched = False  # True while a slot watches its log.
         self._persister = persister
         self._settings = settings
         self._figures = figures
@@ -94,13 +96,13 @@ class SharePartition:
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._state_epoch = 0
-        self._record_bytes = 1024.0      # Of one record, as read last.
+        self._record_bytes = 1024.0  # Average of the last read.
         self._writes: set[asyncio.Task[None]] = set()
 
     # ---- state ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Reads the state, or learns why that cannot be done: `error`."""
+        """Load the state; if that fails, fence the share partition with the error."""
         try:
             state = None
             fault, end = await self._reset_truncated()
@@ -124,7 +126,7 @@ class SharePartition:
             self.fence(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
         except Exception:
-            # Without an error, all members would wait for this share partition for ever.
+            # Without an error, all members would wait for this share partition forever.
             log.exception("a share partition could not be read", extra={
                 "share_partition": self.key.text})
             self.fence(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -134,7 +136,7 @@ class SharePartition:
         self._stir(self)
 
     def _begin(self) -> int:
-        """Where the group's settings say that it begins. May wait for the disk."""
+        """Return the start offset according to the group's settings. May block on the disk."""
         begins = self._settings.begins(self.key.group_id)
         if begins == LATEST:
             return self.log.high_watermark
@@ -142,17 +144,16 @@ class SharePartition:
             return self.log.start_offset
         assert isinstance(begins, int), begins
         found = self.log.offset_for_time(self._wall_ms() - begins)
-        # The log finds records above the high watermark, too.
+        # offset_for_time() may find records above the high watermark.
         high_watermark = self.log.high_watermark
         return high_watermark if found is None else min(found[0], high_watermark)
 
     async def _reset_truncated(self) -> tuple[Fault, int | None]:
-        """Remove from the stored state what it says about records that the log has lost.
+        """Remove records that the log has lost from the stored state.
 
-        A leader that was elected without the newest records, or all replicas after a power loss,
-        give the offsets of lost records to other records. Returns (fault, end): the end of the
-        records that an earlier leader can have delivered, or None if this leader epoch has read
-        the state before.
+        After an unclean leader election, or a power loss of all replicas, lost offsets are reused
+        for other records. Returns (fault, end): the end of the records that an earlier leader can
+        have delivered, or None if this leader epoch has read the state before.
         """
         if self.leader_epoch == 0:
             return FINE, None
@@ -161,7 +162,7 @@ class SharePartition:
             return fault, None
         _, end = await asyncio.get_running_loop().run_in_executor(
             None, self.log.end_for_epoch, summary.leader_epoch)
-        # NO_EPOCH keeps the old leader epoch in the state: if this fails, the next try compares
+        # NO_EPOCH keeps the old leader epoch in the state: if this fails, the next attempt compares
         # the same epochs again.
         fault, state = await self._persister.read(self.key, NO_EPOCH)
         if end < 0 or state is None or state.start_offset == NO_OFFSET:
@@ -185,7 +186,7 @@ class SharePartition:
             self.key, state_epoch, self.leader_epoch, lambda: (start, done_count), rows)
 
     def fence(self, error: Error) -> None:
-        """It serves no more (2): whoever asks gets another one, or an error."""
+        """Stop serving. Later requests get a new share partition or an error."""
         if self.error == ErrorCode.NONE:
             self.error = error
             self.in_flight = None
@@ -195,7 +196,9 @@ class SharePartition:
     # ---- acknowledgements -----------------------------------------------------------------------
 
     async def acknowledge(self, member: str, rows: Acknowledgements) -> tuple[Error, str | None]:
-        """(NONE, None) when the new state is durable (1), else (error, why)."""
+        """Acknowledge records. Return (NONE, None) once the new state is durable, or (error,
+        reason).
+        """
         in_flight = self.in_flight
         if in_flight is None:
             return self.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -211,7 +214,7 @@ class SharePartition:
     def release(self, member: str) -> Coroutine[Any, Any, tuple[Error, str | None]] | None:
         """Release the records that a member holds now, not those that it acquires later.
 
-        Returns what remains to be awaited until the new state is durable; None: it holds none.
+        Returns a coroutine to await until the new state is durable, or None if it holds none.
         """
         in_flight = self.in_flight
         moved = [] if in_flight is None else in_flight.release(member)
@@ -224,14 +227,14 @@ class SharePartition:
         try:
             fault = await self._write(in_flight, [Batch(*row) for row in states_of(moved)])
         finally:
-            # Also when it is cancelled or raises: else the records would stay locked. After a
-            # failed write they are held again, and the timer must be set for them.
+            # Also on cancellation or error: otherwise the records would stay locked. After a failed
+            # write they are acquired again and need their timer.
             in_flight.settle(moved, fault[0] == ErrorCode.NONE, self._now_ms())
             self._stir(self)
         return fault
 
     def expire(self) -> None:
-        """Takes back what was held for too long; the state is written as far as that goes."""
+        """Release records whose lock has timed out, and write their state in the background."""
         in_flight = self.in_flight
         if in_flight is None:
             return
@@ -248,8 +251,10 @@ class SharePartition:
             self._stir(self)
 
     async def archive(self, letters: DeadLetters) -> str | None:
-        """Writes letters of some records that are archiving, and archives these (4). None, or why
-        some still are not. Raises whatever else went wrong."""
+        """Write letters of some ARCHIVING records, then archive them.
+
+        Returns None, or the reason why some are still ARCHIVING. Raises any unexpected error.
+        """
         in_flight = self.in_flight
         if in_flight is None:
             return None
@@ -268,7 +273,7 @@ class SharePartition:
             in_flight.settle(moved[done:], False, self._now_ms())
         in_flight.archived(moved[:done])
         if self.in_flight is not in_flight:
-            # Keeps (2): whoever serves it now writes the letters again.
+            # Fenced: the new leader writes the letters again.
             in_flight.settle(moved[:done], False, self._now_ms())
             return None
         fault = await self._settle(in_flight, moved[:done])
@@ -296,7 +301,7 @@ class SharePartition:
         return self._settings.is_committed(self.key.group_id)
 
     def bytes_to_read(self) -> int:
-        """About how many bytes a member could get now; 0: nothing."""
+        """Estimate how many bytes a member could get now; 0 for none."""
         in_flight = self.in_flight
         if in_flight is None or self.is_reading or not in_flight.can_acquire():
             return 0
@@ -311,8 +316,10 @@ class SharePartition:
 
     async def acquire(self, wanted: Wanted, bytes_max: int,
                       has_ended: Callable[[], bool] = lambda: False) -> Acquired:
-        """Acquire what there is for a member, unless its session has ended by the time that the
-        records are read. Raises LogError."""
+        """Acquire records for a member, unless its session ended while they were read.
+
+        Raises LogError.
+        """
         in_flight = self.in_flight
         if in_flight is None or not self.bytes_to_read():
             return NOTHING
@@ -339,7 +346,7 @@ class SharePartition:
                 None, self.log.read, offset, bytes_max, bound)
         finally:
             self.is_reading = False
-            # Others may have passed it over meanwhile.
+            # Other fetches may have skipped this partition during the read.
             self._stir(self)
 
     def _acquired(self, in_flight: InFlight, wanted: Wanted, offset: int,
@@ -350,19 +357,20 @@ class SharePartition:
         aborted = self.log.aborted_between(batches[0][0], batches[-1][1] + 1) \
             if self._is_committed else []
         if offset < self.log.start_offset:
-            # Looked at last: with what went meanwhile went what was aborted in it.
+            # Checked last: records removed from the log also lose their aborted-transaction
+            # entries.
             return NOTHING
         count = batches[-1][1] - batches[0][0] + 1
         self._record_bytes = max(1.0, len(data) / count)
         rows = in_flight.acquire(wanted, offset, batches, self._now_ms())
         had_rows = bool(rows)
         for first, last in _aborted(data, aborted) if rows and aborted else ():
-            # Nobody is to see them.
+            # Aborted records must not be delivered.
             in_flight.archive(first, last)
             rows = [part for row in rows for part in _less(row, first, last)]
         if not rows:
             if had_rows:
-                # Later, so that a long range of aborted records does not block the event loop.
+                # Deferred, so that a long range of aborted records does not block the event loop.
                 asyncio.get_running_loop().call_soon(self._stir, self)
             return NOTHING
         found = Acquired(
@@ -373,7 +381,7 @@ class SharePartition:
 
 
 def _below(end: int | None, start: int, rows: Sequence[Batch]) -> tuple[int, list[Batch]]:
-    """Return a state's start offset and batches without what lies at `end` or above."""
+    """Return a state's start offset and batches, limited to offsets below `end`."""
     if end is None:
         return start, list(rows)
     return min(start, end), [row if row.last < end else row._replace(last=end - 1)
@@ -381,7 +389,9 @@ def _below(end: int | None, start: int, rows: Sequence[Batch]) -> tuple[int, lis
 
 
 def _aborted(data: bytes, aborted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(first, last) of the batches of aborted transactions. aborted: (producer id, first offset).
+    """Return (first, last) of the batches of aborted transactions.
+
+    aborted: (producer id, first offset).
     """
     begins = sorted(((first, producer) for producer, first in aborted), reverse=True)
     found, open_ = [], set()
@@ -400,7 +410,7 @@ def _aborted(data: bytes, aborted: Sequence[tuple[int, int]]) -> list[tuple[int,
 
 
 def _less(row: StateBatch, first: int, last: int) -> list[StateBatch]:
-    """What is left of a row without the offsets first to last."""
+    """Return the parts of a row outside the offsets first to last."""
     if last < row.first or first > row.last:
         return [row]
     return [part for part in (row._replace(last=first - 1), row._replace(first=last + 1))
@@ -408,7 +418,7 @@ def _less(row: StateBatch, first: int, last: int) -> list[StateBatch]:
 
 
 def _slice(data: bytes, batches: Batches, positions: list[int], first: int, last: int) -> bytes:
-    """The batches that hold the offsets first to last."""
+    """Return the batches that contain the offsets first to last."""
     begin = max(0, bisect_right(batches, first, key=_base) - 1)
     end = bisect_right(batches, last, key=_base)
     if begin == 0 and end == len(batches):
