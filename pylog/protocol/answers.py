@@ -1,9 +1,10 @@
-"""An answer that grows from parts of it, each written down at once, within a bound.
+"""Builds a response from parts. Each part is encoded immediately, and the total size is limited.
 
-Owns: what is written of the answers that are being made.
-Invariants: (1) a part's elements are bytes before the next part is made, but for the last one of
-  each array, which may go on in the next part; (2) the bytes are counted as they come, and no
-  answer grows beyond bytes_max; (3) neighbours with the same key in two parts become one element.
+Owns: the encoded bytes of unfinished responses.
+Invariants: a part's elements are encoded before the next part is created, except for the last
+  element of each array, which the next part may continue; bytes are counted as they are encoded,
+  and no response exceeds bytes_max; adjacent elements with the same key in two parts become one
+  element.
 Source: protocol.elements, for the arrays that grow.
 """
 
@@ -11,17 +12,17 @@ from pylog._native.encode import Encoded
 from pylog._native.message import AnswerTooLong
 from pylog.protocol import codec
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
-# What a part says of the whole answer; the first part says the rest.
+# Top-level fields that a later part may set if the first part did not.
 _OF_THE_WHOLE = ("error_code", "error_message", "next_cursor")
-_PACK = 128   # Pieces of bytes that are put together into one.
+_PACK = 128  # Number of byte strings to join into one.
 
 
 class Answer:
-    """The answer to one request."""
+    """The response to one request."""
 
     def __init__(self, api_key: int, version: int, bytes_max: int):
         self.levels = codec.answered_levels(api_key, version)
@@ -31,7 +32,7 @@ class Answer:
         self._top: _Array | None = None
 
     def add(self, part) -> None:
-        """Takes a response that is a part of this one. Raises AnswerTooLong."""
+        """Add a part, a response message. Raises AnswerTooLong."""
         if not self.levels:
             assert self._whole is None, type(part)
             self._whole = part
@@ -51,13 +52,13 @@ class Answer:
             self._top.add(rows)
 
     def finished(self):
-        """The message, after the last part."""
+        """Return the message after the last part."""
         if self._top is not None:
             self._top.close()
         return self._whole
 
     def count(self, size: int) -> None:
-        """Keeps (2)."""
+        """Count encoded bytes. Raises AnswerTooLong above bytes_max."""
         self.bytes += size
         if self.bytes > self._bytes_max:
             raise AnswerTooLong(f"the answer has more than {self._bytes_max} bytes")
@@ -70,7 +71,7 @@ class Answer:
 
 
 class _Array:
-    """One array of an answer: `rows` is what is written of it, without the element that is open."""
+    """One array of a response. `rows`: its encoded elements, without the open element."""
 
     __slots__ = ("_answer", "_before", "_below", "_inner", "_keys", "_number", "_opened",
                  "_packed", "_program", "_rows")
@@ -81,10 +82,10 @@ class _Array:
         self._rows = rows
         _, self._keys, self._program = answer.levels[number]
         self._below = answer.levels[number + 1][0] if number + 1 < len(answer.levels) else ""
-        self._opened: Any = None             # Neither is there without the other.
+        self._opened: Any = None  # Both are None, or neither.
         self._inner: _Array | None = None
-        self._before = 0      # Bytes of the answer when the open element began.
-        self._packed = 0      # Rows that are long.
+        self._before = 0  # Size of the response before the open element.
+        self._packed = 0  # Number of joined rows.
 
     def add(self, rows: list) -> None:
         if not self._below:
@@ -92,7 +93,7 @@ class _Array:
             return
         first = 0
         if self._opened is not None and _is_same(self._opened, rows[0], self._keys):
-            # Keeps (3).
+            # The part continues the open element.
             first = 1
             inner = getattr(rows[0], self._below)
             assert self._inner is not None
@@ -107,7 +108,7 @@ class _Array:
             self._open(rows[-1])
 
     def close(self) -> None:
-        """Writes the open element."""
+        """Encode the open element."""
         if self._opened is None:
             return
         assert self._inner is not None
@@ -129,7 +130,7 @@ class _Array:
             self._inner.add(inner)
 
     def _put(self, rows: list) -> None:
-        # Keeps (1).
+        # Encode now, before the next part is created.
         written = self._program.encoded_all(rows)
         self._rows.append(written)
         if len(self._rows) - self._packed >= _PACK:

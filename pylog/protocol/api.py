@@ -1,8 +1,8 @@
-"""What brokerd serves: api keys and their versions. What is not listed is not advertised.
+"""The api keys and versions that brokerd serves. Other api keys are not advertised.
 
 Owns: the served set.
-Invariants: (1) every range lies within the message's versions in the tables, or below them where
-  ADVERTISED_LOWER says so; (2) unstable versions are not served.
+Invariants: every range is within the message's versions in the tables, or below them if
+  ADVERTISED_LOWER contains the key; unstable versions are not served.
 Source: Apache Kafka 4.3's broker and controller listeners; KAFKA-18659 for Produce.
 """
 
@@ -88,7 +88,7 @@ DESCRIBE_SHARE_GROUP_OFFSETS = 90
 ALTER_SHARE_GROUP_OFFSETS = 91
 DELETE_SHARE_GROUP_OFFSETS = 92
 
-# Api key -> (lowest, highest version) that a request may have.
+# Api key -> (lowest, highest) supported version.
 SERVED: dict[int, tuple[int, int]] = {
     PRODUCE: (3, 13),
     FETCH: (4, 18),
@@ -166,7 +166,7 @@ SERVED: dict[int, tuple[int, int]] = {
     DELETE_SHARE_GROUP_OFFSETS: (0, 0),
 }
 
-# What only controller listeners serve, and what they serve of the above.
+# The api keys of controller listeners, including shared ones.
 OF_CONTROLLER: dict[int, tuple[int, int]] = {
     ALTER_PARTITION: (2, 3),
     ENVELOPE: (0, 0),
@@ -186,13 +186,13 @@ OF_CONTROLLER: dict[int, tuple[int, int]] = {
         DESCRIBE_QUORUM, UPDATE_FEATURES, DESCRIBE_CLUSTER, REMOVE_RAFT_VOTER)},
 }
 
-# Old librdkafka takes a lowest Produce version above 0 for a broker without its features; 0-2 are
-# refused all the same.
+# Old librdkafka disables features if the lowest Produce version is above 0. Versions 0 to 2 are
+# rejected anyway.
 ADVERTISED_LOWER: dict[int, int] = {PRODUCE: 0}
 
 
 def advertised() -> dict[int, tuple[int, int]]:
-    """Api key -> (lowest, highest version) as ApiVersions answers."""
+    """Return api key -> (lowest, highest version) for ApiVersions."""
     return {
         key: (ADVERTISED_LOWER.get(key, low), high) for key, (low, high) in SERVED.items()
     }

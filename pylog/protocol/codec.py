@@ -1,10 +1,9 @@
-"""The codec's face: bytes to message objects and back, compiled from the tables on first use.
+"""Encodes and decodes messages. Programs are compiled from the tables on first use.
 
-Owns: the message classes and the compiled programs, both for the life of the process.
-Invariants: (1) of a class or program that two threads make there is one afterwards, and both
-  have that one; (2) versions outside a message's range are
-  refused before any byte is read or written.
-Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersions answers with
+Owns: the message classes and the compiled programs, for the lifetime of the process.
+Invariants: if two threads create the same class or program, both get the same object; versions
+  outside a message's range are rejected before any byte is read or written.
+Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersions responses have
   header v0).
 """
 
@@ -19,14 +18,14 @@ from pylog.protocol.api import API_VERSIONS
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 from pylog.protocol.tables import Field, Message, contains
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
 Bytes = bytes | bytearray | memoryview
 
 FRAME_BYTES_MAX = ELEMENTS_MAX = 2**31 - 1
-ZERO_UUID = bytes(16)  # A uuid that is not set.
+ZERO_UUID = bytes(16)  # The value of an unset uuid.
 _STRUCT = max(KINDS.values()) + 1
 _SHARED, _LIST, _STRUCT_DEFAULT = range(3)
 
@@ -38,7 +37,7 @@ _flexible_from: dict[int, int] = {}
 
 
 def message_class(name: str) -> type[Struct]:
-    """The class of the message `name`; its structs are attributes of it under the schema's names.
+    """Return the class of the message `name`. Its structs are attributes with the schema's names.
 
     Raises KeyError for an unknown name.
     """
@@ -47,7 +46,7 @@ def message_class(name: str) -> type[Struct]:
 
 
 def program(name: str, version: int) -> Program:
-    """The compiled program of a message in one version. Raises UnsupportedVersion, KeyError."""
+    """Return the compiled program of a message version. Raises UnsupportedVersion, KeyError."""
     found = _programs.get((name, version))
     if found is None:
         message = tables.message(name)
@@ -57,7 +56,7 @@ def program(name: str, version: int) -> Program:
                 f"{name} has no version {version}: there are {low} to {high}")
         cls = message_class(name)
         made = _compile(message, cls, message.fields, version, {})
-        found = _programs.setdefault((name, version), made)     # Keeps (1).
+        found = _programs.setdefault((name, version), made)  # may exist by now
     return found
 
 
@@ -65,9 +64,9 @@ def decode_request(
     api_key: int, version: int, body: Bytes, offset: int = 0, budget: int = DECODED_BYTES_MAX,
     elements_max: int = ELEMENTS_MAX
 ) -> Any:
-    """The request at `offset` of `body`; bytes after it are ignored, as in Kafka.
+    """Decode the request at `offset` of `body`. Ignores bytes after it, as Kafka does.
 
-    budget: bytes of memory that the objects may take. elements_max: of all arrays. Raises
+    budget: maximum memory of the objects in bytes. elements_max: total over all arrays. Raises
     ProtocolError.
     """
     found = _requests.get((api_key, version)) or _request(api_key, version)
@@ -77,10 +76,11 @@ def decode_request(
 def request_in_pieces(
     api_key: int, version: int, body: bytes, elements_max: int, budget: int, inner_max: int
 ) -> Pieces | None:
-    """A request that is read a few elements at a time; None when this version has none such.
+    """Return a request that can be read a few elements at a time; None if this version has no such
+    array.
 
-    elements_max: of those that protocol.elements names. budget, inner_max: memory of one piece,
-    and elements of its other arrays. Raises ProtocolError when it is surveyed or read.
+    elements_max: of the arrays in protocol.elements. budget, inner_max: maximum memory of one
+    chunk, and elements of its other arrays. Raises ProtocolError when it is surveyed or read.
     """
     row = elements.of(api_key)
     path = elements.path_of(row.asked, "request", api_key, version)
@@ -91,7 +91,8 @@ def request_in_pieces(
 
 
 def answered_levels(api_key: int, version: int) -> list[tuple[str, tuple[str, ...], Program]]:
-    """[(array, its elements' key fields, their program)] of a response, from the message down."""
+    """Return [(array, key fields of its elements, their program)] of a response, outermost first.
+    """
     path = elements.path_of(elements.of(api_key).answered, "response", api_key, version)
     levels = []
     found = _responses.get((api_key, version)) or _response(api_key, version)
@@ -102,28 +103,29 @@ def answered_levels(api_key: int, version: int) -> list[tuple[str, tuple[str, ..
 
 
 def encode_request(api_key: int, version: int, message: Struct) -> bytes:
-    """The body of a request. Raises EncodeError, UnsupportedVersion."""
+    """Encode the body of a request. Raises EncodeError, UnsupportedVersion."""
     return (_requests.get((api_key, version)) or _request(api_key, version)).encode(message)
 
 
 def decode_response(
     api_key: int, version: int, body: Bytes, offset: int = 0, budget: int = DECODED_BYTES_MAX
 ) -> Any:
-    """The response at `offset` of `body`, after its header. Raises ProtocolError."""
+    """Decode the response at `offset` of `body`, after its header. Raises ProtocolError."""
     found = _responses.get((api_key, version)) or _response(api_key, version)
     return found.decode(body, offset, budget)
 
 
 def encode_response(api_key: int, version: int, message: Struct) -> bytes:
-    """The body of a response. Raises EncodeError, UnsupportedVersion."""
+    """Encode the body of a response. Raises EncodeError, UnsupportedVersion."""
     return (_responses.get((api_key, version)) or _response(api_key, version)).encode(message)
 
 
 def decode_request_header(frame: Bytes) -> tuple[int, int, int, str | None, int]:
-    """(api key, version, correlation id, client id, offset of the body) of a sizeless frame.
+    """Return (api key, version, correlation id, client id, offset of the body) of a frame without
+    its size.
 
-    Raises ProtocolError, for an api key without a request in Kafka 4.3 too. The version is not
-    checked: ApiVersions must be answered in any.
+    Raises ProtocolError, also for an api key without a request in Kafka 4.3. Does not check the
+    version: ApiVersions must be answered in any version.
     """
     return request_header(frame, _flexible_from or _read_flexible())
 
@@ -131,7 +133,7 @@ def decode_request_header(frame: Bytes) -> tuple[int, int, int, str | None, int]
 def encode_request_header(
     api_key: int, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """The header of a request, v2 when the request's version is flexible."""
+    """Encode a request header: v2 if the request's version is flexible, else v1."""
     flexible = version >= (_flexible_from or _read_flexible())[api_key]
     header = message_class("RequestHeader")(
         request_api_key=api_key, request_api_version=version, correlation_id=correlation_id,
@@ -141,20 +143,22 @@ def encode_request_header(
 
 
 def decode_response_header(api_key: int, version: int, frame: Bytes) -> tuple[int, int]:
-    """(correlation id, offset of the body) of a response frame without its size."""
+    """Return (correlation id, offset of the body) of a response frame without its size."""
     header_version = 1 if has_header_tags(api_key, version) else 0
     header, position = program("ResponseHeader", header_version).decode_from(frame)
     return header.correlation_id, position
 
 
 def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """The header of a response, v0 or v1 as the request's version asks."""
+    """Encode a response header: v0 or v1, depending on the request's version."""
     tags = b"\0" if has_header_tags(api_key, version) else b""
     return correlation_id.to_bytes(4, "big", signed=True) + tags
 
 
 def has_header_tags(api_key: int, version: int) -> bool:
-    """Whether a response has header v1. ApiVersions never: its reader may not know the version."""
+    """Return True if the response has header v1. ApiVersions always has v0, because the client may
+    not support the version.
+    """
     if api_key == API_VERSIONS:
         return False
     return version >= (_flexible_from or _read_flexible())[api_key]
@@ -164,7 +168,7 @@ def response_frame(
     api_key: int, version: int, correlation_id: int, message: Struct, size_prefix: bool = True,
     bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """A response ready to be sent: size, header and body in one buffer.
+    """Return a complete response frame: size, header and body in one buffer.
 
     Raises EncodeError; AnswerTooLong above bytes_max.
     """
@@ -174,7 +178,7 @@ def response_frame(
 
 
 def encoded_part(api_key: int, version: int, field: str, part: Struct) -> Encoded:
-    """A struct of a response's field written once, for that field in many responses."""
+    """Encode a struct of a response's field once, to use it in many responses."""
     found = _responses.get((api_key, version)) or _response(api_key, version)
     return found.field(field).encoded(part)
 
@@ -182,7 +186,7 @@ def encoded_part(api_key: int, version: int, field: str, part: Struct) -> Encode
 def request_frame(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Struct
 ) -> bytes:
-    """A request ready to be sent: size, header and body in one buffer. Raises EncodeError."""
+    """Return a complete request frame: size, header and body in one buffer. Raises EncodeError."""
     found = _requests.get((api_key, version)) or _request(api_key, version)
     header = encode_request_header(api_key, version, correlation_id, client_id)
     return found.request_frame(message, header)
@@ -191,7 +195,7 @@ def request_frame(
 def request_pieces(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Struct
 ) -> list[bytes | memoryview]:
-    """The same frame in pieces: long memoryviews of the message are taken, not copied."""
+    """Return the frame as buffers: long memoryviews in the message are referenced, not copied."""
     found = _requests.get((api_key, version)) or _request(api_key, version)
     header = encode_request_header(api_key, version, correlation_id, client_id)
     return found.request_pieces(message, header)
@@ -216,7 +220,8 @@ def _by_key(kind: str, api_key: int, version: int) -> Program:
 
 
 def _read_flexible() -> dict[int, int]:
-    """Api key to first flexible version (beyond int16 for none), for requests that still exist."""
+    """Load api key -> first flexible version (above int16 if none), for requests that still exist.
+    """
     _flexible_from.update(tables.flexible_from())
     return _flexible_from
 
@@ -244,7 +249,7 @@ def _make_classes(message: Message) -> type[Struct]:
     for name, cls in made.items():
         if cls is not top:
             setattr(top, name, cls)
-    return _classes.setdefault(message.name, top)    # Keeps (1).
+    return _classes.setdefault(message.name, top)  # Another thread may have added it first.
 
 
 def _layout_row(field: Field, made: dict[str, type[Struct]]) -> tuple[str, Any, bool, bool]:
@@ -253,7 +258,7 @@ def _layout_row(field: Field, made: dict[str, type[Struct]]) -> tuple[str, Any, 
 
 
 def _default(field: Field, cls: type[Struct] | None) -> tuple[int, Any]:
-    """(how a default is made, the value or a struct's layout)."""
+    """Return (how to create the default, the value or a struct's layout)."""
     text = field.default
     if text == "null":
         return _SHARED, None

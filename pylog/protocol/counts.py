@@ -1,12 +1,11 @@
-"""How many of something, as a sentence says it.
+"""Formats a count with its noun.
 
 Owns: nothing.
-Invariants: (1) one of a kind is in the singular.
+Invariants: 1 uses the singular.
 Source: none.
 """
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
-    """`1 partition`, `2 partitions`. plural: where it is not the singular with an s."""
-    # Keeps (1).
+    """Return `1 partition`, `2 partitions`. plural: if it is not the singular with an s."""
     return f"{number} {singular if number == 1 else plural or f'{singular}s'}"

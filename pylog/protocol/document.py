@@ -1,7 +1,7 @@
-"""The protocol tables as a document: docs/protocol.md.
+"""Generates docs/protocol.md from the protocol tables.
 
-Owns: nothing; the document is derived, never edited.
-Invariants: (1) the same tables give the same bytes.
+Owns: nothing; the document is generated, never edited.
+Invariants: the same tables generate the same bytes.
 """
 
 import sys
@@ -37,7 +37,7 @@ _COORDINATORS = {
 
 
 def document() -> str:
-    """The whole text of docs/protocol.md."""
+    """Return the text of docs/protocol.md."""
     parts = [
         _INTRODUCTION, "## Requests\n", _requests(), "## Metadata records\n", _RECORDS, _records(),
         "## Coordinator records\n", _KEYS, _coordinator_records(), "## Error codes\n", _errors(),

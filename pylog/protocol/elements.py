@@ -1,13 +1,13 @@
-"""What a request asks for one by one: in which array, by which key, and where the answer has it.
+"""Which arrays of a request and its response can be long, and which fields identify their elements.
 
 Owns: the table of elements.
-Invariants: (1) whatever may be asked for in thousands, or answered with thousands, stands here;
-  (2) the pieces of a request, each answered as a request of its own, make the answer to the whole;
-  (3) a repeat never costs an answer of its own: it is dropped or refused.
-Source: KafkaApis of Kafka 4.3, for what it does with repeats.
+Invariants: every array that may have thousands of elements is in the table; a request can be split
+  into chunks, whose responses together equal the response to the whole request; a repeated element
+  is dropped or rejected, and never gets its own response.
+Source: KafkaApis of Kafka 4.3, for repeated elements.
 
-A path: the arrays from the message down, each with the fields that identify its elements after a
-colon. Several paths: the one whose first array the version has.
+A path lists the arrays from the message down, each with a colon and the fields that identify its
+elements. Of several paths, the path whose first array exists in the version applies.
 """
 
 import sys
@@ -16,16 +16,16 @@ from collections import namedtuple
 from pylog._native.pieces import KEEP, ONCE, TWICE
 from pylog.protocol import api, tables
 
-PIECE = 256         # Elements that a handler is given at once,
-PIECE_CHANGES = 64  # where each may be a record,
-PIECE_COSTLY = 4    # where each is a page of text.
-# A request below so many bytes for each element of a piece is short: it is handled at once.
+PIECE = 256  # Elements per handler call,
+PIECE_CHANGES = 64  # if each may cause a record,
+PIECE_COSTLY = 4  # if each returns a page of text.
+# A request with fewer bytes than this per element of a chunk is short: it is not split.
 BYTES_PER_ELEMENT = 16
-# Elements that a request may have which is not read in pieces, or a piece besides its own: above
-# Kafka's own limits.
+# Maximum of elements in a request that is not split, or in other arrays of a chunk. Above Kafka's
+# own limits.
 WHOLE_MAX = 100_000
-FEW_MAX = 10_000    # Where each is some work and no client has a reason for many.
-EVERY = 1 << 20     # Of partitions, where a handler looks at them a few at a time.
+FEW_MAX = 10_000  # For elements that cause work, and that no client needs in large numbers.
+EVERY = 1 << 20  # Of partitions, if the handler processes a few at a time.
 
 Elements = namedtuple(
     "Elements", ("asked", "answered", "repeats", "piece", "whole_max", "short_bytes_max"))
@@ -72,7 +72,7 @@ ELEMENTS: dict[int, Elements] = {
                              KEEP, PIECE_CHANGES),
     api.OFFSET_FOR_LEADER_EPOCH: _row("topics:topic partitions:partition",
                                       "topics:topic partitions"),
-    # What one request says of a transaction is done whole, or not at all.
+    # A request's changes of a transaction are all or nothing.
     api.ADD_PARTITIONS_TO_TXN: _row("", "results_by_topic_v3_and_below:name results_by_partition"),
     api.WRITE_TXN_MARKERS: _row("", "markers:producer_id topics:name partitions"),
     api.TXN_OFFSET_COMMIT: _row("", "topics:name partitions"),
@@ -100,7 +100,7 @@ ELEMENTS: dict[int, Elements] = {
     api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries", whole_max=FEW_MAX),
     api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, PIECE_CHANGES, FEW_MAX),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS: _row("users:name", "results", TWICE),
-    # Kafka refuses a user who stands in it twice, whichever array: it is decided whole.
+    # Kafka rejects a user who appears twice in either array, so it needs the whole request.
     api.ALTER_USER_SCRAM_CREDENTIALS: _row("", "results", whole_max=FEW_MAX),
     api.DESCRIBE_QUORUM: _row("", "topics", whole_max=FEW_MAX),
     api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
@@ -120,7 +120,8 @@ def of(api_key: int) -> Elements:
 
 
 def path_of(paths: tuple, kind: str, api_key: int, version: int):
-    """The one of `paths` that a version of a "request" or "response" has, or None."""
+    """Return the path of `paths` that exists in this version of a "request" or "response", or None.
+    """
     fields = {field.name: field for field in tables.message(tables.name_of(kind, api_key)).fields}
     for path in paths:
         if tables.contains(fields[path[0][0]].versions, version):
@@ -129,7 +130,7 @@ def path_of(paths: tuple, kind: str, api_key: int, version: int):
 
 
 def repeats(row: Elements, request) -> bool:
-    """Whether a request names something twice that is to be answered once."""
+    """Return True if a request repeats an element that must be answered once."""
     if row.repeats == ONCE:
         for path in row.asked:
             if _repeats(request, path, 0):

@@ -1,16 +1,16 @@
 """Kafka's error codes, and the exceptions of the protocol layer.
 
-Owns: the error table. A code is an int that knows its name, whether a client may retry, and what
-  it means.
-Invariants: (1) codes are Kafka 4.3's, each once; (2) `ErrorCode.X == n` for the bare number n.
-Source: the error table of Apache Kafka 4.3.0 (codes, names, what is retriable; the words are ours).
+Owns: the error table. A code is an int with a name, a message, and a flag for retriable errors.
+Invariants: codes are Kafka 4.3's, each once; `ErrorCode.X == n` for the plain number n.
+Source: the error table of Apache Kafka 4.3.0 (codes, names, retriable flags; the messages are
+  ours).
 """
 
 from __future__ import annotations
 
 from pylog._native.message import EncodeError, ProtocolError
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Self
 
@@ -18,7 +18,7 @@ __all__ = ["EncodeError", "Error", "ErrorCode", "ProtocolError", "UnsupportedVer
 
 
 class UnsupportedVersion(ProtocolError):
-    """A message has no such version."""
+    """The message does not have this version."""
 
 
 class Error(int):
@@ -197,7 +197,7 @@ class ErrorCode:
 
     @staticmethod
     def of(code: int) -> Error:
-        """The row of a code. Raises KeyError for one that Kafka 4.3 does not have."""
+        """Return the row of a code. Raises KeyError if Kafka 4.3 does not have it."""
         return TABLE[code]
 
 

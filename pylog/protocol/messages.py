@@ -1,18 +1,19 @@
 """The message classes by name: `messages.FetchRequest`, `messages.FetchRequest.FetchTopic`.
 
-Owns: nothing; each class is made by the codec when its name is first used.
-Invariants: (1) a name of this module is the name of a message in the tables, and nothing else.
-
-A class takes keyword arguments, fills the rest with the schema's defaults, compares by value and
-has its fields in snake case: `MetadataRequest(topics=None, allow_auto_topic_creation=False)`.
+Owns: nothing; the codec creates each class on first use of its name.
+Invariants: this module's names are exactly the names of messages in the tables.
 Source: protocol/schemas.
+
+A constructor takes keyword arguments and uses the schema's defaults for the others. Messages
+compare by value, and field names are in snake case: `MetadataRequest(topics=None,
+allow_auto_topic_creation=False)`.
 """
 
 from __future__ import annotations
 
 from pylog.protocol.codec import message_class
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 

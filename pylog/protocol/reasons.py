@@ -1,7 +1,7 @@
-"""Why there is no connection, in the system's words.
+"""Explains connection failures with the system's error texts.
 
 Owns: nothing.
-Invariants: (1) no address in Python's spelling, which asyncio's words have, is in it.
+Invariants: no text contains an address in Python syntax, as asyncio's texts do.
 Source: strerror(3), gai_strerror(3).
 """
 
@@ -9,9 +9,10 @@ import os
 
 
 def reason_of(error: Exception) -> str:
-    """What a failure of a connection, or of its name, says to people."""
+    """Return the reason why a connection or a name resolution failed."""
     if isinstance(error, UnicodeError):
         return "that is no host's name"
     code = getattr(error, "errno", None) or 0
-    # Keeps (1). Below 0: of a name's resolution.
+    # asyncio's text contains the address, so use the system's. A code below 0 is from name
+    # resolution.
     return os.strerror(code) if code > 0 else str(getattr(error, "strerror", None) or error)

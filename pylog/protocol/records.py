@@ -1,9 +1,10 @@
-"""Records of the internal logs: of metadata in KRaft's frame, of coordinators with a version.
+"""Records of internal topics: metadata records in KRaft's frame, coordinator records with a
+version.
 
 Owns: nothing.
-Invariants: (1) a metadata record is frame version 1, its number and version as unsigned varints,
-  then its body; (2) a coordinator's key is the record's number, a value the value's version, as
-  int16 before the body.
+Invariants: a metadata record consists of the frame version 1, its type and version as unsigned
+  varints, and its body; a coordinator record's key starts with its type, and its value with the
+  value's version, each as int16.
 Source: KIP-631 (metadata records); Kafka's coordinator schemas.
 """
 
@@ -14,7 +15,7 @@ from pylog.protocol import codec, tables
 from pylog.protocol.codec import Bytes, Program
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -23,7 +24,7 @@ FRAME_VERSION = 1
 
 
 def encode_record(version: int, record: Struct) -> bytes:
-    """The value of a metadata record, e.g. a `TopicRecord`. Raises ProtocolError."""
+    """Encode the value of a metadata record, e.g. a `TopicRecord`. Raises ProtocolError."""
     name = type(record).__name__
     number = tables.message(name).id
     assert number is not None and number < 128 > version >= 0, (name, number, version)
@@ -31,7 +32,7 @@ def encode_record(version: int, record: Struct) -> bytes:
 
 
 def decode_record(value: Bytes) -> tuple[int, Any]:
-    """(version, record) of a metadata record's value. Raises ProtocolError."""
+    """Return (version, record) from the value of a metadata record. Raises ProtocolError."""
     data = memoryview(value)
     frame, position = _uvarint(data, 0)
     if frame != FRAME_VERSION:
@@ -47,24 +48,27 @@ def decode_record(value: Bytes) -> tuple[int, Any]:
 
 
 def encode_key(key: Struct) -> bytes:
-    """A coordinator record's key, e.g. an `OffsetCommitKey`: its number, then its fields."""
+    """Encode a coordinator record's key, e.g. an `OffsetCommitKey`: its type, then its fields."""
     cls = type(key)
     return (_key_writers.get(cls) or _key_writer(cls))(key)
 
 
 def encode_value(version: int, value: Struct) -> bytes:
-    """A coordinator record's value, e.g. an `OffsetCommitValue`: its version, then its fields."""
+    """Encode a coordinator record's value, e.g. an `OffsetCommitValue`: its version, then its
+    fields.
+    """
     cls = type(value)
     return (_value_writers.get((cls, version)) or _value_writer(cls, version))(value)
 
 
 def value_writer(name: str, version: int) -> Callable[[Struct], bytes]:
-    """encode_value() for the values called `name` in one version."""
+    """Return encode_value() for one message and version."""
     encode, prefix = codec.program(name, version).encode, version.to_bytes(2, "big")
     return lambda value: encode(value, prefix)
 
 
-# As many as there are schemas. A target for a thousand members writes a thousand records.
+# One entry per schema. Cached because a target assignment of a thousand members writes a thousand
+# records.
 _key_writers: dict[type, Callable[[Struct], bytes]] = {}
 _value_writers: dict[tuple[type, int], Callable[[Struct], bytes]] = {}
 
@@ -83,9 +87,9 @@ def _value_writer(cls: type, version: int) -> Callable[[Struct], bytes]:
 
 
 def decode_key(stem: str, key: Bytes) -> Any:
-    """The key of a record of the coordinator whose table is `stem`, e.g. `records_group`.
+    """Decode a key of the coordinator whose table is `stem`, e.g. `records_group`.
 
-    Raises UnsupportedVersion for a number that is not known: such a record is to be skipped.
+    Raises UnsupportedVersion for an unknown type. The caller must skip such a record.
     """
     found = _keys.get((stem, bytes(key[:2])))
     if found is None:
@@ -95,7 +99,9 @@ def decode_key(stem: str, key: Bytes) -> Any:
 
 
 def decode_value(key: Struct, value: Bytes) -> tuple[int, Any]:
-    """(version, value) of the record that has `key`. Raises ProtocolError, UnsupportedVersion."""
+    """Return (version, value) of the record with this key. Raises ProtocolError,
+    UnsupportedVersion.
+    """
     found = _values.get((type(key), bytes(value[:2])))
     if found is None:
         version = _int16(value)
@@ -106,14 +112,15 @@ def decode_value(key: Struct, value: Bytes) -> tuple[int, Any]:
     return found[0], found[1].decode(value, 2)
 
 
-# By their first two bytes: of what is known, so there are few. A load decodes every record.
+# By the first two bytes. Only known types are added, so there are few. Cached because loading
+# decodes every record.
 _keys: dict[tuple[str, bytes], Program] = {}
 _values: dict[tuple[type, bytes], tuple[int, Program]] = {}
 _numbers: dict[str, dict[tuple[str, int], str]] = {}
 
 
 def _numbered(stem: str, kind: str, number: int) -> str:
-    """The name of a coordinator's key or value. Raises UnsupportedVersion."""
+    """Return the name of a coordinator's key or value. Raises UnsupportedVersion."""
     found = _numbers.get(stem)
     if found is None:
         found = {}

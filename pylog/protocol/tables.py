@@ -1,13 +1,13 @@
-"""The message tables: every message of Kafka 4.3, read from `schemas/*.msg` on first use.
+"""The message tables: all messages of Kafka 4.3, read from `schemas/*.msg` on first use.
 
-Owns: the parsed form of a message. Facts only: what they mean on the wire is the codec's.
-Invariants: (1) a message is parsed when it is first asked for, never at import;
-  (2) names of messages are unique over all files, names of structs within their message;
-  (3) an inner field's range is read within the range of the field that holds it.
+Owns: the parsed form of a message. The codec defines its meaning on the wire.
+Invariants: a message is parsed on first use, never at import; message names are unique over all
+  files, and struct names within their message; an inner field's range is within the range of the
+  field that contains it.
 Source: the schemas inside Kafka 4.3.0's jars; a test compares each of them with these tables.
 
-Grammar. A file holds messages, an empty line between two of them. A message is a head line and its
-fields, one a line; a line's indentation (two blanks a level) says what it belongs to.
+Grammar. A file contains messages, separated by empty lines. A message is a head line followed by
+one line for each field. Indentation (two spaces per level) shows what a line belongs to.
 
     message = kind NAME ["id" N] "versions" range ["flexible" range] ["on" listeners] ["unstable"]
     kind    = "request" | "response" | "header" | "data" | "record" | "key" | "value"
@@ -17,14 +17,14 @@ fields, one a line; a line's indentation (two blanks a level) says what it belon
     type    = primitive | STRUCT, either with "[]" before it for an array
     range   = "none" | N | N "-" N | N "+"
 
-`id` is the api key, or the number of a metadata or coordinator record. `record` is a metadata
-record, `key` and `value` the two halves of a coordinator's record. `flexible` are the versions with
-compact lengths and tagged fields. `unstable`: the latest version is not to be served. A range that
-is left out is that of the message, or of the field around it. `null` lists the versions in which a
-field may be null, `tag` its tag and the versions in which it is tagged. `plain` keeps the
-non-compact form in flexible versions. `ignorable`: a value is dropped without complaint in a
-version that lacks the field. The default is zero, empty or false when none is given, for `records`
-null. A field of type STRUCT is followed by that struct's fields, one level deeper, unless a
+`id` is the api key, or the type of a metadata or coordinator record. `record` is a metadata record,
+`key` and `value` are the two parts of a coordinator record. `flexible` is the range of versions
+with compact lengths and tagged fields. `unstable`: the latest version must not be served. A missing
+range is the range of the message, or of the enclosing field. `null` lists the versions in which a
+field may be null; `tag` its tag, and the versions in which it is tagged. `plain` uses the
+non-compact form in flexible versions. `ignorable`: if a version lacks the field, its value is
+dropped without an error. The default is zero, empty or false if none is given, and null for
+`records`. A field of type STRUCT is followed by the struct's fields, one level deeper, unless a
 `struct` at the end of the message defines it for several fields.
 """
 
@@ -44,7 +44,7 @@ Range = tuple[int, int]
 
 
 class Field:
-    """One field; the fields of a struct are in its message's `structs`."""
+    """One field. If its type is a struct, its message's `structs` has the fields."""
 
     __slots__ = (
         "array", "default", "ignorable", "name", "nullable", "plain", "tag", "tagged", "type",
@@ -99,12 +99,12 @@ def contains(range_: Range, version: int) -> bool:
 
 
 def names() -> list[str]:
-    """The names of all messages, in the order of the files."""
+    """Return the names of all messages, in the order of the files."""
     return list(_texts or _read())
 
 
 def message(name: str) -> Message:
-    """The message called `name`, e.g. `MetadataRequest`. Raises KeyError for an unknown one."""
+    """Return the message `name`, e.g. `MetadataRequest`. Raises KeyError if it is unknown."""
     found = _messages.get(name)
     if found is None:
         stem, text = (_texts or _read())[name]
@@ -113,9 +113,9 @@ def message(name: str) -> Message:
 
 
 def name_of(kind: str, id_: int) -> str:
-    """The name of the `kind` (`request`, `record`, ...) numbered `id_`. Raises KeyError.
+    """Return the name of message `id_` of a kind (`request`, `record`, ...). Raises KeyError.
 
-    Coordinators number their records on their own, so `key` and `value` are not found this way.
+    Not for `key` and `value`: each coordinator numbers its records separately.
     """
     if not _texts:
         _read()
@@ -123,7 +123,7 @@ def name_of(kind: str, id_: int) -> str:
 
 
 def api_name(key: int) -> str:
-    """What an API is called, `CreateAcls`; its key's digits for one that is not known."""
+    """Return the name of an API, e.g. `CreateAcls`, or the key's digits if it is unknown."""
     try:
         return name_of("request", key).removesuffix("Request")
     except KeyError:
@@ -131,21 +131,21 @@ def api_name(key: int) -> str:
 
 
 def ids(kind: str) -> list[int]:
-    """The numbers of all messages of a kind, rising."""
+    """Return the ids of all messages of a kind, ascending."""
     if not _texts:
         _read()
     return sorted(number for of, number in _names if of == kind)
 
 
 def stem_of(name: str) -> str:
-    """The stem of the file that defines a message. Raises KeyError."""
+    """Return the stem of the file that defines a message. Raises KeyError."""
     return (_texts or _read())[name][0]
 
 
 def flexible_from() -> dict[int, int]:
-    """Api key -> first flexible version, OPEN + 1 for none; for the requests that have a version.
+    """Return api key -> first flexible version, OPEN + 1 if none, for requests that have a version.
 
-    Read off the head lines, so that a start does not parse what it does not use.
+    Reads only the head lines, so that startup does not parse unused messages.
     """
     found = {}
     for number in ids("request"):
@@ -157,7 +157,7 @@ def flexible_from() -> dict[int, int]:
 
 
 def _read() -> dict[str, tuple[str, str]]:
-    """Cuts the files into messages without parsing them: this is all that a start pays for."""
+    """Split the files into messages without parsing them, to keep startup fast."""
     texts: dict[str, tuple[str, str]] = {}
     for file in sorted(os.listdir(_FOLDER)):
         stem, extension = os.path.splitext(file)
@@ -178,7 +178,7 @@ def _read() -> dict[str, tuple[str, str]]:
 def _parse(stem: str, text: str) -> Message:
     lines = text.split("\n")
     parsed = _parse_head(stem, lines[0])
-    # Per level of indentation: the fields that a line there belongs to, and the range around it.
+    # Per level of indentation: the fields that a line there belongs to, and the enclosing range.
     levels: list[tuple[list[Field], Range]] = [(parsed.fields, parsed.versions)]
     for line in lines[1:]:
         depth = (len(line) - len(line.lstrip(" "))) // 2
@@ -267,5 +267,5 @@ def _range(text: str, around: Range) -> Range:
     else:
         low, _, high = text.partition("-")
         first, last = int(low), int(high or low)
-    # Keeps (3).
+    # An inner field's range is within the enclosing range.
     return max(first, around[0]), min(last, around[1])
