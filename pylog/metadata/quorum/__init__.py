@@ -1,5 +1,5 @@
-"""Several controllers: the log in etcd or ZooKeeper, elections, etcd's process.
+"""Several controllers: the log in etcd or ZooKeeper, elections, the etcd process.
 
-Owns: the connection to the quorum, etcd's process.
+Owns: the connection to the quorum, the etcd process.
 For: the metadata services.
 """

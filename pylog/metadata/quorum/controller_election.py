@@ -1,13 +1,13 @@
-"""Who decides: on each node with the controller role, standing by, taking over and standing down.
+"""Controller election, on each node with the controller role: standby, takeover, resignation.
 
 Owns: the task that follows the quorum, and this node's terms in it.
-Invariants: (1) a node that stands by has all that is committed in its tail, but for what is on its
-  way; (2) a controller is appointed only once the tail holds every record before its epoch; (3)
-  one that cannot renew its term, or whose append failed, is dismissed before it stands by again;
-  (4) an office is taken from a holder who is alive only by that holder's own successor: whose
-  lease is gone, or whose controller listener refuses connections; (5) nothing is written to a
-  quorum whose keys are older than this node's copy of them.
-Source: Kafka's QuorumController (claim, renounce); Patroni (leases as hints of life).
+Invariants: a standby's tail has everything committed, except records in transit; a controller is
+  appointed only after the tail has every record before its epoch; a controller that cannot renew
+  its term, or whose append failed, is dismissed before the node becomes a standby again; a node
+  replaces another controller only if that one's lease expired, it resigned, or its controller
+  listener refuses connections; nothing is written to a quorum whose keys are older than this node's
+  copy of them.
+Source: Kafka's QuorumController (claim, renounce); Patroni (leases as signs of life).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pylog.metadata.quorum.quorum_state import Holder, KeysLost, QuorumLost, Ter
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from pylog.peer.credentials import Credentials
 
 RENEWALS_PER_TTL = 3
-# Between looks at a quorum that says nothing by itself: what its watch should tell.
+# Between reads of the quorum if its watch reports nothing.
 POLL_S = 1.0
-# Between dials of a holder that does not answer.
+# Between connection attempts to a controller that does not answer.
 DIAL_AGAIN_S = 1.0
 DIAL_S = 0.5
 RETRY_S = 0.1
-# After the disk refused something.
+# After a disk error.
 SHORTAGE_S = 1.0
 
 log = logging.getLogger("pylog.metadata")
@@ -50,11 +50,12 @@ epoch: of its term.
 
 
 class Office:
-    """service: has the coroutines follow(batches), which puts them into the tail, begin_anew(),
-    which puts the copy's snapshot there, appoint(epoch, heard), which returns an event that is set
-    when an append fails, and dismiss(), after which nothing is decided any more; learned(holder).
-    host, port: of this node's controller listener, for the others. ttl_s: how long a silent holder
-    is believed alive. credentials: towards controllers."""
+    """service: implements the coroutines follow(batches), which puts them into the tail;
+    begin_anew(), which loads the copy's snapshot there; appoint(epoch, heard), which returns an
+    event that is set if an append fails; dismiss(), after which nothing is decided any more; and
+    the function learned(holder). host, port: this node's controller listener, for the other nodes.
+    ttl_s: lease time of a controller. credentials: for connections to controllers.
+    """
 
     def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
                  ttl_s: int, credentials: Credentials | None = None):
@@ -66,13 +67,14 @@ class Office:
         self._port = port
         self._ttl_s = ttl_s
         self._credentials = credentials
-        self._stirred = asyncio.Event()      # Something may have changed.
+        self._stirred = asyncio.Event()  # the quorum may have changed
         self.holder: Holder | None = None
-        self._heard: Heard | None = None     # Of a holder before.
+        self._heard: Heard | None = None  # of the previous controller
 
     async def run(self) -> None:
-        """Stands by and serves in turn, until cancelled. Raises what cannot be gone on from:
-        Trimmed, ValueError (the quorum's records are damaged), MetadataError."""
+        """Alternate between standby and active controller until cancelled. Raises unrecoverable
+        errors: Trimmed, ValueError (the quorum's records are damaged), MetadataError.
+        """
         while True:
             try:
                 view = await self._stand_by()
@@ -87,13 +89,13 @@ class Office:
                 log.warning("the quorum does not answer", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
             except (LogError, OSError) as error:
-                # A directory that failed for good ends the broker elsewhere.
+                # If the directory failed permanently, its failure handling ends the broker.
                 log.error("the metadata log cannot be written: tried again", extra={
                     "reason": str(error)})
                 await asyncio.sleep(SHORTAGE_S)
 
     async def _wait_for_keys(self, reason: str) -> None:
-        """Waits a moment for an operator to restore the keys. Logs each loss once."""
+        """Pause while an operator restores the keys. Logs each loss once."""
         if not self._quorum.lost_keys:
             log.critical("the quorum has lost the cluster's keys: nothing can be decided until "
                          "they are restored from a backup", extra={"reason": reason})
@@ -101,7 +103,7 @@ class Office:
         await asyncio.sleep(POLL_S)
 
     def _check_keys(self, view: View) -> None:
-        """Raises KeysLost: keeps (5)."""
+        """Raise KeysLost if the quorum's keys are older than this node's copy."""
         end, epoch = self._log.end_offset, self._log.last_epoch
         if view.end < end or view.epoch < epoch:
             raise KeysLost(
@@ -112,14 +114,15 @@ class Office:
             self._quorum.lost_keys = ""
 
     def stir(self) -> None:
-        """There is news in the quorum: it is looked at now. Its watch may be slower, or silent
-        while this host's etcd begins."""
+        """Read the quorum now, because it changed. The watch may be slower, or silent while this
+        host's etcd starts.
+        """
         self._stirred.set()
 
-    # ---- standing by ----------------------------------------------------------------------------
+    # ---- standby --------------------------------------------------------------------------------
 
     async def _stand_by(self) -> View:
-        """Follows (1) until the office can be taken; how things stood then."""
+        """Follow the quorum until this node may take over; return the View at that time."""
         loop = asyncio.get_running_loop()
         watching = loop.create_task(supervisor.restarting(
             "watch of the quorum", partial(self._quorum.watch, self._stirred.set)))
@@ -155,12 +158,12 @@ class Office:
         self.holder = holder
 
     async def catch_up(self, end: int) -> None:
-        """Brings copy and tail to `end` at least. Raises as run() and LogError's kinds."""
+        """Bring copy and tail at least to `end`. Raises like run(), and LogError's kinds."""
         while self._log.end_offset < end:
             try:
                 batches = await in_thread(self._log.catch_up)
             except Trimmed:
-                # Longer away than two snapshots last.
+                # The node was away for longer than two snapshots cover.
                 if not await in_thread(self._log.load_snapshot):
                     raise
                 await self._service.begin_anew()
@@ -168,7 +171,9 @@ class Office:
             await self._service.follow(batches)
 
     async def _until_gone(self, holder: Holder) -> None:
-        """Returns once the holder's listener refuses connections (4)."""
+        """Return once the controller's listener refuses connections. Keeps live controllers in
+        office.
+        """
         while True:
             try:
                 peer = await Peer.connect(holder.host, holder.port, f"standby-{self._node_id}",
@@ -177,7 +182,7 @@ class Office:
                 if isinstance(error.__cause__, ConnectionRefusedError):
                     self._stirred.set()
                     return
-                # No answer says nothing: the lease will.
+                # A timeout proves nothing; the lease will expire if the controller has failed.
                 await asyncio.sleep(DIAL_AGAIN_S)
                 continue
             try:
@@ -189,10 +194,12 @@ class Office:
                 peer.close()
             await asyncio.sleep(0)
 
-    # ---- in office ------------------------------------------------------------------------------
+    # ---- active ---------------------------------------------------------------------------------
 
     async def _serve(self, term: Term) -> None:
-        """The controller's time from appointment to dismissal (2), (3)."""
+        """Act as the controller from appointment to dismissal. Keeps the tail complete before
+        appointment.
+        """
         try:
             await self.catch_up(term.end)
             self._log.begin_term(term)
@@ -201,7 +208,8 @@ class Office:
                 "epoch": term.epoch, "offset": term.end})
             heard = self._heard
             if heard is not None and heard.epoch != term.epoch - 1:
-                # Another was in office since, and that one may have been heard by others only.
+                # Another controller was active since, possibly with connections to other nodes
+                # only.
                 heard = None
             failed = await self._service.appoint(term.epoch, heard)
             await self._keep(term, failed)
@@ -212,7 +220,7 @@ class Office:
             await in_thread(self._quorum.resign, term)
 
     async def _keep(self, term: Term, failed: asyncio.Event) -> None:
-        """Renews the term; returns when an append failed. Raises Conflict, QuorumLost."""
+        """Renew the term; return when an append failed. Raises Conflict, QuorumLost."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
@@ -227,7 +235,7 @@ class Office:
 
 
 async def _until(event: asyncio.Event, due_s: float) -> None:
-    """Returns once the event is set, or it is due_s by the loop's clock."""
+    """Return once the event is set or the loop's clock reaches due_s."""
     try:
         async with asyncio.timeout_at(due_s):
             await event.wait()

@@ -21,12 +21,12 @@ from pylog.metadata.quorum.quorum_state import Quorum, QuorumLost
 
 TTL_S = 5
 RENEWALS_PER_TTL = 3
-PATIENCE_TTLS = 3       # A key that is still there after so many leases is being renewed.
+PATIENCE_TTLS = 3  # A key that still exists after this many leases is being renewed.
 POLL_S = 0.2
 
 
 class Presence:
-    """host, port: of this node's controller listener, for error messages."""
+    """host, port: this node's controller listener, for error messages."""
 
     def __init__(self, quorum: Quorum, node_id: int, host: str, port: int):
         self._quorum = quorum
@@ -36,8 +36,9 @@ class Presence:
         self._lease = 0
 
     async def claim(self, until_s: float) -> None:
-        """Returns once this process may act for the node. until_s: by the loop's clock, for a
-        quorum that does not answer. Raises StartError, QuorumLost."""
+        """Return once this process may act for the node. until_s: deadline by the loop's clock if
+        the quorum does not answer. Raises StartError, QuorumLost.
+        """
         loop = asyncio.get_running_loop()
         refused_at_s: float | None = None
         over: str | None = None
@@ -61,7 +62,7 @@ class Presence:
             await asyncio.sleep(POLL_S)
 
     async def keep(self) -> None:
-        """Renews the lease until cancelled. Raises StartError if another process has the node."""
+        """Renew the lease until cancelled. Raises StartError if another process has the node."""
         while True:
             await asyncio.sleep(TTL_S / RENEWALS_PER_TTL)
             try:
@@ -73,7 +74,7 @@ class Presence:
                 raise self._taken(other)
 
     async def release(self) -> None:
-        """Lets the next process of this node start at once."""
+        """Release the key, so that the node's next process can start immediately."""
         await in_thread(self._quorum.release_node, self._node_id, self._text)
 
     def _taken(self, other: str) -> StartError:
@@ -88,7 +89,7 @@ class Presence:
 
 
 def process_identity() -> dict:
-    """Returns what tells this process from every other one on this and other machines."""
+    """Return the identity of this process, unique on this machine and across machines."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return {"boot": boot, "namespace": os.readlink("/proc/self/ns/pid"), "pid": os.getpid(),
@@ -96,7 +97,7 @@ def process_identity() -> dict:
 
 
 def is_gone(text: str) -> bool:
-    """Whether the process with that identity is proven to have ended: "proven end"."""
+    """Return True if the process with that identity is proven to have ended: "proven end"."""
     try:
         known = json.loads(text)
         own = process_identity()
@@ -108,10 +109,10 @@ def is_gone(text: str) -> bool:
 
 
 def _started(pid: int) -> int:
-    """The start of a process in ticks since boot, -1 without that process."""
+    """Return the start time of a process in ticks since boot, -1 without that process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The second field may hold spaces and brackets; field 22 is the start.
+            # The second field may contain spaces and parentheses; field 22 is the start time.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return -1

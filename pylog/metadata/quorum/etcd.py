@@ -1,10 +1,9 @@
-"""Keys in etcd, by its JSON gateway.
+"""Keys in etcd, through its JSON gateway.
 
 Owns: one connection to one member at a time, and the watch's.
-Invariants: (1) a call ends within its timeout: a member that does not answer is given up and the
-  next one asked; (2) what may have changed something and was not answered raises Unknown, never
-  looks like a refusal; (3) a connection is used by one thread at a time; (4) a login that has ended
-  is renewed once for a call, which was refused and has changed nothing.
+Invariants: a call ends within its timeout: after a timeout, the next member is tried; a change
+  without a response raises Unknown and never looks like a rejection; one thread at a time uses a
+  connection; an expired login is renewed once for a call, which was rejected and changed nothing.
 Source: etcd's API v3 (rpc.proto); the stalls of a put sent to a follower of a dead leader.
 """
 
@@ -32,23 +31,24 @@ from pylog.metadata.quorum.key_value import (
     Unreachable,
 )
 
-# A member whose leader just died keeps a request for seven seconds.
+# A member whose leader just failed holds a request for seven seconds.
 CALL_S = 0.5
-# Between a watch that ended and the next.
+# Between watches.
 RETRY_S = 0.1
-WATCHED_S = 2.0      # A watch that held so long was a good one.
-AWAY_S = 5.0         # Before the nearest member is tried again.
+WATCHED_S = 2.0  # A watch that lasted this long was healthy.
+AWAY_S = 5.0  # Before returning to the nearest member.
 NO_SPACE = "database space exceeded"
 
 log = logging.getLogger("pylog.metadata")
 
 
 class Etcd(Keys):
-    """addresses: "host:port" of the members' clients' ports; ssl_context: for https; login: (name,
-    password), or None."""
+    """addresses: "host:port" of the members' client ports; ssl_context: for https; login: (name,
+    password), or None.
+    """
 
     name = "etcd"
-    # Below etcd's 1.5 MiB for a request, which holds them in base64 of JSON only on its way there.
+    # Below etcd's request limit of 1.5 MiB. Base64 in JSON enlarges values only in transit.
     value_bytes_max = 1_200_000
 
     def __init__(self, addresses, *, timeout_s: float = CALL_S,
@@ -59,7 +59,7 @@ class Etcd(Keys):
         self.ssl_context = ssl_context
         self._token = ""
         self._login = login
-        self._lock = threading.Lock()        # Keeps (3).
+        self._lock = threading.Lock()  # Keeps the connection to one thread at a time.
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
 
@@ -68,7 +68,7 @@ class Etcd(Keys):
             self._hang_up()
 
     def connection(self) -> http.client.HTTPConnection:
-        """Returns a new connection to the first address, not connected yet."""
+        """Return a new connection to the first address, not connected yet."""
         return self._connection_to(self.addresses[0])
 
     def state_of(self, address: str) -> MemberState:
@@ -82,7 +82,7 @@ class Etcd(Keys):
         return _rows(answer)
 
     def get_here(self, key: str) -> Row | None:
-        """One key's row as the member has it that is asked: it may be older than the others'."""
+        """Return one key's row as this member has it: it may be older than the others'."""
         answer = self.read("kv/range", {"key": _b64(key.encode()), "serializable": True})
         return next(iter(_of_range(answer)), None)
 
@@ -112,7 +112,7 @@ class Etcd(Keys):
     # ---- calls ----------------------------------------------------------------------------------
 
     def read(self, method: str, body: dict) -> dict:
-        """What changes nothing, asked of each member until one answers."""
+        """Run a read-only call; try each member until one answers."""
         reason: Exception | None = None
         for _ in self.addresses:
             try:
@@ -122,7 +122,7 @@ class Etcd(Keys):
         raise Unreachable(str(reason))
 
     def change(self, method: str, body: dict) -> dict:
-        """What changes something: sent again only where it was certainly not received (2)."""
+        """Run a change. Retries only if the member cannot have received it."""
         reason: Exception | None = None
         for _ in self.addresses:
             try:
@@ -132,7 +132,7 @@ class Etcd(Keys):
         raise Unreachable(str(reason))
 
     def _call(self, method: str, body: dict) -> dict:
-        """Keeps (4)."""
+        """Call one member. Renews an expired login once."""
         if self._login is not None and not self._token:
             self._log_in()
         status, answer = self._exchange(method, body)
@@ -158,7 +158,7 @@ class Etcd(Keys):
         self._token = answer["token"]
 
     def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
-        """(status, answer). Keeps (1), (2)."""
+        """Return (status, answer). Keeps the timeout, and raises Unknown without a response."""
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = self._token
@@ -179,7 +179,7 @@ class Etcd(Keys):
                 raise Unknown(text) if sent else Unreachable(text) from None
             status = response.status
             if status != http.client.OK and _is_of_the_member(answer):
-                # It has no leader, or is stopping: others may do better.
+                # The member has no leader or is stopping: try the next one.
                 self._hang_up()
                 self._at = (self._at + 1) % len(self.addresses)
                 raise Unknown(_text(answer))
@@ -195,7 +195,7 @@ class Etcd(Keys):
         return self._connection
 
     def _connection_to(self, address: str) -> http.client.HTTPConnection:
-        """Not connected yet."""
+        """Return a new connection, not connected yet."""
         host, port = split(address)
         if self.ssl_context is not None:
             return http.client.HTTPSConnection(
@@ -212,8 +212,8 @@ class Etcd(Keys):
     async def watch(self, folder: str, stir) -> None:
         loop, turn = asyncio.get_running_loop(), 0
         while True:
-            # The first is the nearest, on this host most often: another's host may go without a
-            # word, and its watch would be silent.
+            # The first member is the nearest, usually on this host. A remote host can fail
+            # silently, and its watch would report nothing.
             turn %= len(self.addresses)
             began_s = loop.time()
             try:
@@ -225,19 +225,20 @@ class Etcd(Keys):
             await asyncio.sleep(RETRY_S)
 
     async def _watch_one(self, address: str, folder: str, stir) -> None:
-        """One watch, until its connection ends."""
+        """Run one watch until its connection ends."""
         host, port = split(address)
         body = json.dumps({"create_request": _range(folder, _after(folder))}).encode()
         async with asyncio.timeout(self._timeout_s):
             reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context)
         try:
             login = f"Authorization: {self._token}\r\n" if self._token else ""
-            # A member that is cut off from its leader ends the watch, which would be silent.
+            # With this header, a member without a leader ends the watch instead of leaving it
+            # silent.
             writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
                          b"Content-Type: application/json\r\n"
                          b"Grpc-Metadata-Hasleader: true\r\n%s\r\n%s" % (
                              address.encode(), len(body), login.encode(), body))
-            # What changed is not read from here: a look says how things stand.
+            # The event's content is ignored: the caller reads the keys.
             while await reader.read(1 << 16):
                 stir()
         finally:
@@ -274,7 +275,7 @@ def _range(first: str, end: str) -> dict:
 
 
 def _after(folder: str) -> str:
-    """What the names of a folder are below."""
+    """Return the first key after all names in a folder."""
     assert folder.endswith("/"), folder
     return folder[:-1] + "0"
 
@@ -289,7 +290,7 @@ def _of_range(found) -> list:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"."""
+    """Return host and port of "host:port"."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -2,16 +2,16 @@
 
 Owns: the seat of this node in the member list, until its etcd has started.
 Invariants:
-    own address: a node joins only if no other process answers at its own peer address.
-    same cluster: a node joins only the cluster whose id it stores or is configured for, and only if
-      every member is one of its configured controllers.
-    proven absence: a member is removed only after a majority was without a connection to it for
-      `absent_s` without interruption, and its peer address answered nothing in that time.
-    quorum kept: one replacement at a time, and a majority of members answers before and after each
-      change.
-    proven identity: a member's address changes only by the node that has its data, and only if
-      nothing answers at the old address.
-    no early vote: a node without data starts a new cluster only with a majority that has no data.
+own address: a node joins only if no other process answers at its own peer address.
+same cluster: a node joins only the cluster whose id it stores or is configured for, and only if
+  every member is one of its configured controllers.
+proven absence: a member is removed only after a majority was without a connection to it for
+  `absent_s` without interruption, and its peer address did not answer during that time.
+quorum kept: one replacement at a time, and a majority of members answers before and after each
+  change.
+proven identity: only the node with a member's data changes its address, and only if no process
+  answers at the old address.
+no early vote: a node without data starts a new cluster only with a majority that has no data.
 Source: etcd's runtime reconfiguration; etcd_network_active_peers of etcd's metrics.
 """
 
@@ -34,10 +34,10 @@ from pylog.metadata.quorum.key_value import Absent, KeysError, Put, Unknown, Unr
 CALL_S = 2.0
 POLL_S = 0.2
 ADDRESS_POLL_S = 1.0
-OWN_PROBES_MAX = 5      # Of a process that answers nothing, before it counts as another one.
-PORT_WAIT_S = 10.0      # The etcd of a killed brokerd needs a while to end.
+OWN_PROBES_MAX = 5  # Unanswered probes, before the process at this address counts as another one.
+PORT_WAIT_S = 10.0  # The etcd of a killed brokerd needs time to exit.
 LOCK_S = 30
-LOCK = "replacing"      # The key, below the prefix, of the node that changes the member list.
+LOCK = "replacing"  # lock key below the prefix, for changing the member list
 NEW, EXISTING = "new", "existing"
 
 log = logging.getLogger("pylog.etcd")
@@ -51,12 +51,13 @@ keys. absent_s: for "proven absence". wait_s: until the start fails.
 
 
 class NotYet(Exception):
-    """The node must wait; the message says for what."""
+    """The node must wait; the message gives the reason."""
 
 
 class Joining:
-    """hosts: etcd_member.Hosts of the configured controllers. files, context: for TLS, or None.
-    bind: the address of the peer listener, by default the one that etcd will use."""
+    """hosts: etcd_process.Hosts of the configured controllers. files, context: for TLS, or None.
+    bind: the address of the peer listener, by default etcd's.
+    """
 
     def __init__(self, node_id: int, hosts: list, policy: Policy, files=None, context=None,
                  bind: str | None = None):
@@ -72,8 +73,9 @@ class Joining:
     # ---- before every start ---------------------------------------------------------------------
 
     async def check_address(self) -> None:
-        """Checks that etcd can listen and that no other process has this node's address, for an
-        etcd with data. Raises StartError."""
+        """Check, for an etcd with data, that it can listen and that no other process has this
+        node's address. Raises StartError.
+        """
         async def check() -> None:
             async with Listener(self._bind, self._own.peer_port, self._files,
                                 has_data=True) as listener:
@@ -81,7 +83,7 @@ class Joining:
         await self._with_ports(check)
 
     async def _with_ports(self, work):
-        """Returns what work() returns once both ports are free. Raises StartError."""
+        """Return the result of work() once both ports are free. Raises StartError."""
         loop = asyncio.get_running_loop()
         until = loop.time() + min(PORT_WAIT_S, self._policy.wait_s)
         while True:
@@ -109,8 +111,7 @@ class Joining:
         return etcd_probe.probe(host.host, host.peer_port, self._context)
 
     async def _check_own(self, listener: Listener) -> bool:
-        """Returns whether this node's peer address leads here. Raises StartError: "own address".
-        """
+        """Return True if this node's peer address leads here. Raises StartError: "own address"."""
         for _ in range(OWN_PROBES_MAX):
             seen = await in_thread(self._seen, self._own)
             if seen.kind == ABSENT:
@@ -119,14 +120,15 @@ class Joining:
                 return True
             if seen.kind != OTHER:
                 break
-            # The listener of this node is silent too while this event loop is busy.
+            # This node's own listener is silent too while this event loop is busy.
         raise await in_thread(self._occupied, seen)
 
     # ---- with data ------------------------------------------------------------------------------
 
     async def publish_address(self, directory: str) -> None:
-        """Sets the peer address of this node's member to the configured one, once a majority of the
-        cluster answers. directory: etcd's, with the member's data."""
+        """Set the peer address of this node's member to the configured one, once a majority of the
+        cluster answers. directory: etcd's, with the member's data.
+        """
         reason = ""
         while True:
             try:
@@ -138,14 +140,16 @@ class Joining:
                     log.warning("the etcd member of this node keeps its old address",
                                 extra={"reason": reason})
             except (KeysError, Unknown, Unreachable, etcd_wal.WalError):
-                pass    # A cluster that starts does not answer yet.
+                pass  # A cluster that is starting does not answer yet.
             await asyncio.sleep(ADDRESS_POLL_S)
 
     def _publish_now(self, own: etcd_wal.Identity) -> None:
-        """Raises NotYet: "proven identity", KeysError, Unknown, Unreachable."""
+        """Update the address in the member list. Raises NotYet ("proven identity"), KeysError,
+        Unknown, Unreachable.
+        """
         client = self._connect([_client(host) for host in self._others])
         try:
-            # A read through the quorum first: the member list of one member alone may be old.
+            # Read through the quorum first: a single member's list may be outdated.
             client.get(self._policy.prefix + "cluster.id")
             answer = client.read("cluster/member/list", {})
             members = answer.get("members", [])
@@ -172,8 +176,9 @@ class Joining:
     # ---- without data ---------------------------------------------------------------------------
 
     async def state(self) -> str:
-        """Returns etcd's --initial-cluster-state for a node without data: NEW, or EXISTING after
-        the running cluster has a free seat for it. Raises StartError."""
+        """Return etcd's --initial-cluster-state for a node without data: NEW, or EXISTING once the
+        running cluster has a free seat for it. Raises StartError.
+        """
         return await self._with_ports(self._decided)
 
     async def _decided(self) -> str:
@@ -195,17 +200,17 @@ class Joining:
                 await asyncio.sleep(POLL_S)
 
     async def _decide(self, is_own: bool) -> str:
-        """Raises NotYet, StartError."""
+        """Return the initial cluster state. Raises NotYet, StartError."""
         seen = await asyncio.gather(*[in_thread(self._seen, host) for host in self._others])
         running = [view for view in seen if view.kind == MEMBERS]
         for view in running:
             self._check_members(view.members)
         if any(row.get("clientURLs") for view in running for row in view.members):
             return await self._rejoin(is_own)
-        # The time without a quorum proves nothing about the old member.
+        # Time without a quorum proves nothing about the old member.
         self._absent_since = None
         waiting = 1 + sum(view.kind == WAITING for view in seen)
-        # A member that runs and has published nothing has just begun the same new cluster.
+        # A running member that has published nothing has just started the same new cluster.
         if running or waiting >= _majority(len(self._hosts)):
             return NEW
         silent = ", ".join(_address(host) for host, view in zip(self._others, seen, strict=True)
@@ -213,7 +218,7 @@ class Joining:
         raise NotYet(f"no majority of the controllers runs: {silent} cannot be reached")
 
     def _check_members(self, members) -> None:
-        """Raises StartError: "same cluster"."""
+        """Raise StartError if a member is not a configured controller: "same cluster"."""
         urls = {self._url(host) for host in self._hosts}
         for row in members:
             # This node's own address may have changed.
@@ -227,13 +232,14 @@ class Joining:
                     "cluster")
 
     async def _rejoin(self, is_own: bool) -> str:
-        """Returns how to start beside members that have run. Raises NotYet, StartError."""
+        """Return the initial cluster state beside members that have run. Raises NotYet, StartError.
+        """
         return await in_thread(self._rejoin_now, is_own, asyncio.get_running_loop().time())
 
     def _rejoin_now(self, is_own: bool, now_s: float) -> str:
         client = self._connect([_client(host) for host in self._others])
         try:
-            # A read through the quorum first: the member list of one member alone may be old.
+            # Read through the quorum first: a single member's list may be outdated.
             self._check_cluster(client)
             members = client.read("cluster/member/list", {}).get("members", [])
             self._check_members(members)
@@ -245,7 +251,8 @@ class Joining:
             client.close()
 
     def _check_cluster(self, client: Etcd) -> None:
-        """Raises StartError: "same cluster", NotYet."""
+        """Raise StartError if it is another cluster ("same cluster"), NotYet if it has no id yet.
+        """
         row = client.get(self._policy.prefix + "cluster.id")
         expected = self._policy.cluster_id()
         if expected is None:
@@ -263,7 +270,7 @@ class Joining:
         found = next((row for row in members if row.get("name") == name), None) or next(
             (row for row in members if url in row.get("peerURLs", ())), None)
         if found is not None and url in found["peerURLs"] and not found.get("clientURLs"):
-            # It was added and never ran, by an earlier try if it has no name.
+            # This member was added but never ran; without a name, by an earlier attempt.
             return NEW if found.get("name") else EXISTING
         if found is not None:
             self._check_absent(client, members, found, is_own, now_s)
@@ -285,7 +292,7 @@ class Joining:
         return Etcd(addresses, timeout_s=CALL_S, ssl_context=self._context)
 
     def _check_absent(self, client: Etcd, members: list, found, is_own: bool, now_s: float) -> None:
-        """Raises NotYet, StartError: "proven absence"."""
+        """Raise NotYet or StartError unless the old member is gone: "proven absence"."""
         if not is_own:
             self._absent_since = None
             raise NotYet(self._refusal(
@@ -323,7 +330,7 @@ class Joining:
     # ---- errors ---------------------------------------------------------------------------------
 
     def _occupied(self, seen: etcd_probe.Seen) -> StartError:
-        """Says who has this node's address. Blocks."""
+        """Return the error for an address that another process has. Blocks."""
         members = seen.members or next(
             (view.members for view in map(self._seen, self._others) if view.members), ())
         found = next((row for row in members if self._url(self._own)
@@ -337,8 +344,9 @@ class Joining:
             found, "a process answers there", self._cluster_of(members)))
 
     def _cluster_of(self, members) -> str | None:
-        """The id of the cluster whose members these are, None if it does not answer. Blocks for
-        CALL_S at most for each member."""
+        """Return the cluster id of these members, None if they do not answer. Blocks for at most
+        CALL_S per member.
+        """
         addresses = [_address_of(row) for row in members if row.get("clientURLs")]
         if not addresses:
             return None
@@ -370,7 +378,7 @@ def _majority(count: int) -> int:
 
 @contextlib.contextmanager
 def member_lock(client: Etcd, prefix: str, members: list, name: str):
-    """Lets one node at a time change the member list. Raises NotYet.
+    """Let one node at a time change the member list. Raises NotYet.
 
     members: the list that the caller's decision is based on. Another node may have changed it
     before the lock was taken.
@@ -394,15 +402,16 @@ def _seats(members: list) -> set:
 
 
 def healthy_count(members: list, without, connect) -> int:
-    """Returns how many members, except `without`, answer and see a leader. connect: list of
-    addresses -> an Etcd."""
+    """Return the number of members, except `without`, that answer and have a leader. connect:
+    function from a list of addresses to an Etcd.
+    """
     return sum(etcd_health.state_of(_address_of(row), connect([_address_of(row)]).connection,
                                     "").answers
                for row in members if row is not without and row.get("clientURLs"))
 
 
 def check_majority(count: int, healthy: int) -> None:
-    """Raises NotYet: "quorum kept"."""
+    """Raise NotYet without a majority: "quorum kept"."""
     if healthy < _majority(count):
         raise NotYet(f"only {healthy} of {count} members answer, and {_majority(count)} must")
 
@@ -412,7 +421,7 @@ def member_name(node_id: int) -> str:
 
 
 def hexadecimal(identity) -> str:
-    """A member's id as etcd prints it."""
+    """Return a member's id in etcd's format."""
     return f"{int(identity):x}"
 
 
@@ -429,7 +438,7 @@ def _client(host) -> str:
 
 
 def _address_of(row) -> str:
-    """host:port of a member's first client URL."""
+    """Return host:port of a member's first client URL."""
     return row["clientURLs"][0].partition("://")[2]
 
 

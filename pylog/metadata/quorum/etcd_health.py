@@ -1,9 +1,9 @@
-"""How one member of etcd is, in its own words.
+"""The health of one etcd member, as that member reports it.
 
 Owns: nothing.
-Invariants: (1) a member counts as well only when it knows a leader and reports no alarm; (2)
-  nothing that it answers raises.
-Source: etcd's API v3, Maintenance.Status: what a member knows without asking the others.
+Invariants: a member counts as healthy only if it has a leader and reports no alarm; no response
+  raises an exception.
+Source: etcd's API v3, Maintenance.Status: a member's own state, without the other members.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 from pylog.metadata.quorum.key_value import MemberState
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +26,9 @@ NO_LEADER = "it knows no leader: it is cut off from the others"
 
 def state_of(address: str, connect: Callable[[], http.client.HTTPConnection],
              token: str) -> MemberState:
-    """connect: a connection to the member, not yet made. token: of a login, "" without one."""
+    """Return a member's state. connect: creates a connection, not connected yet. token: of a login,
+    or "".
+    """
     connection = connect()
     headers = {"Content-Type": "application/json"}
     if token:
@@ -43,8 +45,9 @@ def state_of(address: str, connect: Callable[[], http.client.HTTPConnection],
 
 
 def active_peers(connect: Callable[[], http.client.HTTPConnection]) -> dict[str, bool] | None:
-    """Returns {member id in hexadecimal: whether the asked member is connected to it}, None if the
-    asked member does not answer or has no such metric."""
+    """Return {member id in hexadecimal: True if this member is connected to it}, None if it does
+    not answer or has no such metric.
+    """
     connection = connect()
     try:
         connection.request("GET", "/metrics")
@@ -59,7 +62,7 @@ def active_peers(connect: Callable[[], http.client.HTTPConnection]) -> dict[str,
 
 
 def understood(address: str, status: int, answer: object) -> MemberState:
-    """The state that an answer tells. Keeps (1), (2)."""
+    """Parse a status response. Never raises."""
     if status != http.client.OK or not isinstance(answer, dict):
         return MemberState(address, False, False, "", -1, f"HTTP {status}: {answer}")
     header = answer.get("header")

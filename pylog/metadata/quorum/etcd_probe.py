@@ -1,9 +1,9 @@
-"""Finds out which process answers at the address where a member of etcd serves the others.
+"""Identifies the process at the address where an etcd member serves the other members.
 
 Owns: the listener on this host's peer port while etcd does not run.
 Invariants:
-    one answer per listener: each listener has a random nonce, so a node recognises itself.
-    silence is not absence: a process that accepts a connection and says nothing counts as alive.
+one answer per listener: each listener has a random nonce, so a node recognises itself.
+silence is not absence: a process that accepts a connection and sends nothing counts as running.
 Source: etcd's /members on the peer port, which a member serves without a quorum.
 """
 
@@ -45,12 +45,12 @@ class PortInUse(Exception):
 
 
 def bind_address(host: str) -> str:
-    """Where a member with this advertised host listens: a name may resolve to any interface."""
+    """Return the listen address for this advertised host: a name may resolve to any interface."""
     return host if is_address(host) else "0.0.0.0"
 
 
 def probe(host: str, port: int, context: ssl.SSLContext | None = None) -> Seen:
-    """Returns what answers there within PROBE_S. Blocks. Never raises for what it finds."""
+    """Return the kind of process that answers there within PROBE_S. Blocks. Never raises."""
     try:
         stream = socket.create_connection((host, port), PROBE_S)
     except OSError:
@@ -76,9 +76,10 @@ def probe(host: str, port: int, context: ssl.SSLContext | None = None) -> Seen:
 
 
 class Listener:
-    """Answers probes on the peer port in place of this host's etcd. files: etcd_security.Files,
-    None for plain text. has_data: whether this host's etcd has data: other nodes must not count it
-    for a new cluster."""
+    """Answers probes on the peer port in place of this host's etcd. files: etcd_tls.Files, None for
+    plain text. has_data: True if this host's etcd has data, so that other nodes do not count it for
+    a new cluster.
+    """
 
     def __init__(self, bind: str, port: int, files=None, has_data: bool = False):
         self._bind, self._port, self._files = bind, port, files
@@ -87,7 +88,7 @@ class Listener:
         self.nonce = secrets.token_hex(16)
 
     async def __aenter__(self) -> Listener:
-        """Raises PortInUse, OSError."""
+        """Start listening. Raises PortInUse, OSError."""
         context = None
         if self._files is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -124,7 +125,7 @@ class Listener:
 
 
 def check_free(bind: str, port: int) -> None:
-    """Raises PortInUse if another process listens there, OSError if the address is not here."""
+    """Raise PortInUse if another process listens there, OSError if this host lacks the address."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probing:
         probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

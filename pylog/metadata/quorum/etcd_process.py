@@ -1,9 +1,9 @@
-"""This host's etcd: started, watched, started again when it ends, stopped with brokerd.
+"""This host's etcd process: starts, watches, restarts and stops it.
 
 Owns: the etcd process and its directory, `etcd` below the first log directory.
-Invariants: (1) the process does not outlive brokerd; (2) one that ended is started again, ever
-  more slowly while it ends soon; (3) what it prints is in brokerd's log, and
-  cannot fill that; (4) a member without data starts only as etcd_joining permits.
+Invariants: the process does not outlive brokerd; a process that ended is restarted, with a growing
+  backoff while it fails quickly; its output goes to brokerd's log, but cannot fill that; a member
+  without data starts only if etcd_bootstrap permits it.
 Source: etcd's flags; etcd's tuning guide (heartbeats of a LAN).
 """
 
@@ -23,17 +23,17 @@ from pylog.metadata.quorum.etcd_bootstrap import NEW, Joining, Policy
 from pylog.metadata.quorum.etcd_probe import bind_address
 
 DIRECTORY = "etcd"
-# What an idle member takes is its heartbeats; an election takes one to two times its timeout.
+# Heartbeats are an idle member's only CPU use; an election takes one to two election timeouts.
 HEARTBEAT_MS, ELECTION_MS = 80, 400
-# It has little to do at a time: with threads for each core it takes a third more when idle.
+# With a thread for each core, an idle etcd uses a third more CPU, and it has little parallel work.
 ENVIRONMENT = {"GOMAXPROCS": "1"}
 QUOTA_BYTES = 2 << 30
 KEPT_REVISIONS = 1000
 STOP_S = 5.0
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
-LONG_S = 10.0           # A run that ended after this long was a good one.
-LINES_PER_RUN = 100     # of the least importance
-# etcd prints this when the other members removed it.
+LONG_S = 10.0  # A run that lasted this long was healthy; its end resets the backoff.
+LINES_PER_RUN = 100  # of INFO and below
+# etcd prints this if the other members removed it.
 REMOVED = "permanently removed from the cluster"
 UNCONFIGURED = Policy(lambda: None, "/pylog/", 10.0, 60.0)
 PR_SET_PDEATHSIG = 1
@@ -45,13 +45,14 @@ Host.__doc__ = "One of the machines that run a member."
 
 
 class Member:
-    """command: of etcd, a path or a name. directory: for its data. node_id: which of `hosts` this
-    one is. token: what all members of one cluster agree on. files: an etcd_security.Files, None
-    for plain text. ssl_context: of connections to the other members, with files. policy: how a
-    member without data joins.
+    """command: path or name of etcd. directory: for its data. node_id: this node among `hosts`.
+    token: the cluster token, the same for all members. files: an etcd_tls.Files, None for plain
+    text. ssl_context: for connections to the other members, with files. policy: how a member
+    without data joins.
 
     settled: set once the member may start, or cannot start until an operator acts; then `failure`
-    has the reason and `failed` is set too."""
+    has the reason and `failed` is set too.
+    """
 
     def __init__(self, command: str, directory: str, node_id: int, hosts: list, token: str,
                  files=None, ssl_context=None, policy: Policy = UNCONFIGURED):
@@ -77,7 +78,7 @@ class Member:
 
     @property
     def pid(self) -> int | None:
-        """The process's id while it runs."""
+        """Return the process id while it runs, else None."""
         return self._process.pid if self._process is not None else None
 
     @property
@@ -85,7 +86,7 @@ class Member:
         return os.path.isdir(os.path.join(self._directory, "member"))
 
     def start(self) -> None:
-        """Starts it on the running loop, and keeps it running until stop()."""
+        """Start etcd on the running loop, and keep it running until stop()."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         loop = asyncio.get_running_loop()
         if self._has_data:
@@ -94,7 +95,7 @@ class Member:
         self._task = loop.create_task(self._keep())
 
     async def stop(self) -> None:
-        """Ends the process; it hands leadership over first."""
+        """Stop the process, which transfers its leadership first."""
         tasks = [task for task in (self._moving, self._task) if task is not None]
         for task in tasks:
             task.cancel()
@@ -112,7 +113,7 @@ class Member:
             await process.wait()
 
     async def _keep(self) -> None:
-        """Keeps (2)."""
+        """Run etcd, and restart it with a backoff."""
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_S
         while True:
@@ -127,14 +128,16 @@ class Member:
                 self.settled.set()
                 return
             except Exception as error:
-                # Whatever it is, a cluster that loses one etcd after another ends.
+                # Handle every error: a cluster that loses one etcd after another fails.
                 code, last = getattr(error, "errno", None), str(error) or type(error).__name__
             log.error("etcd ended and is started again", extra={"exit": code, "reason": last})
             pause_s = PAUSE_S if loop.time() - began_s > LONG_S else min(2 * pause_s, PAUSE_MAX_S)
             await asyncio.sleep(pause_s)
 
     async def _arguments(self) -> list[str]:
-        """Returns etcd's command line, once it may start. Keeps (4). Raises StartError."""
+        """Return etcd's command line once it may start. Keeps new members to etcd_bootstrap's
+        decision. Raises StartError.
+        """
         state = NEW
         if self._has_data:
             await self._joining.check_address()
@@ -145,7 +148,7 @@ class Member:
                          self._files)
 
     def _check_membership(self) -> None:
-        """Raises StartError if the other members removed this one."""
+        """Raise StartError if the other members removed this one."""
         if self._is_removed:
             raise StartError(
                 f"the etcd member of node {self._node_id} in {self._directory} was removed from "
@@ -154,7 +157,7 @@ class Member:
                 "again")
 
     async def _run(self, flags: list) -> tuple:
-        """(exit code, the last that it said)."""
+        """Run etcd to its end; return (exit code, last line of output)."""
         process = self._process = await asyncio.create_subprocess_exec(
             self._command, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, cwd=self._directory, preexec_fn=_end_with_parent,
@@ -165,7 +168,7 @@ class Member:
         async for line in process.stdout:
             level, last = told(line)
             self._is_removed |= REMOVED in last
-            # Keeps (3).
+            # Keeps etcd's output from filling the log.
             if level >= logging.ERROR or left > 0:
                 left -= 1
                 log.log(level, "etcd: %s", last)
@@ -174,7 +177,8 @@ class Member:
 
 def arguments(directory: str, node_id: int, hosts: list, token: str, state: str = "new",
               files=None) -> list[str]:
-    """etcd's command line. state: existing for one that the others have added. files: as Member's.
+    """Return etcd's command line. state: "existing" for a member that the others have added. files:
+    as for Member.
     """
     scheme = "http" if files is None else "https"
     own = next(host for host in hosts if host.node_id == node_id)
@@ -202,7 +206,7 @@ def arguments(directory: str, node_id: int, hosts: list, token: str, state: str 
 
 
 def told(line: bytes) -> tuple[int, str]:
-    """(level, text) of one line that etcd printed. What it calls a warning is no news of ours."""
+    """Return (level, text) for one line of etcd's output. etcd's warnings become INFO."""
     text = line.decode("utf-8", "replace").strip()
     try:
         entry = json.loads(text)
@@ -223,6 +227,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def _end_with_parent() -> None:
-    """Runs in the child between fork and exec. Keeps (1). The signal comes when the thread that
-    forked ends: that is the event loop's."""
+    """Set the parent-death signal, in the child between fork and exec. It is sent when the forking
+    thread ends, which is the event loop's. Keeps etcd from outliving brokerd.
+    """
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -16,7 +16,7 @@ from pylog.metadata.quorum.key_value import KeysError, Unknown, Unreachable
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class Seats:
-    """connect: list of "host:port" -> an Etcd. addresses: node id -> of its member. prefix:
-    of the cluster's keys."""
+    """connect: function from a list of "host:port" to an Etcd. addresses: {node id: address of its
+    member}. prefix: of the cluster's keys.
+    """
 
     def __init__(self, connect: Callable[[list], Etcd], addresses: dict, prefix: str):
         self._connect = connect
@@ -33,9 +34,10 @@ class Seats:
         self._prefix = prefix
 
     def remove(self, node_id: int) -> str:
-        """Removes that controller's member, whether it runs or not; returns the member's id in
-        hexadecimal. Blocks. Raises Refusal."""
-        # The removed member ends before it has answered.
+        """Remove that controller's member, even if it runs; return the member's id in hexadecimal.
+        Blocks. Raises Refusal.
+        """
+        # The removed member would end before responding.
         client = self._connect([address for other, address in self._addresses.items()
                                 if other != node_id])
         try:
@@ -48,7 +50,7 @@ class Seats:
             client.close()
 
     def _remove(self, client: Etcd, node_id: int) -> str:
-        # A read through the quorum first: the member list of one member alone may be old.
+        # Read through the quorum first: a single member's list may be outdated.
         client.get(self._prefix + "cluster.id")
         members = client.read("cluster/member/list", {}).get("members", [])
         found = next((row for row in members if row.get("name") == member_name(node_id)), None)

@@ -1,8 +1,8 @@
-"""TLS and logins of the quorum's etcd, as the settings of the controllers' listener say.
+"""TLS and logins of the quorum's etcd, from the settings of the controller listener.
 
-Owns: the files that an etcd of this host reads, in `etcd-tls` below the first log directory.
-Invariants: (1) the controllers' etcds trust whom the controllers' listener trusts, and nobody
-  without such a certificate is served; (2) a key lies in files that only brokerd's user reads.
+Owns: the files for this host's etcd, in `etcd-tls` below the first log directory.
+Invariants: the controllers' etcds trust the same certificates as the controller listener, and serve
+  no client without one; only brokerd's user can read the key files.
 Source: etcd's transport security model; etcd's auth.proto.
 """
 
@@ -25,7 +25,7 @@ Files.__doc__ = "Paths of PEM files: the certificate with its chain, its key, wh
 
 
 def is_secured(settings) -> bool:
-    """Whether etcd is reached by TLS."""
+    """Return True if connections to etcd use TLS."""
     protocol = settings[SETTING]
     if protocol is None and not clusters.has_outer_quorum(settings):
         protocol = settings.protocol_of(_listener(settings))
@@ -33,7 +33,8 @@ def is_secured(settings) -> bool:
 
 
 def context(settings):
-    """The ssl.SSLContext of connections to etcd, None for plain ones. Raises ConfigError."""
+    """Return the ssl.SSLContext for connections to etcd, None for plain text. Raises ConfigError.
+    """
     if not is_secured(settings):
         return None
     # Imported here: it loads Python's ssl.
@@ -43,7 +44,7 @@ def context(settings):
 
 
 def write_files(settings) -> Files | None:
-    """What an etcd of this host is to use, None for plain text. Raises ConfigError, OSError."""
+    """Write the files for this host's etcd, None for plain text. Raises ConfigError, OSError."""
     if not is_secured(settings):
         return None
     from pylog.security import stores
@@ -64,10 +65,10 @@ def write_files(settings) -> Files | None:
 
 
 class Renewal:
-    """Certificates that change while the cluster runs: taken by the next connections to etcd, and
-    given to the etcd of this host, which reads its files with each handshake.
+    """Reloads changed certificates: for new connections to etcd, and for this host's etcd, which
+    reads its files at each handshake.
 
-    keys: an Etcd. runs_here: whether brokerd runs one.
+    keys: an Etcd. runs_here: True if brokerd runs an etcd.
     """
 
     def __init__(self, settings, keys, runs_here: bool):
@@ -75,7 +76,7 @@ class Renewal:
         self._stamp = self._now()
 
     def look(self) -> None:
-        """Takes what has changed, if anything has; what cannot be used is logged once. Blocks."""
+        """Reload the certificates if they changed; log unusable ones once. Blocks."""
         stamp = self._now()
         if stamp == self._stamp:
             return
@@ -107,7 +108,7 @@ def _getter(settings):
 
 
 def _written(path: str, data: bytes) -> str:
-    """Keeps (2)."""
+    """Write a file and return its path. Keeps keys readable only by brokerd's user."""
     descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)

@@ -64,7 +64,7 @@ def _fields(message: bytes) -> dict:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position behind it)."""
+    """Return (value, position after it)."""
     value = 0
     for count in range(10):
         if position + count >= len(message):

@@ -1,18 +1,18 @@
-"""What a quorum is kept in: keys with values on several machines, changed only all together or not
-at all.
+"""The quorum's store: keys with values on several machines, changed in transactions.
 
 Owns: nothing.
-Invariants: (1) a transaction is whole or absent, and its conditions hold when it is made; (2) a
-  change that was not answered raises Unknown and never looks like a refusal; (3) what is looked at
-  together is at least as new from one look to the next, and as new as the call.
+Invariants: a transaction is complete or absent, and its conditions hold when it is made; a change
+  without a response raises Unknown and never looks like a rejection; the reads of one look() see a
+  state that is at least as new as the call, and later reads never see an older state than earlier
+  ones.
 Source: etcd's transactions, ZooKeeper's multi.
 """
 
 from abc import ABC, abstractmethod
 from collections import namedtuple
 
-# Keys are paths, folders end with /. A name of so many digits is a number, of which List and drop()
-# take more than a few in a folder.
+# Keys are paths; folders end with /. A name with this many digits is a number. Only folders of
+# numbers may hold many names, for List and drop().
 SORTED_DIGITS = 20
 
 Is = namedtuple("Is", ("key", "value"))
@@ -43,11 +43,11 @@ is wrong, "" when nothing is. seconds: what it took to know that.
 
 
 class KeysError(Exception):
-    """A member answered that it cannot do this."""
+    """A member rejected the call."""
 
 
 class Full(KeysError):
-    """There is no room for anything more until an operator makes some."""
+    """The store is full until an operator frees space."""
 
 
 class Unreachable(Exception):
@@ -55,51 +55,54 @@ class Unreachable(Exception):
 
 
 class Unknown(Exception):
-    """The answer did not come: the change was made, or will be, or not."""
+    """No response arrived: the change may have been made, or may still be made."""
 
 
 class Keys(ABC):
-    """Calls raise Unreachable and KeysError; those that change something Unknown as well (2)."""
+    """Calls raise Unreachable and KeysError; changes also raise Unknown."""
 
     name = ""
     addresses: list
-    # Of one value, with room for a transaction's other parts.
+    # Maximum of one value, with room for a transaction's other parts.
     value_bytes_max = 0
 
     @abstractmethod
     def close(self) -> None:
-        """Hangs up; what was put with a lease may go at once."""
+        """Disconnect; keys put with a lease may be removed immediately."""
 
     @abstractmethod
     def state_of(self, address: str) -> MemberState:
-        """How one member is, asked on a connection of its own. Never raises."""
+        """Return the state of one member, on a separate connection. Never raises."""
 
     @abstractmethod
     def look(self, looks) -> list:
-        """A list of Rows for each Get and List, in order. Keeps (3)."""
+        """Return a list of Rows for each Get and List, in order. Keeps reads monotonic."""
 
     def get(self, key: str) -> Row | None:
-        """One key's row, None without one."""
+        """Return one key's row, None without one."""
         rows = self.look([Get(key)])[0]
         return rows[0] if rows else None
 
     @abstractmethod
     def transact(self, conditions, changes, looks=()) -> Answered:
-        """Makes all changes if all conditions hold; looks where they do not. Keeps (1)."""
+        """Make all changes if all conditions hold, else return the looks. Keeps transactions
+        atomic.
+        """
 
     @abstractmethod
     def drop(self, conditions, folder: str, below: str) -> bool:
-        """Removes the folder's names below that one, from the lowest on; some may be gone when it
-        fails. False: the conditions do not hold."""
+        """Delete the folder's names below `below`, lowest first; a failure may leave some. Returns
+        False if the conditions do not hold.
+        """
 
     @abstractmethod
     def grant(self, ttl_s: int) -> int:
-        """A lease for this node's puts."""
+        """Return a new lease for this node's puts."""
 
     @abstractmethod
     def keep_alive(self, lease: int) -> int:
-        """The seconds that the lease has from now on; 0: it is gone."""
+        """Renew a lease; return its remaining seconds, 0 if it expired."""
 
     @abstractmethod
     async def watch(self, folder: str, stir) -> None:
-        """Calls stir() whenever keys of a folder may have changed, until cancelled."""
+        """Call stir() whenever keys of a folder may have changed, until cancelled."""

@@ -1,10 +1,10 @@
 """The metadata log of several controllers: committed by the quorum, copied to this node's disk.
 
 Owns: the copy, `__cluster_metadata-0`, through ObservedLog.
-Invariants: (1) the copy is a prefix of what the quorum committed, so its end is the high watermark:
-  a start proves it with compared_to(), because the directory may have been elsewhere meanwhile;
-  (2) one thread at a time changes the copy: catch_up() without a term, append() in one; (3) a term
-  in which an append failed is over: what is in the log then only the next epoch knows.
+Invariants: the copy is a prefix of the quorum's committed log, so its end is the high watermark; a
+  start proves it with compared_to(), because the directory may have been used elsewhere; one thread
+  at a time changes the copy: catch_up() without a term, append() within a term; a term ends with a
+  failed append, because only the next epoch can determine the log's end.
 Source: KIP-595 (a log replicated to observers), KIP-630 (snapshots).
 """
 
@@ -22,11 +22,11 @@ PREFIX, UNKNOWN, DIVERGED = "prefix", "unknown", "diverged"
 
 
 class QuorumLog(ObservedLog):
-    """As LocalLog, on a Quorum."""
+    """Like LocalLog, on a Quorum."""
 
-    # A node that comes reads this many batches at most beside the snapshot.
+    # The maximum number of batches that a new node reads in addition to the snapshot.
     records_between_snapshots = 20_000
-    # The answer to an append may be lost, and others have its records before this node.
+    # The response to an append may be lost, so other nodes can have records before this one.
     is_whole = False
 
     def __init__(self, directory, checkpoint, now_ms, quorum: Quorum, **limits):
@@ -41,18 +41,18 @@ class QuorumLog(ObservedLog):
 
     @property
     def term(self) -> Term | None:
-        """The term in which this node appends; None: it does not, or no more (3)."""
+        """Return the term in which this node appends, None without one or after a failed append."""
         return self._term
 
     # ---- following ------------------------------------------------------------------------------
 
     def catch_up(self) -> list:
-        """Copies some of what the quorum has and this node has not. Blocks.
+        """Copy some of the quorum's records that are missing here. Blocks.
 
-        Returns MetadataBatches in order, none at the end. Raises QuorumLost, Trimmed: only a
-        snapshot has what comes next; LogError's kinds, ValueError: what came is no batch.
+        Returns MetadataBatches in order, none at the end. Raises QuorumLost; Trimmed if only a
+        snapshot has the next records; LogError's kinds; ValueError for an invalid batch.
         """
-        assert self._term is None, self._term    # Keeps (2).
+        assert self._term is None, self._term  # Keeps the copy to one writer.
         found: list = []
         for base, data in self._quorum.read(self._log.end_offset):
             try:
@@ -60,14 +60,14 @@ class QuorumLog(ObservedLog):
             except LogError:
                 if not found:
                     raise
-                # What is in the copy is not read again: it is given now, the failure next time.
+                # Copied batches are not read again: return them now, and raise on the next call.
                 break
             found.append(MetadataBatch(header.base_offset + header.last_offset_delta,
                                        header.leader_epoch, snapshots.decoded(data, header)))
         return found
 
     def _copy(self, base: int, data: bytes):
-        """One committed batch to the copy; its header."""
+        """Append one committed batch to the copy; return its header."""
         _, header = next(batch.walk(data))
         if not batch.crc_ok(data) or header.base_offset != base or base != self._log.end_offset:
             raise ValueError(f"the quorum's batch at {base} is damaged")
@@ -77,11 +77,11 @@ class QuorumLog(ObservedLog):
         return header
 
     def compared_to(self, end: int) -> str:
-        """Returns how the copy stands to the quorum's log, which ends at `end`. Blocks. Raises
-        QuorumLost, LogError's kinds.
+        """Compare the copy with the quorum's log, which ends at `end`. Blocks. Raises QuorumLost,
+        LogError's kinds.
 
-        PREFIX: its last batch is byte for byte the quorum's. UNKNOWN: one of the two has no batch
-        to compare, only a snapshot. DIVERGED: there are different records at the same offset.
+        PREFIX: the copy's last batch is identical to the quorum's. UNKNOWN: one of the two has only
+        a snapshot at that offset. DIVERGED: the records at the same offset differ.
         """
         own_end = self._log.end_offset
         if own_end == 0:
@@ -96,19 +96,20 @@ class QuorumLog(ObservedLog):
         return PREFIX if data == theirs else DIVERGED
 
     def _batch_with(self, offset: int) -> tuple[int, bytes]:
-        """(base offset, bytes) of the batch that holds the record at `offset`."""
+        """Return (base offset, bytes) of the batch with the record at `offset`."""
         data = self._log.read(offset, 1)
         position, header = next(batch.walk(data))
         return header.base_offset, bytes(
             memoryview(data)[position:position + batch.LOG_OVERHEAD + header.batch_length])
 
     def is_rebuildable(self) -> bool:
-        """Whether the quorum has its whole log, or a snapshot. Blocks. Raises QuorumLost."""
+        """Return True if the quorum has its whole log, or a snapshot. Blocks. Raises QuorumLost."""
         return self._quorum.batch_at(0) is not None or self._quorum.load_snapshot(0) is not None
 
     def start_over(self, keep: bool) -> None:
-        """Begins an empty copy, to be read from the quorum again. keep: the old one stays beside it
-        under another name. Blocks. Raises LogError's kinds, OSError."""
+        """Start with an empty copy, to be read from the quorum again. keep: save the old copy under
+        another name. Blocks. Raises LogError's kinds, OSError.
+        """
         if keep:
             self._log.settle(self._now_ms())
             kept = f"{self._folder}.{self._log.end_offset}.diverged"
@@ -121,8 +122,9 @@ class QuorumLog(ObservedLog):
         self._begin_at(0)
 
     def load_snapshot(self) -> bool:
-        """Puts the quorum's snapshot in place of a copy that ends before it; the log is then read
-        from 0. Blocks. False when there is none. Raises QuorumLost, LogError's kinds, ValueError.
+        """Replace a copy that ends before the quorum's snapshot with that snapshot; the log is then
+        read from 0. Blocks. Returns False without such a snapshot. Raises QuorumLost, LogError's
+        kinds, ValueError.
         """
         found = self._quorum.load_snapshot(self._log.end_offset)
         if found is None:
@@ -133,18 +135,21 @@ class QuorumLog(ObservedLog):
         return True
 
     def found_quorum(self, cluster_id: str) -> bool:
-        """The state that the newest snapshot has becomes the quorum's, unless that has one. Blocks.
-        Raises QuorumLost, Conflict."""
+        """Make the newest snapshot here the quorum's first state, unless the quorum has one.
+        Returns False if it has. Blocks. Raises QuorumLost, Conflict.
+        """
         assert self._snapshot is not None and self.snapshot_end == self._log.end_offset, (
             self._snapshot, self._log.end_offset)
         path, end, epoch = self._snapshot
         with open(path, "rb") as file:
             return self._quorum.found(cluster_id, end, epoch, file.read())
 
-    # ---- in office ------------------------------------------------------------------------------
+    # ---- active ---------------------------------------------------------------------------------
 
     def begin_term(self, term: Term) -> None:
-        """From now on this node appends. The copy is whole: catch_up() gave all below term.end."""
+        """Start appending. The copy must be complete: catch_up() has returned all records below
+        term.end. Raises Conflict.
+        """
         if self._log.end_offset != term.end:
             raise Conflict(f"the copy ends at {self._log.end_offset}, the log at {term.end}")
         self._term = term
@@ -154,7 +159,7 @@ class QuorumLog(ObservedLog):
         self._term = None
 
     def elect(self, node_id: int) -> int:
-        """The epoch that metadata.office won."""
+        """Return the epoch that controller_election won."""
         if self._term is None:
             raise Conflict(f"node {node_id} is not the controller")
         return self._term.epoch
@@ -174,7 +179,7 @@ class QuorumLog(ObservedLog):
         except TooLong:
             raise
         except (LogError, ValueError):
-            self._term = None                # Keeps (3).
+            self._term = None  # Keeps the term from continuing after a failed append.
             raise
         return expected_end + len(new) - 1
 
@@ -191,7 +196,7 @@ class QuorumLog(ObservedLog):
         self._quorum.trim(term, offset)
 
     def _current_term(self) -> Term:
-        """Raises Conflict: it may end at any time, while a decision is under way."""
+        """Return the term. Raises Conflict: it may end at any time during a decision."""
         if self._term is None:
             raise Conflict("the term is over")
         return self._term

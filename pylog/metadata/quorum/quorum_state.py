@@ -1,14 +1,14 @@
-"""What a quorum of controllers keeps in etcd or ZooKeeper: the newest batches of the metadata log,
-and whose turn it is to append.
+"""The controllers' state in etcd or ZooKeeper: the newest batches of the metadata log, and the
+current epoch and controller.
 
 Owns: the keys below its prefix.
-Invariants: (1) slots are gapless: a batch is put and the end is moved in one transaction, whose
-  condition is the end and the epoch that its writer knows; (2) nothing is appended under an epoch
-  after a newer one began: leases tell who is alive, only the epoch's key tells who may write;
-  (3) an append whose outcome is unknown is not given up before its slot was read; (4) an epoch is
-  had by one start of one node; (5) a slot is dropped after a snapshot that covers it is whole, and
-  no older one takes that one's place, however late an attempt arrives.
-Source: transactions of metadata.keys in place of KIP-595's votes; KIP-630 (snapshots).
+Invariants: slots have no gaps: one transaction puts a batch and moves the end, on condition that
+  the writer's end and epoch are still current; nothing is appended in an epoch after a newer one
+  began, because leases only show liveness and the epoch's key decides who may write; an append with
+  unknown outcome fails only after its slot was read; an epoch belongs to one start of one node; a
+  slot is deleted only after a snapshot that covers it is complete, and a delayed attempt never
+  replaces that snapshot with an older one.
+Source: transactions of quorum.key_value instead of KIP-595's votes; KIP-630 (snapshots).
 """
 
 import json
@@ -39,14 +39,14 @@ from pylog.metadata.quorum.key_value import (
 from pylog.protocol.errors import ErrorCode
 
 CHUNK_BYTES = 512 << 10
-# Longer batches of records, which repeat much, are kept deflated.
+# Longer batches are compressed; metadata records repeat much.
 PLAIN_BYTES_MAX = 4096
 SLOTS_PER_READ = 64
 RETRY_S = 0.02
-# What was learned of the members is good for so long.
-MEMBERS_S = 0.5     # Less than `pylog cluster status` takes: it must not see older states.
+# How long the state of the members is cached.
+MEMBERS_S = 0.5  # Shorter than `pylog cluster status` takes, so that it never shows an older state.
 PLAIN, DEFLATED = b"\0", b"\1"
-# The key, below the prefix, of where the log ends.
+# The key, below the prefix, of the log's end offset.
 END = "at/end"
 
 log = logging.getLogger("pylog.metadata")
@@ -64,43 +64,44 @@ Batch = namedtuple("Batch", ("base", "data"))
 
 
 class QuorumLost(LogError):
-    """The quorum does not answer: whether the records are in the log is not known."""
+    """The quorum does not answer; the records may or may not be in the log."""
 
     def __init__(self, text: str):
         super().__init__(0, ErrorCode.NOT_CONTROLLER, text)
 
 
 class KeysLost(QuorumLost):
-    """The quorum answers, but its keys are older than what this node has read from it."""
+    """The quorum answers, but its keys are older than this node's copy of them."""
 
 
 class TooLong(LogError):
-    """More at once than a slot holds; nothing was appended."""
+    """The batch is longer than a slot; nothing was appended."""
 
     def __init__(self, text: str):
         super().__init__(0, ErrorCode.POLICY_VIOLATION, text)
 
 
 class Trimmed(Exception):
-    """Records that were asked for are in a snapshot only."""
+    """The requested records are only in a snapshot."""
 
 
 class Quorum:
-    """keys: where it is kept. prefix: of all keys, ends with /. timeout_s: how long a call is
-    tried. seconds: a clock."""
+    """keys: the store. prefix: of all keys, ends with /. timeout_s: retry time of a call. seconds:
+    a clock.
+    """
 
     def __init__(self, keys: Keys, prefix: str, timeout_s: float, seconds):
         self.keys = keys
         self._prefix = prefix
         self._timeout_s = timeout_s
         self._seconds = seconds
-        self._pause = threading.Event()      # Never set.
-        # For metrics, read on any thread.
+        self._pause = threading.Event()  # never set
+        # For metrics, read by any thread.
         self.is_answering, self.is_full = True, False
         self.failures = self.appends = 0
         self.append_seconds = 0.0
-        self.lost_keys = ""                  # Why the keys are not this cluster's newest, or "".
-        self._asking = threading.Lock()      # Of the next two.
+        self.lost_keys = ""  # why the keys are outdated, or ""
+        self._asking = threading.Lock()  # guards the next two
         self._members: list[MemberState] = []
         self._members_due_s = float("-inf")
 
@@ -108,10 +109,10 @@ class Quorum:
         self.keys.close()
 
     def members(self) -> list[MemberState]:
-        """How each machine that keeps the quorum is, as seen from here at most MEMBERS_S ago."""
+        """Return the state of each machine of the quorum, at most MEMBERS_S old."""
         with self._asking:
             if self._seconds() >= self._members_due_s:
-                # One that hangs takes its whole time: all at once.
+                # In parallel, because a hanging member takes its full timeout.
                 with supervisor.executor("quorum-members", len(self.keys.addresses)) as pool:
                     self._members = list(pool.map(self._state_of, self.keys.addresses))
                 self._members_due_s = self._seconds() + MEMBERS_S
@@ -133,12 +134,13 @@ class Quorum:
     # ---- the cluster ----------------------------------------------------------------------------
 
     def known_cluster_id(self) -> str | None:
-        """The cluster's id, None before somebody gave it one. Raises QuorumLost."""
+        """Return the cluster's id, None if it has none yet. Raises QuorumLost."""
         row = self._tried(lambda: self.keys.get(self._key("cluster.id")))
         return None if row is None else row.value.decode()
 
     def cluster_id(self, candidate: str) -> str:
-        """The cluster's id: the candidate of whoever asked first. Raises QuorumLost."""
+        """Return the cluster's id; the first caller's candidate becomes the id. Raises QuorumLost.
+        """
         key = self._key("cluster.id")
 
         def attempt() -> str:
@@ -149,8 +151,8 @@ class Quorum:
         return self._tried(attempt)
 
     def found(self, cluster_id: str, end: int, epoch: int, snapshot: bytes) -> bool:
-        """Begins this quorum's log at `end`, after a snapshot of all before, as that cluster's;
-        False: it has begun, or is another cluster's.
+        """Start this quorum's log at `end`, after a snapshot of all earlier records, as that
+        cluster's. Returns False if it has begun or belongs to another cluster.
 
         For a node that was its own controller until now. Raises QuorumLost, Conflict.
         """
@@ -164,7 +166,7 @@ class Quorum:
             named = self.keys.get(name)
             if named is not None and named.value != cluster_id.encode():
                 return False
-            # Together: whoever comes with nothing begins nothing in a cluster that has a name.
+            # One transaction: a node without data does not start a log in a cluster that has an id.
             is_ours = Absent(name) if named is None else Is(*named)
             done = self.keys.transact([Absent(key), is_ours], [
                 Put(name, cluster_id.encode()), Put(key, text),
@@ -177,8 +179,9 @@ class Quorum:
     # ---- the nodes ----------------------------------------------------------------------------
 
     def claim_node(self, node_id: int, text: str, ttl_s: int, over: str | None) -> tuple:
-        """Puts a node's key with a new lease if it is absent, this process's, or has the text
-        `over`. Returns (lease, None), or (0, the text of another process). Raises QuorumLost."""
+        """Put a node's key with a new lease if it is absent, this process's, or has the text
+        `over`. Returns (lease, None), or (0, the text of another process). Raises QuorumLost.
+        """
         key, value = self._key(f"nodes/{node_id}"), text.encode()
         lease = self._tried(lambda: self.keys.grant(ttl_s))
 
@@ -195,26 +198,27 @@ class Quorum:
         return self._tried(attempt)
 
     def renew_node(self, node_id: int, text: str, lease: int, ttl_s: int) -> tuple:
-        """Prolongs the lease of a node's key, or puts the key again if its lease ended. Returns as
-        claim_node(). Raises QuorumLost."""
+        """Renew the lease of a node's key, or put the key again if its lease ended. Returns as for
+        claim_node(). Raises QuorumLost.
+        """
         if self._tried(lambda: self.keys.keep_alive(lease)) > 0:
             return lease, None
         return self.claim_node(node_id, text, ttl_s, None)
 
     def release_node(self, node_id: int, text: str) -> None:
-        """Removes a node's key if it has that text. One attempt, which never raises."""
+        """Remove a node's key if it has that text. Makes one attempt and never raises."""
         key = self._key(f"nodes/{node_id}")
         try:
             self.keys.transact([Is(key, text.encode())], [Delete(key)])
         except (KeysError, Unknown, Unreachable) as error:
             log.info("the node's key stays until its lease ends", extra={"reason": str(error)})
 
-    # ---- the office -----------------------------------------------------------------------------
+    # ---- the controller -------------------------------------------------------------------------
 
     def look(self) -> View:
-        """How things stand. Raises QuorumLost."""
-        # The epoch first: an office that is empty afterwards was empty in this epoch or a later
-        # one, and of a later one the campaign hears.
+        """Return the current View. Raises QuorumLost."""
+        # Read the epoch first: if there is no controller after that, there was none in this epoch
+        # or a later one, and campaign() detects a later one.
         names = ("epoch", "end", "controller")
 
         def attempt() -> View:
@@ -226,22 +230,23 @@ class Quorum:
         return self._tried(attempt)
 
     async def watch(self, stir) -> None:
-        """Calls stir() whenever what look() tells may have changed, until cancelled."""
+        """Call stir() whenever the result of look() may have changed, until cancelled."""
         await self.keys.watch(self._key("at/"), stir)
 
     def campaign(self, node_id: int, host: str, port: int, ttl_s: int, view: View) -> Term:
-        """A new epoch for this node, if the newest one is still the one that was looked at.
+        """Start a new epoch for this node, if the epoch in `view` is still the newest.
 
-        Also while another's lease lives: whether to do that is the caller's judgement (2). Raises
-        Conflict: another was first; QuorumLost.
+        Works even while another controller's lease is valid: the caller decides when to replace it.
+        Raises Conflict if another node was first; QuorumLost.
         """
         epoch = view.epoch + 1
-        # Keeps (4): whoever reads his own text back has the epoch, whatever answers were lost.
+        # Keeps the epoch with one start: a node that reads its own text back has won, even if
+        # responses were lost.
         text = f"{epoch} {node_id} {secrets.token_hex(8)}".encode()
         holder = Holder(node_id, epoch, host, port)
         lease = self._tried(lambda: self.keys.grant(ttl_s))
         self._tried(lambda: self._take(view.epoch, text, holder, lease))
-        # Keeps (2): nobody else moves the end any more.
+        # No other node moves the end in this epoch. Keeps older epochs from appending.
         end = self._tried(lambda: self.keys.get(self._key(END)))
         return Term(epoch, text, int(end.value) if end else 0, lease, holder)
 
@@ -264,14 +269,17 @@ class Quorum:
         return Is(self._key("at/epoch"), term.text)
 
     def renew(self, term: Term, ttl_s: int) -> Term:
-        """The term with its lease prolonged. Raises Conflict: a newer epoch began; QuorumLost."""
+        """Return the term with its lease renewed. Raises Conflict if a newer epoch began;
+        QuorumLost.
+        """
         def attempt() -> Term:
             row = self.keys.get(self._key("at/epoch"))
             if row is None or row.value != term.text:
                 raise Conflict("a newer epoch has begun")
             if self.keys.keep_alive(term.lease) > 0:
                 return term
-            # The quorum was away for longer than the lease; nobody took the epoch since.
+            # The quorum was unreachable for longer than the lease, and no node started a new epoch
+            # since.
             lease = self.keys.grant(ttl_s)
             if not self.keys.transact([self._in_term(term)],
                                       [self._put_holder(term.holder, lease)]).succeeded:
@@ -281,7 +289,7 @@ class Quorum:
         return self._tried(attempt)
 
     def resign(self, term: Term) -> None:
-        """Lets the others know at once that the office is free. Never raises."""
+        """Remove the controller's key, so that others can take over immediately. Never raises."""
         try:
             self.keys.transact([self._in_term(term)], [Delete(self._key("at/controller"))])
         except (KeysError, Unknown, Unreachable) as error:
@@ -290,7 +298,7 @@ class Quorum:
     # ---- the log --------------------------------------------------------------------------------
 
     def append(self, term: Term, base: int, count: int, data: bytes) -> None:
-        """Appends one batch at `base`. Raises Conflict, QuorumLost, TooLong."""
+        """Append one batch at `base`. Raises Conflict, QuorumLost, TooLong."""
         value = _kept(data)
         if len(value) > self.keys.value_bytes_max:
             raise TooLong(f"{count} records of metadata at once are too many for the quorum")
@@ -305,7 +313,8 @@ class Quorum:
             if done.succeeded:
                 return
             there, newest, at = done.rows
-            # Keeps (3): an attempt that was not answered may have been the one that counted.
+            # An attempt without a response may have succeeded. Keeps unknown outcomes from failing
+            # early.
             if there and there[0].value == value:
                 return
             if not newest or newest[0].value != term.text:
@@ -319,8 +328,8 @@ class Quorum:
         self.is_full = False
 
     def read(self, base: int) -> list:
-        """Some Batches from `base` on; none at the end. Raises QuorumLost, Trimmed."""
-        # The end first: what lies before it is there, or was trimmed.
+        """Return some Batches from `base` on, none at the end. Raises QuorumLost, Trimmed."""
+        # Read the end first: every slot before it exists or was trimmed.
         looks = [Get(self._key(END)), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
 
         def attempt() -> tuple:
@@ -334,14 +343,14 @@ class Quorum:
         return batches
 
     def batch_at(self, base: int) -> bytes | None:
-        """The batch in the slot at `base`, None where there is none. Raises QuorumLost."""
+        """Return the batch in the slot at `base`, None without one. Raises QuorumLost."""
         row = self._tried(lambda: self.keys.get(self._slot(base)))
         return None if row is None else _given(row.value)
 
     # ---- snapshots ------------------------------------------------------------------------------
 
     def save_snapshot(self, term: Term, end: int, epoch: int, data: bytes) -> None:
-        """Keeps the state of all records below `end`. Raises Conflict, QuorumLost."""
+        """Save the state of all records below `end`. Raises Conflict, QuorumLost."""
         chunks = _chunks(data)
         for number, chunk in enumerate(chunks):
             self._change([self._in_term(term)], [Put(self._chunk(end, number), chunk)])
@@ -351,7 +360,7 @@ class Quorum:
             there = self.keys.get(name)
             if there is not None and there.value == newest.value:
                 return
-            # Keeps (5): this attempt may arrive after the next snapshot.
+            # This attempt may arrive after the next snapshot. Keeps the newer snapshot.
             is_before = Absent(name) if there is None else Is(*there)
             done = self.keys.transact(
                 [self._in_term(term), is_before], [newest], [Get(self._key("at/epoch"))])
@@ -367,20 +376,23 @@ class Quorum:
         return Put(self._key("at/snapshot"), json.dumps([end, epoch, chunk_count]).encode())
 
     def trim(self, term: Term, offset: int) -> None:
-        """Drops slots below `offset` and the snapshots before the newest. Raises likewise."""
+        """Delete slots below `offset` and the snapshots before the newest. Raises Conflict,
+        QuorumLost.
+        """
         newest = self._tried(lambda: self.keys.get(self._key("at/snapshot")))
         if newest is None:
             return
         end = json.loads(newest.value)[0]
-        assert offset <= end, (offset, end)      # Keeps (5).
+        assert offset <= end, (offset, end)  # Keeps slots without a snapshot.
         for folder, below in (("log/", offset), ("snapshots/", end)):
             if not self._tried(lambda folder=folder, below=below: self.keys.drop(
                     [self._in_term(term)], self._key(folder), _number(below))):
                 raise Conflict("a newer epoch has begun")
 
     def load_snapshot(self, beyond: int) -> tuple | None:
-        """(end, epoch, bytes) of the newest snapshot, None without one that ends behind `beyond`.
-        Raises QuorumLost."""
+        """Return (end, epoch, bytes) of the newest snapshot, None unless it ends after `beyond`.
+        Raises QuorumLost.
+        """
         def attempt() -> tuple | None:
             newest = self.keys.get(self._key("at/snapshot"))
             if newest is None:
@@ -402,14 +414,16 @@ class Quorum:
         return self._key(f"snapshots/{_number(end)}/{number:06d}")
 
     def _change(self, conditions, changes) -> None:
-        """A transaction that may be repeated."""
+        """Make a repeatable transaction. Raises Conflict, QuorumLost."""
         if not self._tried(lambda: self.keys.transact(conditions, changes)).succeeded:
             raise Conflict("a newer epoch has begun")
 
-    # ---- patience -------------------------------------------------------------------------------
+    # ---- retries --------------------------------------------------------------------------------
 
     def _tried(self, attempt):
-        """What attempt() returns, which is made so that a repetition does no harm (3)."""
+        """Return the result of attempt(), retrying until the timeout. attempt() must be repeatable.
+        Raises QuorumLost.
+        """
         until = self._seconds() + self._timeout_s
         while True:
             try:
@@ -426,7 +440,7 @@ class Quorum:
             self._pause.wait(RETRY_S)
 
     def _lost(self, error: Exception) -> QuorumLost:
-        # A member that is full answers, but nothing can be decided.
+        # A full member answers, but cannot accept decisions.
         self.is_answering = self.is_full
         self.failures += 1
         return QuorumLost(f"{self.keys.name}: {error}")
@@ -441,10 +455,10 @@ def _chunks(data: bytes) -> list:
 
 
 def _kept(data: bytes) -> bytes:
-    """A slot's value."""
+    """Return a batch encoded for a slot."""
     return PLAIN + data if len(data) <= PLAIN_BYTES_MAX else DEFLATED + zlib.compress(data, 1)
 
 
 def _given(value: bytes) -> bytes:
-    """The batch that a slot holds."""
+    """Return the batch in a slot."""
     return value[1:] if value[:1] == PLAIN else zlib.decompress(value[1:])

@@ -1,8 +1,8 @@
-"""How far each controller has the metadata log: what its etcd holds, which decides with the others.
+"""Each controller's position in the metadata log, read from its own etcd member.
 
-Owns: when each was heard last.
-Invariants: (1) they are asked once at a time, beside the loop, however many wait for that; (2) one
-  that is cut off from the others is not heard: it answers, and what it has may be old.
+Owns: the time of each controller's last response.
+Invariants: one query of the members runs at a time, outside the loop, for any number of callers;
+  the response of a member without a leader is ignored, because its data may be outdated.
 Source: KIP-595, KIP-836 (replica states of DescribeQuorum); etcd's serializable reads.
 """
 
@@ -18,8 +18,9 @@ Voter.__doc__ = "A controller as it was heard last; wall clock, -1 where it neve
 
 
 class Voters:
-    """addresses: node id -> of its etcd. connect: an Etcd of one address. key: of the log's end.
-    now_ms: the wall clock."""
+    """addresses: {node id: address of its etcd}. connect: function from an address to an Etcd. key:
+    of the log's end. now_ms: the wall clock.
+    """
 
     def __init__(self, addresses: dict, connect, key: str, now_ms):
         assert addresses
@@ -31,8 +32,9 @@ class Voters:
         self._asking: asyncio.Task | None = None
 
     async def asked(self, end: int) -> list:
-        """A Voter for each, as it answers now. end: of the log, which is caught up with."""
-        # Keeps (1): one that hangs would take a thread for each who wants to know.
+        """Return the current Voter of each controller. end: the log's end offset, to compare with.
+        """
+        # Keeps one query at a time: a hanging member would take a thread for each caller.
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask(end))
         return await asyncio.shield(self._asking)
@@ -54,11 +56,13 @@ class Voters:
             return list(pool.map(self._end_at, self._addresses.values()))
 
     def _end_at(self, address: str) -> int | None:
-        """Where the log ends in that etcd, None of one that is not heard. Keeps (2)."""
+        """Return the log's end in that etcd, None without a valid response. Keeps outdated data
+        out.
+        """
         etcd = self._connect(address)
         try:
             row = etcd.get_here(self._key)
-            # Afterwards: what was read while it was cut off may have been old.
+            # Check after the read: data read while the member had no leader may be outdated.
             if not etcd.state_of(address).answers:
                 return None
         except (KeysError, Unreachable):

@@ -1,11 +1,11 @@
 """Keys in ZooKeeper, through kazoo.
 
 Owns: one session, and kazoo's threads.
-Invariants: (1) a call ends within its timeout; (2) a transaction's conditions are on versions: of
-  the keys as they were when their values were seen to hold; (3) what is thought of keys that this
-  session has not read counts for nothing when a transaction fails; (4) a lease is the session, and
-  what was put with it an ephemeral node; (5) a folder of numbers has a floor between, so that no
-  list of names comes near ZooKeeper's limit of a packet.
+Invariants: a call ends within its timeout; a transaction's conditions check the versions of the
+  keys at which their values matched; a failed transaction never relies on assumptions about keys
+  that this session has not read; a lease is the session, and a key with a lease is an ephemeral
+  node; a folder of numbers has an intermediate level, so that no list of names approaches
+  ZooKeeper's packet limit.
 Source: ZooKeeper's multi, sync and sessions; jute.maxbuffer.
 """
 
@@ -40,17 +40,17 @@ from pylog.metadata.quorum.key_value import (
 )
 
 CALL_S = 2.0
-# Between a watch that could not be set and the next try.
+# Between attempts to set a watch.
 RETRY_S = 0.1
 RECONNECT_S, RECONNECT_MAX_S = 0.05, 0.5
-# Of a number, which the nodes of one floor differ in: at most a thousand are in one list (5).
+# Digits of a number that vary within one intermediate node: at most 1,000 names in one list.
 FLOOR_DIGITS = 3
-# Deleted together: far below ZooKeeper's 1 MiB for a packet.
+# Deletions in one transaction: far below ZooKeeper's packet limit of 1 MiB.
 DROPS_MAX = 1000
 ATTEMPTS_MAX = 8
 SAID_BYTES = 1 << 12
 
-# The connection's faults: what was asked may have been done.
+# Connection errors: the request may have been executed.
 LOST = (exceptions.ConnectionLoss, exceptions.SessionExpiredError, KazooTimeoutError,
         exceptions.ConnectionClosedError, exceptions.OperationTimeoutError)
 
@@ -59,12 +59,12 @@ Fact.__doc__ = "What a key has."
 
 
 class ZooKeeper(Keys):
-    """addresses: "host:port" of the servers. session_s: after how long a silent client's session
-    ends. login: "user:password", whose owner alone may touch what is kept; None: anybody. tls:
-    kazoo's arguments for it."""
+    """addresses: "host:port" of the servers. session_s: session timeout. login: "user:password",
+    the only user with access to the keys; None: open to all users. tls: kazoo's TLS arguments.
+    """
 
     name = "ZooKeeper"
-    # Of the 1 MiB of jute.maxbuffer.
+    # of jute.maxbuffer's 1 MiB
     value_bytes_max = 1_000_000
 
     def __init__(self, addresses, session_s: float, *, timeout_s: float = CALL_S,
@@ -82,9 +82,9 @@ class ZooKeeper(Keys):
             if login else None,
             logger=logging.getLogger("pylog.zookeeper"), **(tls or {}))
         self._connected = self._client.start_async()
-        self._lock = threading.Lock()        # Of the two below.
-        self._known: dict[str, Fact] = {}    # The keys of conditions, as last seen.
-        self._folders: set[str] = set()      # Those that are there.
+        self._lock = threading.Lock()  # guards the next two
+        self._known: dict[str, Fact] = {}  # condition keys, as last read
+        self._folders: set[str] = set()  # existing folders
 
     def close(self) -> None:
         self._client.stop()
@@ -103,7 +103,7 @@ class ZooKeeper(Keys):
                            facts.get("Zookeeper version", "").partition("-")[0], -1, reason)
 
     def _said(self, address: str) -> str:
-        """What one server answers to `srvr`, the one such word that is allowed by default."""
+        """Return one server's response to `srvr`, the only such command enabled by default."""
         host, _, port = address.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), self._timeout_s) as plain, \
                 plain if self._context is None else self._context.wrap_socket(
@@ -111,11 +111,11 @@ class ZooKeeper(Keys):
             asking.sendall(b"srvr")
             return b"".join(iter(lambda: asking.recv(SAID_BYTES), b"")).decode("utf-8", "replace")
 
-    # ---- looks ----------------------------------------------------------------------------------
+    # ---- reads ----------------------------------------------------------------------------------
 
     def look(self, looks) -> list:
         self._await_connection()
-        # Requests of a session are carried out in order: what follows is as new as this.
+        # A session's requests are executed in order: later reads are at least as new as this sync.
         syncing = self._client.sync_async("/")
         asked = [self._client.get_async(_path(look.key)) if isinstance(look, Get) else None
                  for look in looks]
@@ -130,8 +130,9 @@ class ZooKeeper(Keys):
         return found
 
     def _list(self, look) -> list:
-        """Rows of numbers. What is dropped meanwhile goes from the lowest on, so that there is no
-        gap before the first one that is missing."""
+        """Return the Rows of numbers. Concurrent drops delete the lowest first, so missing rows are
+        only at the start.
+        """
         floor, name = _floor(look.first)
         root = _path(look.folder[:-1])
         names = [(above, below) for above in self._children(root) if above >= floor
@@ -150,7 +151,7 @@ class ZooKeeper(Keys):
         return sorted(self._read(self._client.get_children_async(path)) or ())
 
     def _read(self, pending):
-        """The result of a call that changes nothing, None where there is no such node."""
+        """Return the result of a read, None if the node does not exist."""
         try:
             return pending.get(timeout=self._timeout_s)
         except NoNodeError:
@@ -175,7 +176,9 @@ class ZooKeeper(Keys):
         return Answered(made, [] if made else self.look(looks))
 
     def _made(self, conditions, changes) -> bool:
-        """Whether the conditions held, and the changes were made. Keeps (2), (3)."""
+        """Return True if the conditions held and the changes were made. Keeps conditions on
+        versions, and failures on keys that were read.
+        """
         keys = {part.key for part in (*conditions, *changes)}
         facts: dict = {key: self._known.pop(key) for key in keys if key in self._known}
         is_seen = False
@@ -209,10 +212,10 @@ class ZooKeeper(Keys):
                 self._known[condition.key] = known
 
     def _multi(self, operations: list, changes) -> bool:
-        """Whether all the operations were carried out; else none was. Raises Unknown."""
+        """Return True if all operations were executed, False if none was. Raises Unknown."""
         self._await_connection()
         for kind, path, *_ in operations:
-            # Of what is to be absent too: it is made and taken away again.
+            # Also for an absence check, which creates and deletes the node.
             if kind == "create":
                 self._make_folder(path.rpartition("/")[0])
         lease = next((change.lease for change in changes if isinstance(change, Put)
@@ -260,7 +263,8 @@ class ZooKeeper(Keys):
         return True
 
     def _paths_below(self, root: str, limit: tuple) -> list:
-        """Nodes of numbers below (floor, name), in order, each after what it holds."""
+        """Return the nodes of numbers below (floor, name), in order, parents after their children.
+        """
         floor, name = limit
         found: list = []
         for above in self._children(root):
@@ -281,7 +285,7 @@ class ZooKeeper(Keys):
         return self._session()
 
     def keep_alive(self, lease: int) -> int:
-        """1 or 0: the session renews itself."""
+        """Return 1 or 0: the session renews itself."""
         return int(self._session() == lease)
 
     def _session(self) -> int:
@@ -298,7 +302,7 @@ class ZooKeeper(Keys):
         changed = asyncio.Event()
 
         def fired(_) -> None:
-            # On kazoo's thread, and also when the connection is lost, the loop's end included.
+            # Runs on kazoo's thread, also when the connection is lost or the loop has ended.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
@@ -313,7 +317,7 @@ class ZooKeeper(Keys):
             await changed.wait()
 
     def _set_watches(self, path: str, fired) -> None:
-        """A watch fires once, so that all are set anew."""
+        """Set all watches again, because a watch fires only once."""
         self._await_connection()
         self._read(self._client.exists_async(path, watch=fired))
         children = self._read(self._client.get_children_async(path, watch=fired))
@@ -323,7 +327,7 @@ class ZooKeeper(Keys):
 
 
 def tls_of(settings) -> dict:
-    """kazoo's arguments for quorum.zookeeper.ssl.*."""
+    """Return kazoo's arguments for quorum.zookeeper.ssl.*."""
     if not settings["quorum.zookeeper.ssl.enable"]:
         return {}
     own = settings["quorum.zookeeper.ssl.keystore.location"] or None
@@ -332,14 +336,14 @@ def tls_of(settings) -> dict:
 
 
 def _context_of(tls: dict) -> ssl.SSLContext:
-    """The same trust for what is asked beside kazoo. Raises OSError."""
+    """Return an SSLContext with the same trust, for connections outside kazoo. Raises OSError."""
     context = ssl.create_default_context(cafile=tls["ca"])
     if tls["certfile"]:
         context.load_cert_chain(tls["certfile"])
     return context
 
 
-# A transaction that fails by these was made on facts that are no longer so.
+# A transaction with these errors was based on outdated facts.
 _CONDITIONS = (exceptions.BadVersionError, NoNodeError, exceptions.NodeExistsError,
                exceptions.NotEmptyError)
 
@@ -352,15 +356,16 @@ def _holds(condition, facts: dict) -> bool:
 
 
 def _is_assumed(part, facts: dict) -> bool:
-    """Whether a transaction may be tried on these facts, before the keys are read: new keys are
-    taken for absent."""
+    """Return True if the transaction can be tried before its keys are read, assuming that new keys
+    are absent.
+    """
     if isinstance(part, (Is, Absent)):
         return _holds(part, facts)
     return isinstance(part, Put) or part.key in facts
 
 
 def _operations(conditions, changes, facts: dict) -> list:
-    """A multi's, as (kind, arguments of kazoo's)."""
+    """Return the operations of a multi, as (kind, kazoo's arguments)."""
     held = {condition.key for condition in conditions}
     changed = {change.key for change in changes}
     found: list = []
@@ -369,13 +374,13 @@ def _operations(conditions, changes, facts: dict) -> list:
         if isinstance(condition, Is) and condition.key not in changed:
             found.append(("check", path, facts[condition.key].version))
         elif isinstance(condition, Absent) and condition.key not in changed:
-            # There is no check for absence.
+            # ZooKeeper has no check for absence.
             found += [("create", path), ("delete", path)]
     for change in changes:
         path, fact = _path(change.key), facts.get(change.key)
         version = fact.version if fact and change.key in held else -1
         if isinstance(change, Put) and (fact is None or change.lease):
-            # Whose an ephemeral node is cannot be changed.
+            # The owner of an ephemeral node cannot be changed.
             found += [] if fact is None else [("delete", path, version)]
             found.append(("create", path, change.value, None, bool(change.lease)))
         elif isinstance(change, Put):
@@ -390,7 +395,7 @@ def _stretches(paths: list) -> list:
 
 
 def _path(key: str) -> str:
-    """A key's node. Keeps (5)."""
+    """Return a key's node. Keeps numbers below an intermediate level."""
     return "/".join("/".join(_floor(part)) if len(part) == SORTED_DIGITS and part.isdigit()
                     else part for part in key.split("/"))
 
