@@ -1,7 +1,7 @@
 """A real broker inside a test: on threads of this process, or as a child process.
 
-Owns: the public names; each is imported when it is first used.
-Invariants: (1) importing this package imports nothing else: it is loaded in every run of pytest.
+Owns: the public names; each is imported on first use.
+Invariants: importing this package imports nothing else, because every pytest run loads it.
 
     with Broker() as broker:
         orders = broker.create_topic("orders")
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # Nothing is imported before it is used.
+TYPE_CHECKING = False  # Lazy imports: see __getattr__.
 if TYPE_CHECKING:
     from pylog.testing.broker import Broker, Clock
     from pylog.testing.cluster import Cluster

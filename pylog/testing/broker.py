@@ -1,8 +1,8 @@
-"""A broker as a test holds it: started, asked, disturbed, stopped.
+"""A broker under test: start, stop, inspect and disturb it.
 
-Owns: the broker's directory, when none was given.
-Invariants: (1) the broker listens on 127.0.0.1 and a port of its own, which a restart keeps, unless
-  it is one of a cluster; (2) it shares nothing with another one of the same process.
+Owns: the broker's directory, unless the test provides one.
+Invariants: the broker listens on 127.0.0.1 and a separate port that it keeps across restarts,
+  unless it belongs to a cluster; brokers of one process share nothing.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ PORT_ATTEMPTS = 5
 
 
 class Clock:
-    """The broker's time."""
+    """The broker's clock."""
 
     def __init__(self, broker: Broker):
         self._broker = broker
 
     def advance(self, *, timers: bool = True, **duration: float) -> None:
-        """Moves it forward: `advance(hours=1)`, words as datetime.timedelta's.
+        """Move the clock forward: `advance(hours=1)`, with the arguments of datetime.timedelta.
 
-        When it returns, what is due by then has happened: retention, rolls, compaction, expiry of
-        committed offsets, session and rebalance timeouts. timers=False moves the date only, so that
-        members of groups do not time out. The data plane's own waits, a Fetch that waits for
-        records for example, go by real time.
+        On return everything that became due is done: retention, segment rolls, compaction, offset
+        expiry, session and rebalance timeouts. timers=False moves only the wall clock, so that
+        group members do not time out. Waits of the data plane, such as a Fetch waiting for records,
+        use real time.
         """
         delta = datetime.timedelta(**duration)
         self._broker.advance(delta // datetime.timedelta(milliseconds=1), timers)
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 by the broker's clock."""
+        """Return the broker's wall clock in ms."""
         return self._broker.call("now_ms")
 
     def now(self) -> datetime.datetime:
@@ -49,13 +49,13 @@ class Clock:
 
 
 class Broker:
-    """A real broker for tests; `with Broker() as broker`, or start and stop.
+    """A real broker for tests: `with Broker() as broker`, or start() and stop().
 
-    settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
-    in memory that goes with it. process: a child process instead of threads of this one; only that
-    can be killed. host: that its settings name. log_dirs: how many log directories it has. tls: it
-    speaks TLS, with certificates of an authority of its own (`authority`); "mutual": its clients
-    show a certificate, too. For that the library `cryptography` is needed.
+    settings: by Kafka's names, with dots or underscores. directory: for data, by default a
+    temporary one in memory. process: run in a child process instead of threads of this process;
+    needed for kill(). host: the host name in its settings. log_dirs: number of log directories.
+    tls: listen with TLS, with a certificate from a test CA (`authority`); "mutual": require client
+    certificates. TLS needs the library `cryptography`.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
@@ -63,12 +63,12 @@ class Broker:
                  log_dirs: int = 1):
         self.process = process
         self._address = host
-        # A name with dots may hold an underscore of its own: that of a listener.
+        # Names with dots keep their underscores, which can be part of a listener name.
         self.settings = {name if "." in name else name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
         self.authority: Any = None
         if tls:
-            # Imported here: few tests need it, and its library.
+            # Imported here: few tests need it and its library.
             from pylog.testing.certificates import Authority
 
             self.authority = Authority()
@@ -84,7 +84,7 @@ class Broker:
     # ---- life -----------------------------------------------------------------------------------
 
     def start(self) -> Broker:
-        """Returns when it answers. Raises BrokerFailed."""
+        """Start the broker and wait until it answers requests. Raises BrokerFailed."""
         if self._host is not None:
             raise BrokerFailed("the broker is running")
         os.makedirs(self.directory, exist_ok=True)
@@ -94,7 +94,7 @@ class Broker:
                 host.start()
                 break
             except BrokerFailed:
-                # Its port may have gone to another process since it was found free.
+                # Another process may have taken the port since it was found free.
                 if self._port or "listeners" in self.settings or not left:
                     raise
         self._host, self._port = host, host.port
@@ -109,7 +109,7 @@ class Broker:
             address = f"{protocol}://127.0.0.1:{self._port or free_port()}"
             if self.authority is not None:
                 texts = {"inter.broker.listener.name": protocol, **texts}
-            # Told to clients whatever happens to the listener: faults of the network need that.
+            # Network faults move the listener, but clients must keep the same address.
             texts = {"advertised.listeners": address, **texts, "listeners": address}
         if self.process:
             # Imported here: it costs 17 ms, and few tests need it.
@@ -119,14 +119,16 @@ class Broker:
         return ThreadHost(texts)
 
     def stop(self) -> None:
-        """A clean stop; the directory stays for the next start, unless it was a temporary one."""
+        """Stop the broker cleanly. Keeps the directory for the next start, even a temporary one."""
         if self._host is not None:
             self._host.stop()
             self._host = None
 
     def kill(self) -> None:
-        """SIGKILL for a broker in a child process; start() goes on from what is on disk. Raises
-        BrokerFailed for one on threads, which cannot be killed alone."""
+        """Kill a child-process broker with SIGKILL. start() continues from the data on disk.
+
+        Raises BrokerFailed for a broker on threads.
+        """
         if not self.process:
             raise BrokerFailed("only a broker in a process of its own can be killed")
         if self._host is not None:
@@ -134,8 +136,9 @@ class Broker:
             self._host = None
 
     def die(self) -> None:
-        """Ends without a word to anybody: the cluster is not told, and the next start finds what
-        a kill leaves. A process is killed; on threads, connections end and nothing is handed over.
+        """Stop without notifying the cluster or clients; the data on disk looks as after a kill.
+
+        Kills a child process. On threads, connections close and nothing is handed over.
         """
         if self.process:
             self.kill()
@@ -144,7 +147,7 @@ class Broker:
             self.stop()
 
     def pause(self) -> None:
-        """Stands still until resume(); on threads, those of its decisions."""
+        """Pause the broker until resume(). On threads, pauses only its event loop."""
         self._running_host().pause()
 
     def resume(self) -> None:
@@ -157,21 +160,23 @@ class Broker:
 
     @property
     def log_dirs(self) -> list[str]:
-        """Its log directories, unless its settings name others."""
+        """Return the log directories, unless the settings contain others."""
         return [os.path.join(self.directory, name) for name in self._names_of_dirs]
 
     @property
     def pid(self) -> int:
-        """The process that the broker runs in."""
+        """Return the id of the process that runs the broker."""
         return self._host.pid if self.process and self._host is not None else os.getpid()
 
     def restart(self) -> None:
-        """Stops cleanly and starts again: the same data, port and date."""
+        """Restart cleanly, with the same data, port and clock."""
         self.stop()
         self.start()
 
     def reset(self) -> bool:
-        """Removes topics and groups. False: something else was touched, a new broker is needed."""
+        """Remove all topics and groups. Returns False if anything else changed; use a new broker
+        then.
+        """
         return self._host is not None and self.call("reset") is None
 
     @property
@@ -179,7 +184,7 @@ class Broker:
         return self._host is not None
 
     def close(self) -> None:
-        """Stops it and removes a temporary directory."""
+        """Stop the broker and remove a temporary directory."""
         self.stop()
         if self._is_temporary:
             data_directories.remove(self.directory)
@@ -191,15 +196,16 @@ class Broker:
         self.close()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Asks the broker's Node; for the objects made here. Raises BrokerFailed."""
+        """Call a method of the broker's Node. For the classes of this package. Raises BrokerFailed.
+        """
         return self._running_host().call(name, *arguments)
 
     def advance(self, ms: int, timers: bool) -> None:
-        """See Clock.advance."""
+        """Move the clocks; see Clock.advance()."""
         self.call("advance", ms, timers)
         self._ahead_ms += ms
 
-    # ---- what there is --------------------------------------------------------------------------
+    # ---- topics and groups ----------------------------------------------------------------------
 
     @property
     def port(self) -> int:
@@ -207,12 +213,15 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """For a client's bootstrap.servers."""
+        """Return the value for a client's bootstrap.servers."""
         return f"{self._address}:{self._port}"
 
     def client_settings(self, name: str = "") -> dict[str, str]:
-        """What a client of a broker with TLS sets, by Kafka's names. name: in a certificate of its
-        own, "" for none."""
+        """Return the TLS settings of a client, by Kafka's names.
+
+        name: the subject of its client certificate; "" for no certificate. Raises BrokerFailed
+        without TLS.
+        """
         if self.authority is None:
             raise BrokerFailed("the broker has no TLS")
         settings = {"bootstrap.servers": self.bootstrap, "security.protocol": "SSL",
@@ -230,15 +239,15 @@ class Broker:
         return Faults(self)
 
     def topic(self, name: str) -> Topic:
-        """A topic by its name, whether it exists or not."""
+        """Return a topic by name. It does not have to exist."""
         return Topic(self, name)
 
     def create_topic(self, name: str | None = None, partitions: int = 1,
                      config: dict[str, Any] | None = None, replicas: int = 1,
                      **settings: Any) -> Topic:
-        """A new topic; without a name it gets one of its own. Raises Refused.
+        """Create a topic, with a generated name by default. Raises Refused.
 
-        settings: the topic's, by Kafka's names with underscores: `retention_ms=1000`. config: the
+        settings: topic settings by Kafka's names with underscores: `retention_ms=1000`. config: the
         same with dots.
         """
         name = f"topic-{next(self._names)}" if name is None else name
@@ -248,7 +257,7 @@ class Broker:
         return Topic(self, name)
 
     def topics(self) -> list[str]:
-        """Names, without the broker's own topics."""
+        """Return the topic names, without internal topics."""
         return sorted(self.call("topics"))
 
     def group(self, group_id: str) -> Group:

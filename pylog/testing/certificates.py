@@ -1,8 +1,8 @@
-"""Certificates for tests: an authority, and what it issues and revokes.
+"""Test certificates: a CA that issues and revokes them.
 
 Owns: nothing; keys live as long as the objects.
-Invariants: (1) nothing here is fit for anything but tests: keys are small and cheap to make.
-Source: RFC 5280, by the library `cryptography`, which only this module needs.
+Invariants: for tests only, because keys are chosen for speed.
+Source: RFC 5280, with the library `cryptography`, which only this module needs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HOSTS = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate with its key, as PEM. chain: its own first."""
+    """A certificate with its key, in PEM. chain: the certificate first, then its issuers."""
 
     chain: bytes
     key: bytes
     serial: int
 
     def pkcs12(self, password: str) -> bytes:
-        """A PKCS12 file of both."""
+        """Return both in PKCS12 format."""
         key = serialization.load_pem_private_key(self.key, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         own, *others = x509.load_pem_x509_certificates(self.chain)
@@ -41,14 +41,14 @@ class Certificate:
             serialization.BestAvailableEncryption(password.encode()))
 
     def locked_key(self, password: str) -> bytes:
-        """The key as PEM, encrypted."""
+        """Return the key in encrypted PEM."""
         return serialization.load_pem_private_key(self.key, None).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
             serialization.BestAvailableEncryption(password.encode()))
 
 
 class Authority:
-    """An authority of its own: `pem` is what trusts it."""
+    """A certificate authority. Clients trust it through `pem`."""
 
     def __init__(self, name: str = "test authority"):
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -67,8 +67,10 @@ class Authority:
 
     def issue(self, name: str | x509.Name = "localhost", hosts: Iterable[str] = HOSTS, *,
               days: float = 10) -> Certificate:
-        """For servers and clients. name: its common name, or a whole name. days: until it expires;
-        negative: since when it has."""
+        """Issue a certificate for servers and clients.
+
+        name: its common name, or an x509.Name. days: until it expires; negative if already expired.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         subject = name if isinstance(name, x509.Name) else \
@@ -93,13 +95,13 @@ class Authority:
                               serialization.NoEncryption()), made.serial_number)
 
     def trust_store(self, password: str) -> bytes:
-        """A PKCS12 file that trusts this authority, as keytool makes them."""
+        """Return a PKCS12 truststore with this CA, in keytool's format."""
         return pkcs12.serialize_java_truststore(
             [pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(self.pem), b"ca")],
             serialization.BestAvailableEncryption(password.encode()))
 
     def revoke(self, certificates: Iterable[Certificate]) -> bytes:
-        """The list of revoked certificates, as PEM."""
+        """Return a revocation list for the certificates, in PEM."""
         now = datetime.datetime.now(datetime.UTC)
         builder = (x509.CertificateRevocationListBuilder().issuer_name(self._name)
                    .last_update(now - DAY).next_update(now + 10 * DAY))
@@ -111,7 +113,7 @@ class Authority:
 
 
 def write(directory: str | os.PathLike[str], name: str, data: bytes) -> str:
-    """A file that only its owner reads; its path."""
+    """Write a file that only its owner can read; return the path."""
     path = os.path.join(directory, name)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:

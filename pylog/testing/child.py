@@ -1,8 +1,7 @@
-"""A broker as a child process of the test's, with everything that one on a thread can do.
+"""A broker as a child process, with the same features as on a thread.
 
 Owns: the child process and the connection to it.
-Invariants: (1) a child does not outlive the process that started it; (2) one call is under way at a
-  time.
+Invariants: a child ends when the process that started it ends; one call runs at a time.
 """
 
 import multiprocessing.connection
@@ -21,14 +20,17 @@ STOP_WAIT_S = 30.0
 
 
 class ChildHost:
-    """texts: the broker's settings; directory: where its output goes, `broker.out`."""
+    """Runs a broker in a child process.
+
+    texts: the broker's settings. directory: for the output file `broker.out`.
+    """
 
     def __init__(self, texts: dict, directory: str):
         self.port = 0
         self.output = os.path.join(directory, "broker.out")
         self._texts = texts
         self._lock = threading.Lock()
-        # Both from start() on.
+        # Set by start().
         self._process: subprocess.Popen
         self._connection: multiprocessing.connection.Connection
 
@@ -37,7 +39,7 @@ class ChildHost:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when requests are answered. Raises BrokerFailed."""
+        """Start the child and wait until the broker answers requests. Raises BrokerFailed."""
         ours, theirs = socket.socketpair()
         with theirs, open(self.output, "ab") as output:
             self._process = subprocess.Popen(
@@ -54,7 +56,9 @@ class ChildHost:
             raise
 
     def call(self, name: str, *arguments):
-        """Runs a method of the Node in the child. Raises what it raises, BrokerFailed when gone."""
+        """Call a method of the Node in the child. Raises its exceptions, BrokerFailed if it is
+        gone.
+        """
         with self._lock:
             self._send((name, arguments))
             return self._received(CALL_WAIT_S)
@@ -82,7 +86,7 @@ class ChildHost:
         return BrokerFailed(f"the broker's process {self._process.pid} has ended\n{tail}")
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop the broker cleanly."""
         if self._process.poll() is None:
             self._connection.close()
             try:
@@ -98,17 +102,18 @@ class ChildHost:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL: what was not acknowledged may be lost."""
+        """Kill the child with SIGKILL. Unacknowledged data may be lost."""
         self._process.kill()
         self._process.wait()
         self._connection.close()
 
 
 def main(descriptor: int) -> None:
-    """The child: serves calls until the parent closes the connection, or is gone. Keeps (1)."""
+    """Run in the child: serve calls until the parent closes the connection or ends."""
     from pylog.testing.thread import ThreadHost
 
-    # Ctrl-C goes to the whole foreground group; the parent decides what becomes of us.
+    # Ctrl-C signals the whole foreground process group, but the parent decides when the child
+    # stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = multiprocessing.connection.Connection(descriptor)
     host = ThreadHost(connection.recv())
@@ -133,7 +138,7 @@ def main(descriptor: int) -> None:
 
 
 def _answer(connection, done: bool, result) -> None:
-    """A kind of exception that the parent may not know goes as text."""
+    """Send a result. Exceptions that the parent may not be able to import are sent as text."""
     if not done and type(result).__module__ not in ("pylog.testing.errors", "builtins"):
         result = BrokerFailed(f"{type(result).__name__}: {result}")
     connection.send((done, result))

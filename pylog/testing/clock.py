@@ -1,9 +1,9 @@
-"""The clocks of a broker under a test: the machine's, moved forward by as much as a test says.
+"""The clocks of a broker under test: the system's, plus an offset that a test controls.
 
-Owns: how far each clock is ahead.
-Invariants: (1) a clock never goes back; (2) both run on between two moves.
-Source: Kafka's two kinds of time: retention and expiry of offsets go by the wall clock, sessions,
-  rebalances and everything periodic by a clock that knows no dates.
+Owns: the offset of each clock.
+Invariants: a clock never goes back; both clocks keep running between moves.
+Source: Kafka's two kinds of time: retention and offset expiry use the wall clock, sessions,
+  rebalances and periodic tasks use a monotonic clock.
 """
 
 import asyncio
@@ -11,22 +11,25 @@ import time
 
 
 class MovedClock:
-    """Wall clock and timers, each with its own lead."""
+    """A wall clock and a timer clock, each with an offset."""
 
     def __init__(self):
         self.wall_ahead_ms = 0
         self._timers_ahead_s = 0.0
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the wall clock in ms since the Unix epoch."""
         return time.time_ns() // 1_000_000 + self.wall_ahead_ms
 
     def timer_s(self) -> float:
-        """Seconds of the clock of timers."""
+        """Return the timer clock in seconds."""
         return time.monotonic() + self._timers_ahead_s
 
     def move(self, ms: int, timers: bool) -> None:
-        """Moves the wall clock, and that of timers if they are to be due too. Keeps (1)."""
+        """Move the wall clock forward, and the timer clock too if `timers`.
+
+        Raises ValueError if `ms` is negative.
+        """
         if ms < 0:
             raise ValueError(f"{ms} ms: a clock goes forward only")
         self.wall_ahead_ms += ms
@@ -35,10 +38,10 @@ class MovedClock:
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose sleeps, timeouts and timers go by a MovedClock."""
+    """An event loop whose sleeps, timeouts and timers use a MovedClock."""
 
     def __init__(self, clock: MovedClock):
-        self._moved = clock   # Read by time() before the base class is ready.
+        self._moved = clock  # The base class calls time() in its constructor.
         super().__init__()
 
     def time(self) -> float:

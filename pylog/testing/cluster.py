@@ -1,9 +1,9 @@
-"""Several brokers that are one cluster, in the test's own process or each in one of its own.
+"""Several brokers in one cluster, in the test's process or each in a child process.
 
-Owns: the brokers, the controller beside them, what is cut between them.
-Invariants: (1) the controller is a node of its own, which starts first, ends last and is never
-  disturbed itself; (2) each node has an address of its own and keeps it from start to start; (3)
-  each pair of nodes has two links, one for each that dials: a listener that nobody else knows.
+Owns: the brokers, the controller, and the network faults between them.
+Invariants: the controller is a separate node that starts first, stops last and is never disturbed;
+  each node keeps its address across restarts; each pair of nodes has two links, one per direction
+  of connecting, each with a dedicated listener.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ POLL_S = 0.01
 
 
 class Cluster:
-    """`with Cluster(3) as cluster`, or start and close. `brokers`: by node id, from 1.
+    """A cluster: `with Cluster(3) as cluster`, or start() and close().
 
-    settings: of all brokers, by Kafka's names, with dots or underscores. processes: a child process
-    for each. log_dirs: how many log directories each broker has.
+    `brokers`: by node id, from 1. settings: of all brokers, by Kafka's names, with dots or
+    underscores. processes: use a child process per broker. log_dirs: log directories per broker.
     """
 
     def __init__(self, count: int = 3, *, settings: dict[str, Any] | None = None,
@@ -41,7 +41,7 @@ class Cluster:
         self._count = count
         self._processes = processes
         self._network = _free_network()
-        self._deaf: set[tuple[int, int]] = set()     # (who, to whom)
+        self._deaf: set[tuple[int, int]] = set()  # (receiver, sender)
         self._paused: set[int] = set()
         given = {name.replace("_", "."): value for name, value in (settings or {}).items()}
         replicas = min(count, 3)
@@ -59,11 +59,11 @@ class Cluster:
         return f"{self._network}{number + 1}"
 
     def _link(self, server: int, client: int) -> tuple[str, int]:
-        """Where `client` dials `server`. Keeps (3)."""
+        """Return the address on which `server` accepts connections from `client`."""
         return self._host(server), LINK_PORT + client
 
     def _place(self, number: int) -> dict[str, Any]:
-        """What makes a node this one of the cluster. Keeps (1), (2), (3)."""
+        """Return the settings of one node: its id, role and listeners."""
         names = {client: f"FROM{client}" for client in range(1, self._count + 1)}
         listeners = [f"{name}://{host}:{port}" for client, name in names.items()
                      for host, port in [self._link(number, client)]]
@@ -87,7 +87,7 @@ class Cluster:
     # ---- life -----------------------------------------------------------------------------------
 
     def start(self) -> Cluster:
-        """Returns when all have joined. Raises BrokerFailed."""
+        """Start all nodes and wait until they have joined. Raises BrokerFailed."""
         try:
             self._controller.start()
             with concurrent.futures.ThreadPoolExecutor(self._count) as pool:
@@ -99,7 +99,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stops all and removes their directories."""
+        """Stop all nodes and remove their directories."""
         self.heal()
         with concurrent.futures.ThreadPoolExecutor(self._count) as pool:
             for _ in pool.map(Broker.close, self.brokers.values()):
@@ -114,7 +114,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """For a client's bootstrap.servers."""
+        """Return the value for a client's bootstrap.servers."""
         return ",".join(broker.bootstrap for broker in self.brokers.values() if broker.running)
 
     def __getitem__(self, number: int) -> Broker:
@@ -123,20 +123,22 @@ class Cluster:
     # ---- faults ---------------------------------------------------------------------------------
 
     def cut(self, one: int, other: int, *, one_way: bool = False) -> None:
-        """Nothing that broker `one` sends reaches broker `other`, and without `one_way` nothing
-        comes back either. No connection ends: whoever waits, waits. Clients reach both."""
+        """Drop the traffic between two brokers, or with `one_way` only from `one` to `other`.
+
+        Connections stay open, so requests hang. Clients still reach both brokers.
+        """
         self._check(one, other)
         self._deaf |= {(other, one)} if one_way else {(other, one), (one, other)}
         self._apply()
 
     def isolate(self, number: int) -> None:
-        """Cuts a broker off from the controller and all other brokers, but not from clients."""
+        """Cut a broker off from the controller and all other brokers, but not from clients."""
         self._check(number)
         self._deaf |= self._links_of(number)
         self._apply()
 
     def pause(self, number: int) -> None:
-        """The broker stands still, as by SIGSTOP: its connections stay, and nothing answers."""
+        """Pause a broker like SIGSTOP: its connections stay open, but it does not respond."""
         self._check(number)
         if number not in self._paused:
             self._paused.add(number)
@@ -144,7 +146,7 @@ class Cluster:
             self.brokers[number].pause()
 
     def resume(self, number: int) -> None:
-        """A paused broker goes on."""
+        """Resume a paused broker."""
         self._check(number)
         if number in self._paused:
             self._paused.discard(number)
@@ -152,16 +154,17 @@ class Cluster:
             self._apply()
 
     def kill(self, number: int) -> None:
-        """The broker ends without a word, as by SIGKILL; `cluster[number].start()` goes on from
-        what is on its disk."""
+        """Kill a broker like SIGKILL. `cluster[number].start()` continues from its data on disk."""
         self._check(number)
         self.resume(number)
         self.brokers[number].die()
 
     def lose_disk(self, number: int, log_dir: int | None = None) -> None:
-        """A log directory, by number from 0, fails while the broker runs. Without a number, or
-        with a broker's only one, the whole machine is lost: it ends, and what it starts with then
-        is empty."""
+        """Fail a log directory, numbered from 0, while the broker runs.
+
+        Without a number, or with its only log directory, the broker loses the whole machine: it is
+        killed and restarts with empty disks.
+        """
         self._check(number)
         broker = self.brokers[number]
         if log_dir is None or len(broker.log_dirs) == 1:
@@ -172,14 +175,14 @@ class Cluster:
         broker.call("fail_directory", log_dir)
 
     def heal(self) -> None:
-        """Ends every cut and pause. What was killed or lost stays so."""
+        """End all cuts and pauses. Killed brokers and lost disks stay as they are."""
         for number in list(self._paused):
             self.resume(number)
         self._deaf.clear()
         self._apply()
 
     def _links_of(self, number: int) -> set[tuple[int, int]]:
-        """Everything between a broker and the other nodes."""
+        """Return all links between a broker and the other nodes."""
         return {pair for other in (CONTROLLER, *self.brokers) if other != number
                 for pair in ((number, other), (other, number))}
 
@@ -190,14 +193,14 @@ class Cluster:
 
     def _apply(self) -> None:
         rules = links.Rules()
-        # A process that was stopped is deaf by itself.
+        # A stopped process receives nothing anyway.
         still = () if self._processes else self._paused
         for who, to in self._deaf.union(*map(self._links_of, still)):
             if to != CONTROLLER:
                 rules.accepted.add(self._link(who, to))
             if who != CONTROLLER:
                 rules.dialled.add(self._link(to, who))
-                # Else an answer to its dial would reach it.
+                # Otherwise the connection could still be accepted.
                 rules.listeners.add(self._link(to, who))
         for number in still:
             rules.accepted.add((self._host(number), CLIENT_PORT))
@@ -208,12 +211,14 @@ class Cluster:
             if broker.running and node not in self._paused:
                 broker.call("cut_links", rules, self._network)
 
-    # ---- what there is --------------------------------------------------------------------------
+    # ---- topics ---------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int | None = None,
                      **settings: Any) -> str:
-        """A new topic that has its leaders and every replica in sync. settings: the topic's, by
-        Kafka's names with underscores. Raises Refused, BrokerFailed."""
+        """Create a topic and wait until it has leaders and all replicas are in sync.
+
+        settings: of the topic, by Kafka's names with underscores. Raises Refused, BrokerFailed.
+        """
         reached = self._reached()
         if not reached:
             raise BrokerFailed("no broker of the cluster can be reached")
@@ -223,16 +228,19 @@ class Cluster:
         return name
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition, -1 for none."""
+        """Return the leader of a partition, -1 for none."""
         return self._state(topic, partition)[0]
 
     def in_sync(self, topic: str, partition: int = 0) -> tuple[int, ...]:
-        """The brokers in a partition's ISR, in rising order."""
+        """Return the ISR of a partition, sorted."""
         return tuple(sorted(self._state(topic, partition)[1]))
 
     def wait_in_sync(self, topic: str, seconds: float = WAIT_S) -> None:
-        """Returns when every replica of a topic is in sync, and every broker that can be reached
-        knows. Raises BrokerFailed."""
+        """Wait until all replicas of a topic are in sync and every reachable broker has that
+        metadata.
+
+        Raises BrokerFailed on timeout.
+        """
         def is_so() -> bool:
             states = self._controller.call("partitions", topic)
             return bool(states) and all(
@@ -243,7 +251,7 @@ class Cluster:
 
     @staticmethod
     def wait_until(condition: Any, seconds: float = WAIT_S, words: str = "it is not so") -> None:
-        """Returns when `condition()` is true. Raises BrokerFailed after `seconds`."""
+        """Wait until `condition()` is true. Raises BrokerFailed after `seconds`."""
         for _ in range(max(1, round(seconds / POLL_S))):
             if condition():
                 return
@@ -257,7 +265,7 @@ class Cluster:
         return states[partition]
 
     def _reached(self) -> list[Broker]:
-        """The brokers that the controller reaches."""
+        """Return the brokers that the controller can reach."""
         return [broker for number, broker in self.brokers.items()
                 if broker.running and number not in self._paused
                 and not {(number, CONTROLLER), (CONTROLLER, number)} & self._deaf]
@@ -268,7 +276,7 @@ def _plain(names: list[str]) -> str:
 
 
 def _free_network() -> str:
-    """A prefix of addresses of this machine's own that no other cluster has."""
+    """Return a prefix of loopback addresses that no other cluster uses."""
     while True:
         one, two = secrets.randbelow(254) + 1, secrets.randbelow(256)
         prefix = f"127.{one}.{two}."

@@ -1,12 +1,11 @@
-"""Where a broker under a test keeps its data: in memory where there is room.
+"""Data directories of brokers under test: in memory if there is enough space.
 
 Owns: directories `pylog-<process id>-...`, until remove().
-Invariants: (1) what a killed process left behind goes with the next use, unless it is young or a
-  broker still has it.
+Invariants: the next use removes directories of killed processes, unless they are recent or a broker
+  still has them open.
 
-The broker does all that it would do on a disk, fsync included; a file system in memory makes that
-quick, and independent of what else writes to the machine's disks (a clean stop flushes the whole
-file system).
+The broker does everything that it does on a disk, including fsync. A file system in memory makes
+that fast, and independent of other disk activity: a clean stop flushes the whole file system.
 """
 
 import fcntl
@@ -23,8 +22,7 @@ _NAME = re.compile(r"pylog-(\d+)-.+")
 
 
 def make(root: str = MEMORY) -> str:
-    """A new directory below `root`; in the usual place for temporary files when `root` has too
-    little room."""
+    """Create a directory in `root`, or in the default temporary directory if `root` is too full."""
     if not _has_room(root):
         root = tempfile.gettempdir()
     _sweep(root)
@@ -44,7 +42,7 @@ def _has_room(root: str) -> bool:
 
 
 def _sweep(root: str) -> None:
-    """Keeps (1)."""
+    """Remove old directories of processes that no longer exist."""
     for entry in os.scandir(root):
         named = _NAME.fullmatch(entry.name)
         if named and not os.path.exists(f"/proc/{named[1]}") and _is_left_behind(entry.path):
@@ -56,7 +54,7 @@ def _is_left_behind(path: str) -> bool:
         found = os.stat(path)
         if found.st_uid != os.getuid() or time.time() - found.st_mtime < LEFT_BEHIND_S_MIN:
             return False
-        # A process id says nothing when the file system is shared between containers.
+        # Process ids are not comparable if containers share the file system.
         descriptor = os.open(os.path.join(path, "data", ".lock"), os.O_RDWR)
     except FileNotFoundError:
         return os.path.isdir(path)

@@ -1,9 +1,9 @@
-"""What a Node does to its broker on request: connections, relayed traffic, the disk.
+"""Faults that a Node injects into its broker: connections, relayed traffic, disk.
 
 Owns: the relay, while there is one.
-Invariants: (1) clients see the same address all the time: while the relay has the broker's
-  port, the broker listens on another one that nobody learns of, and it listens on its own port
-  again at its next start, after a kill too.
+Invariants: clients always see the same address. While the relay uses the broker's port, the broker
+  listens on another, unadvertised port; after the next start, even after a kill, it listens on its
+  original port again.
 Source: KIP-226 (listeners change while the broker runs).
 """
 
@@ -20,23 +20,23 @@ from pylog.testing.relay import ANSWER_ERROR, Relay, Rule
 
 DISKS = {"system": DISK_SYSTEM, "full": DISK_FULL, "no sync": DISK_NO_SYNC}
 SET, DELETE = 0, 1
-# Port 0: a broker that is killed meanwhile can always bind it at its next start.
+# Port 0 can always be bound at the next start, even if the broker is killed in between.
 HIDDEN = "PLAINTEXT://127.0.0.1:0"
 
 
 class Disturbances:
-    """broker: the pylog.broker.Broker. port: that clients know."""
+    """Injects faults. broker: the pylog.broker.Broker. port: the advertised port."""
 
     def __init__(self, broker, port: int, can_relay: bool):
         self._broker = broker
         self._port = port
-        self._own_port = port     # Where the broker itself listens.
+        self._own_port = port  # The broker's current port.
         self._can_relay = can_relay
         self._relay: Relay | None = None
 
     @property
     def port(self) -> int:
-        """The port that clients know."""
+        """Return the advertised port."""
         return self._port
 
     async def add_rule(self, kind: str, api_name, ms: int, count,
@@ -63,7 +63,7 @@ class Disturbances:
         return relay
 
     async def take_relay_away(self) -> None:
-        """The broker has its port again."""
+        """Remove the relay and move the broker back to its port."""
         if self._relay is not None:
             gone, self._relay = self._relay, None
             await in_thread(gone.close)
@@ -72,7 +72,7 @@ class Disturbances:
                 raise BrokerFailed(f"port {self._port} cannot be listened on")
 
     async def restore_after_kill(self) -> None:
-        """Listens on the port of the settings when a kill left the listener moved. Keeps (1)."""
+        """Move the listener back to the configured port if a kill left it moved."""
         node = RESOURCE_BROKER, str(self._broker.node_id)
         if self._broker.image.configs.get(node, {}).get("listeners") == HIDDEN:
             await self._alter_listener(DELETE, None)
@@ -94,7 +94,9 @@ class Disturbances:
         self._own_port = bound[0]
 
     async def drop_connections(self) -> int:
-        """Ends every connection of the broker and of the relay; how many clients' there were."""
+        """Close all connections of the broker and the relay; return the number of client
+        connections.
+        """
         return await in_thread(_shut_down, self._port, self._own_port)
 
     def set_disk(self, kind: str) -> None:
@@ -103,7 +105,7 @@ class Disturbances:
 
 
 def api_key(name: str) -> int:
-    """The key of an API by Kafka's name for it: "Produce", "ListOffsets". Raises BrokerFailed."""
+    """Return the key of an API by Kafka's name: "Produce", "ListOffsets". Raises BrokerFailed."""
     wanted = name.replace("_", "").lower().removesuffix("request")
     for known, key in vars(api).items():
         if isinstance(key, int) and known.isupper() and known.replace("_", "").lower() == wanted:
@@ -112,18 +114,18 @@ def api_key(name: str) -> int:
 
 
 def _shut_down(known_port: int, own_port: int) -> int:
-    """Ends the connections of this process whose local end has one of the ports.
+    """Close this process's connections with one of these local ports.
 
-    The descriptors belong to native threads, which learn of it as of any connection that ends: the
-    broker needs no door for tests.
+    The descriptors belong to native threads, which handle this like any closed connection. So the
+    broker needs no hook for tests.
     """
     ended = 0
     for name in os.listdir("/proc/self/fd"):
         try:
-            # Sockets only: to close a copy of a lock file's descriptor would free the lock.
+            # Sockets only: closing a copy of a lock file's descriptor would release the lock.
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            # A copy: the number may be another connection's by the time it is looked at.
+            # A copy, because the descriptor number may be reused for another connection.
             descriptor = os.dup(int(name))
         except OSError:
             continue
@@ -133,7 +135,7 @@ def _shut_down(known_port: int, own_port: int) -> int:
 
 
 def _shut_down_one(connection: socket.socket, ports: set) -> int | None:
-    """The local port of the connection that was ended; None when it was none of these."""
+    """Shut down the connection and return its local port, or None if it is not in `ports`."""
     try:
         if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return None

@@ -1,16 +1,16 @@
-"""What goes wrong with a broker under a test.
+"""Errors of brokers under test.
 
 Owns: nothing.
-Invariants: (1) both kinds can be sent from a child process to its parent.
+Invariants: both types can be sent from a child process to its parent.
 """
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, ended by itself, or did not do what it was asked for."""
+    """The broker did not start, ended unexpectedly, or could not do what was requested."""
 
 
 class Refused(BrokerFailed):
-    """The broker answered with an error code. `code`: Kafka's."""
+    """The broker responded with an error. code: Kafka's error code."""
 
     def __init__(self, code: int, text: str):
         super().__init__(code, text)

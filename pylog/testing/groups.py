@@ -1,7 +1,7 @@
-"""A consumer group under a test: who is in it, what it committed, and disturbances.
+"""A consumer group under test: its members, committed offsets, and faults.
 
 Owns: nothing.
-Invariants: (1) a disturbance goes through the coordinator as its own timers would.
+Invariants: faults take the same path through the coordinator as its timers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Group:
-    """One group by its id."""
+    """A group by id."""
 
     def __init__(self, host: Any, group_id: str):
         self.id = group_id
@@ -18,22 +18,26 @@ class Group:
 
     @property
     def state(self) -> str:
-        """Kafka's name for it: "Stable", "Empty", ...; "Dead" when there is no such group."""
+        """Return Kafka's state name, such as "Stable" or "Empty"; "Dead" if the group does not
+        exist.
+        """
         return self._host.call("groups").get(self.id, "Dead")
 
     def members(self) -> dict[str, str]:
-        """Member id -> client id."""
+        """Return {member id: client id}."""
         return self._host.call("members", self.id)
 
     def offsets(self) -> dict[tuple[str, int], int]:
-        """(topic, partition) -> committed offset."""
+        """Return {(topic, partition): committed offset}."""
         return self._host.call("offsets", self.id)
 
     def rebalance(self) -> None:
-        """Has every member join again, as when one has come or gone. Raises BrokerFailed when
-        there are none."""
+        """Make all members rejoin, as after a membership change.
+
+        Raises BrokerFailed if the group has no members.
+        """
         self._host.call("rebalance", self.id)
 
     def expire_session(self, member_id: str | None = None) -> None:
-        """Takes a member, or all of them, for dead; its client learns so by its next request."""
+        """Expire the session of one or all members. Clients notice with their next request."""
         self._host.call("expire_session", self.id, member_id)

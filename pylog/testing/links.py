@@ -1,11 +1,11 @@
-"""Cut links: sockets of this process that are deaf to what the other end sends.
+"""Network cuts: sockets of this process drop what the peer sends.
 
-Owns: filters on sockets, until other rules are in force.
-Invariants: (1) the rules that were given last are in force on every socket, and no others; (2) what
-  is cut ends no connection: bytes and their acknowledgements do not arrive, and a dial is not
-  answered, as with a cable that is unplugged.
-Source: Linux' socket filters: a packet that a socket's filter does not let through is dropped, and
-  sent again by the other side's TCP.
+Owns: filters on sockets, until other rules are applied.
+Invariants: exactly the last rules apply, to every socket; a cut closes no connection: data and
+  acknowledgements do not arrive and connection attempts are not answered, as with an unplugged
+  cable.
+Source: Linux socket filters: packets that a filter rejects are dropped, and the peer's TCP
+  retransmits them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from os import listdir
 ATTACH_FILTER, DETACH_FILTER = 26, 27
 Address = tuple[str, int]
 
-# One instruction: return 0, which lets nothing of a packet through.
+# A BPF program with one instruction: return 0, which drops the packet.
 _DEAF = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_DEAF))
 
 
 class Rules:
-    """Which sockets are deaf: listeners and what they accepted, by their own address; listeners
-    alone, which cannot be dialled then; connections that were dialled, by the address there."""
+    """The sockets to filter.
+
+    accepted: listeners and their connections, by local address. listeners: listeners only, so that
+    new connections fail. dialled: outgoing connections, by remote address.
+    """
 
     def __init__(self) -> None:
         self.accepted: set[Address] = set()
@@ -35,7 +38,7 @@ class Rules:
         self.dialled: set[Address] = set()
 
     def apply_to(self, made: socket.socket) -> None:
-        """Puts them into force on one socket. Keeps (1)."""
+        """Attach or detach the filter of one socket."""
         is_listener = made.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
         own = made.getsockname()
         deaf = own in self.accepted or is_listener and own in self.listeners or (
@@ -48,10 +51,12 @@ class Rules:
 
 
 def apply(rules: Rules, host_prefix: str) -> None:
-    """Puts rules into force on every TCP socket of this process that has an address of the cluster
-    on one of its ends. host_prefix: of its brokers' addresses."""
-    # Keeps (1): what was dialled after the list was made, and before its listener was deaf, is in
-    # the next list.
+    """Apply the rules to all TCP sockets of this process in the cluster.
+
+    host_prefix: of the brokers' addresses.
+    """
+    # Twice: a connection made after the first listing, and before its listener was filtered, is in
+    # the second one.
     for _ in range(2):
         _apply_once(rules, host_prefix)
 
@@ -61,12 +66,12 @@ def _apply_once(rules: Rules, host_prefix: str) -> None:
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            # A copy: the number may be another connection's by the time it is looked at.
+            # A copy, because the descriptor number may be reused for another connection.
             descriptor = os.dup(int(name))
         except OSError:
             continue
         with socket.socket(fileno=descriptor) as made, contextlib.suppress(OSError):
-            # One whose connection ended meanwhile has no address any more.
+            # A socket whose connection has just ended has no address any more.
             if made.family == socket.AF_INET and made.type == socket.SOCK_STREAM \
                     and _is_of(made, host_prefix):
                 rules.apply_to(made)

@@ -1,8 +1,8 @@
-"""The broker itself and what a test may ask of it, where it lives: on its own event loop.
+"""The broker and the operations that tests can request, on the broker's event loop.
 
 Owns: the pylog.broker.Broker under test and its clocks.
-Invariants: (1) every call runs on the broker's event loop; (2) arguments and results can be sent
-  between processes; (3) after advance() what became due is done.
+Invariants: every call runs on the broker's event loop; arguments and results can be sent between
+  processes; when advance() returns, everything that became due is done.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ DRAIN_MS_MAX = 100
 READ_BYTES_MAX = 4 << 20
 READ_RECORDS_MAX = 1_000_000
 NEW_TOPICS = messages.CreateTopicsRequest
-# What a test would wait for in vain, or pay for without need. Its own settings take precedence.
+# Avoid waits and costs that no test needs. The test's settings take precedence.
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "num.network.threads": "1",
@@ -43,26 +43,26 @@ SETTINGS = {
 
 
 class Node:
-    """One broker. texts: its settings, log.dirs among them."""
+    """One broker. texts: its settings, including log.dirs."""
 
     def __init__(self, texts: dict):
         self.clock = MovedClock()
         self._texts = {**SETTINGS, **texts}
         self._running: Broker | None = None
-        self._disturbances: Disturbances     # From begin() on.
-        self._spent: str | None = None       # Why no other test may have this broker.
-        self._at_first: list | None = None   # What is not of topics, as it was at the start.
+        self._disturbances: Disturbances  # Set by begin().
+        self._spent: str | None = None  # Why it cannot be reused by another test.
+        self._at_first: list | None = None  # State other than topics, at the start.
 
     @property
     def _broker(self) -> Broker:
-        """Only between begin() and end()."""
+        """Return the broker. Only valid between begin() and end()."""
         assert self._running is not None
         return self._running
 
     # ---- life -----------------------------------------------------------------------------------
 
     async def begin(self) -> int:
-        """Starts the broker; the port of its first listener. Raises BrokerFailed."""
+        """Start the broker; return the port of its first listener. Raises BrokerFailed."""
         broker = Broker(Settings(self._texts), self.clock.wall_ms)
         try:
             await broker.begin()
@@ -71,7 +71,7 @@ class Node:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None
         self._running = broker
-        # A controller alone has no listener for clients.
+        # A controller-only node has no client listener.
         port = (broker.network.addresses or broker.network.controller_addresses)[0][2]
         self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
         await self._disturbances.restore_after_kill()
@@ -83,13 +83,13 @@ class Node:
         if broker is not None:
             await self._disturbances.take_relay_away()
             await broker.end(DRAIN_MS_MAX)
-            # The broker, its coordinator and the runtime under that know each other: threads,
-            # descriptors and logs would stay until the next garbage collection.
+            # Break the reference cycles: otherwise threads, descriptors and logs would stay until
+            # the next garbage collection.
             for part in (broker.groups, broker):
                 vars(part).clear()
 
     async def die(self) -> None:
-        """Ends as by a kill: nobody is told, and nothing says that the stop was clean."""
+        """Stop as if killed: nothing is handed over, and the clean shutdown marks are removed."""
         broker = self._broker
         paths = [path for _, path in broker.logs.disks.usable()]
         if broker.membership is not None:
@@ -105,7 +105,7 @@ class Node:
                                   if name not in _OF_TOPICS]]
 
     async def reset(self) -> str | None:
-        """Makes it as good as new for another test, or says why it is not."""
+        """Restore the initial state for another test; return the reason if that is impossible."""
         broker = self._running
         if self._spent is None and broker is not None and self._state() != self._at_first:
             self._spent = "settings were changed"
@@ -125,18 +125,19 @@ class Node:
         return None
 
     async def addresses(self) -> list:
-        """(listener name, host, port) of each listener."""
+        """Return [(listener name, host, port)]."""
         return self._broker.network.addresses
 
     # ---- time -----------------------------------------------------------------------------------
 
     async def advance(self, ms: int, timers: bool) -> None:
-        """Moves the clocks and does what became due (3)."""
+        """Move the clocks and do everything that became due."""
         if ms:
             self._spent = "its clock was moved"
         self.clock.move(ms, timers)
         self._broker.network.reactors.set_wall_ahead(self.clock.wall_ahead_ms)
-        # The loop's own timers: in the next turn, and what they woke in the one after.
+        # Run the loop's timers in the next iteration, and the tasks that they wake in the one
+        # after.
         for _ in range(3):
             await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(
@@ -146,10 +147,10 @@ class Node:
     async def now_ms(self) -> int:
         return self.clock.wall_ms()
 
-    # ---- disturbances ---------------------------------------------------------------------------
+    # ---- faults ---------------------------------------------------------------------------------
 
     async def add_rule(self, kind: str, api_name, ms: int, count, error_code: int) -> int:
-        """A rule of the relay, by its number. Raises BrokerFailed."""
+        """Add a relay rule and return its number. Raises BrokerFailed."""
         self._spent = "its network was disturbed"
         return await self._disturbances.add_rule(kind, api_name, ms, count, error_code)
 
@@ -167,12 +168,12 @@ class Node:
         self._disturbances.set_disk(kind)
 
     async def fail_directory(self, number: int) -> None:
-        """Takes a log directory offline, for good, as a disk does that does not answer."""
+        """Take a log directory offline permanently, as after an I/O error."""
         self._spent = "its disk was disturbed"
         self._broker.logs.disks.fail(number, OSError(errno.EIO, "lost by the test"))
 
     async def cut_links(self, rules: Rules, host_prefix: str) -> None:
-        """See testing.links; for a broker in a process of its own."""
+        """Apply testing.links rules, for a broker in a child process."""
         links.apply(rules, host_prefix)
 
     async def clear_faults(self) -> None:
@@ -182,7 +183,7 @@ class Node:
     # ---- topics ---------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, partitions: int, config: dict, replicas: int) -> None:
-        """Raises Refused."""
+        """Create a topic. Raises Refused."""
         result, = await self._broker.controller.create_topics(NEW_TOPICS(topics=[
             NEW_TOPICS.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=replicas,
@@ -192,7 +193,7 @@ class Node:
             raise Refused(int(result.error), f"topic {name}: {result.message or result.error.name}")
 
     async def delete_topics(self, names: list) -> None:
-        """Raises Refused."""
+        """Delete topics. Raises Refused."""
         results = await self._broker.controller.delete_topics(
             [(name, bytes(16)) for name in names])
         for result in results:
@@ -200,22 +201,22 @@ class Node:
                 raise Refused(int(result.error), f"topic {result.name}: {result.error.name}")
 
     async def topics(self) -> dict:
-        """Name -> number of partitions; without the broker's own."""
+        """Return {name: number of partitions}, without internal topics."""
         return {name: len(topic.partitions) for name, topic in self._broker.image.topics.items()
                 if not is_internal(name)}
 
     async def partitions(self, name: str) -> list:
-        """(leader, ISR, replicas) of each partition; none of a topic that is not there."""
+        """Return [(leader, ISR, replicas)] by partition; [] if the topic does not exist."""
         topic = self._broker.image.topics.get(name)
         return [] if topic is None else [
             (state.leader, tuple(state.isr), tuple(state.replicas)) for state in topic.partitions]
 
     async def ends(self, name: str) -> list:
-        """(first offset, end) of each partition."""
+        """Return [(first offset, high watermark)] by partition."""
         return [(log.start_offset, log.high_watermark) for log in self._logs(name)]
 
     async def records(self, name: str, partition: int | None) -> list:
-        """Records that a consumer may see, by partition and offset. Raises BrokerFailed."""
+        """Return the committed records, by partition and offset. Raises BrokerFailed."""
         logs = self._logs(name)
         wanted = range(len(logs)) if partition is None else [partition]
         loop = asyncio.get_running_loop()
@@ -227,7 +228,7 @@ class Node:
         return rows
 
     async def append(self, name: str, partition: int, rows: list) -> int:
-        """Appends [(key, value, timestamp or None, headers)]; the offset of the first."""
+        """Append [(key, value, timestamp or None, headers)]; return the first offset."""
         now_ms = self.clock.wall_ms()
         data = batch.build([(key, value, now_ms if at is None else at, headers)
                             for key, value, at, headers in rows])
@@ -243,31 +244,31 @@ class Node:
     # ---- groups ---------------------------------------------------------------------------------
 
     async def groups(self) -> dict:
-        """Group id -> state."""
+        """Return {group id: state}."""
         return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
                 for row in group_describe.listed(shard.machine, (), ())}
 
     async def members(self, group_id: str) -> dict:
-        """Member id -> client id."""
+        """Return {member id: client id}."""
         group = self._group(group_id)
         return {} if group is None else {
             member.id: member.client_id for member in group.members.values()}
 
     async def offsets(self, group_id: str) -> dict:
-        """(topic, partition) -> committed offset."""
+        """Return {(topic, partition): committed offset}."""
         group = self._group(group_id)
         return {} if group is None else {
             partition: entry.offset for partition, entry in group.offsets.items()}
 
     async def rebalance(self, group_id: str) -> None:
-        """Everybody is to join again. Raises BrokerFailed without members."""
+        """Make all members rejoin. Raises BrokerFailed if the group has no members."""
         group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
         self._step(group_id, Groups.rebalance, group)
 
     async def expire_session(self, group_id: str, member_id: str | None) -> None:
-        """One member's session, or each one's, is over. Raises BrokerFailed."""
+        """Expire the session of one or all members. Raises BrokerFailed."""
         group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
@@ -283,19 +284,19 @@ class Node:
         self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)
 
 
-# Fields of the image that change with topics and restarts, or are compared in part.
+# Image fields that change with topics and restarts, or that _state() compares partially.
 _OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_producer_id",
               "offset", "epoch", "states"}
 
 
 def _keep_up(logs, now_ms: int) -> None:
-    """Retention, rolls and compaction, as far as they are due; blocks."""
+    """Run retention, segment rolls and compaction. Blocks."""
     logs.upkeep(now_ms)
     logs.cleaner.catch_up()
 
 
 def _records_of(log, partition: int) -> list:
-    """Every record of one log, on a worker thread."""
+    """Return all records of one log. Runs on a worker thread."""
     rows = []
     offset = log.start_offset
     while offset < log.high_watermark:

@@ -1,9 +1,9 @@
-"""The pytest plugin: brokers, topics and clients as fixtures.
+"""The pytest plugin: fixtures for brokers, topics and clients.
 
-Owns: the brokers of one run of pytest, which stop with it.
-Invariants: (1) nothing of the broker is imported before a fixture is used; (2) what one test did to
-  a broker no other test sees: topics and groups go, and a broker whose clock, disk or settings were
-  touched is not used again.
+Owns: the brokers of one pytest run, which stop with it.
+Invariants: nothing of the broker is imported before a fixture is used; tests do not see each
+  other's changes: topics and groups are removed, and a broker with a changed clock, disk or
+  settings is not reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 THREAD, PROCESS = "thread", "process"
 MEMORY, TMP_PATH = "memory", "tmp_path"
 NAME_CHARACTERS_MAX = 200
-AT_REST_MAX = 4     # Brokers with different settings that wait for tests which want them.
+AT_REST_MAX = 4  # Idle brokers kept for reuse, one per settings.
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Brokers:
-    """The brokers of a run: those at rest are used again by tests that want the same."""
+    """The brokers of a run. Idle ones are reused by tests with the same settings."""
 
     def __init__(self, config: pytest.Config, tmp_path_factory: pytest.TempPathFactory):
         self._kind = config.getoption("--pylog-broker") or config.getini("pylog_broker")
@@ -54,7 +54,7 @@ class Brokers:
         self._all: list[Any] = []
 
     def make(self, settings: dict[str, Any], process: bool | None = None) -> Any:
-        """A new broker that answers."""
+        """Start a new broker."""
         from pylog.testing.broker import Broker
 
         made = Broker(self._directory(), settings={**self._settings, **settings},
@@ -70,12 +70,14 @@ class Brokers:
         return tempfile.mkdtemp(prefix="pylog-", dir=self._place)
 
     def take(self, settings: dict[str, Any], process: bool | None) -> Any:
-        """A broker as good as new."""
+        """Return an idle broker without topics and groups, or a new one."""
         found = self._at_rest.pop(_wish(settings, process), None)
         return found if found is not None else self.make(settings, process)
 
     def give(self, broker: Any, settings: dict[str, Any], process: bool | None) -> None:
-        """Takes a broker back from a test. Keeps (2)."""
+        """Take a broker back from a test. Keeps it for reuse if it can be reset, otherwise stops
+        it.
+        """
         wish = _wish(settings, process)
         if wish in self._at_rest or not broker.reset():
             self.end(broker)
@@ -95,7 +97,7 @@ class Brokers:
 
 @pytest.fixture(scope="session")
 def pylog_brokers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Makes brokers: `pylog_brokers.make({"message.max.bytes": 1000})`; all stop with the run."""
+    """Create brokers: `pylog_brokers.make({"message.max.bytes": 1000})`. All stop with the run."""
     brokers = Brokers(pytestconfig, tmp_path_factory)
     yield brokers
     brokers.close()
@@ -103,13 +105,13 @@ def pylog_brokers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def session_broker(pylog_brokers: Brokers) -> Any:
-    """One broker for the whole run; nobody cleans up between its tests."""
+    """One broker for the whole run, without cleanup between tests."""
     return pylog_brokers.make({})
 
 
 @pytest.fixture(scope="module")
 def module_broker(pylog_brokers: Brokers) -> Any:
-    """One broker for a module; nobody cleans up between its tests."""
+    """One broker for a module, without cleanup between its tests."""
     broker = pylog_brokers.make({})
     yield broker
     pylog_brokers.end(broker)
@@ -117,7 +119,8 @@ def module_broker(pylog_brokers: Brokers) -> Any:
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest, pylog_brokers: Brokers) -> Any:
-    """A broker without topics and groups, for one test; `@pytest.mark.pylog_broker` says how."""
+    """A broker without topics and groups for one test; configure it with @pytest.mark.pylog_broker.
+    """
     marker = request.node.get_closest_marker("pylog_broker")
     wishes = dict(marker.kwargs) if marker is not None else {}
     own, process = wishes.pop("own", False), wishes.pop("process", None)
@@ -133,7 +136,7 @@ def broker(request: pytest.FixtureRequest, pylog_brokers: Brokers) -> Any:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, broker: Any) -> Any:
-    """A topic named after the test; `@pytest.mark.pylog_topic(partitions=3)` says how."""
+    """A topic named after the test; configure it with `@pytest.mark.pylog_topic(partitions=3)`."""
     marker = request.node.get_closest_marker("pylog_topic")
     wishes = {"name": _name(request), **(marker.kwargs if marker is not None else {})}
     return broker.create_topic(**wishes)
@@ -141,7 +144,7 @@ def topic(request: pytest.FixtureRequest, broker: Any) -> Any:
 
 @pytest.fixture
 def make_producer(broker: Any) -> Any:
-    """Makes pylog.client.Producers of the broker: `make_producer(linger_ms=5)`."""
+    """Create pylog.client.Producers for the broker: `make_producer(linger_ms=5)`."""
     made: list[Any] = []
 
     def make(**settings: Any) -> Any:
@@ -156,8 +159,10 @@ def make_producer(broker: Any) -> Any:
 
 @pytest.fixture
 def make_consumer(request: pytest.FixtureRequest, broker: Any) -> Any:
-    """Makes pylog.client.Consumers of the broker: `make_consumer("topic", group_id="g")`. They read
-    from the beginning, in a group named after the test."""
+    """Create pylog.client.Consumers for the broker: `make_consumer("topic", group_id="g")`.
+
+    By default they read from the beginning, in a group named after the test.
+    """
     made: list[Any] = []
 
     def make(*topics: Any, **settings: Any) -> Any:
@@ -175,13 +180,13 @@ def make_consumer(request: pytest.FixtureRequest, broker: Any) -> Any:
 
 @pytest.fixture
 def producer(make_producer: Any) -> Any:
-    """A pylog.client.Producer of the broker."""
+    """A pylog.client.Producer for the broker."""
     return make_producer()
 
 
 @pytest.fixture
 def consumer(make_consumer: Any, topic: Any) -> Any:
-    """A pylog.client.Consumer that has subscribed to the topic."""
+    """A pylog.client.Consumer for the broker, subscribed to the topic."""
     return make_consumer(topic)
 
 

@@ -1,10 +1,9 @@
-"""TCP ports for servers that are told their port before they listen, or that keep it.
+"""TCP ports for servers that need a fixed port before they listen, or keep it across restarts.
 
-Owns: the claims on blocks of ports, for as long as this process lives.
-Invariants: (1) a port lies below the range from which the kernel takes ports for connections and
-  for port 0: while its server does not listen, nobody gets it by chance, not even a client that
-  tries to reach it; (2) no other process that asks here gets a port of a block of ours; (3) a port
-  is given once, and again only when no other is left.
+Owns: the claimed blocks of ports, for the lifetime of this process.
+Invariants: ports are below the kernel's ephemeral range, so nothing takes one by chance while its
+  server is down, not even a client that connects to it; no other process that uses this module gets
+  a port of a claimed block; a port is reused only when no unused ones are left.
 Source: ip(7), ip_local_port_range; unix(7), abstract names.
 """
 
@@ -17,11 +16,11 @@ FIRST, LIMIT, BLOCK = 10_000, 32_768, 64
 _lock = threading.Lock()
 _claims: list[socket.socket] = []
 _left: deque[int] = deque()
-_given: deque[int] = deque()      # The oldest first.
+_given: deque[int] = deque()  # Oldest first.
 
 
 def free_port() -> int:
-    """A port that is free at every address of this machine. Raises OSError when none is left."""
+    """Return a port that is free on all local addresses. Raises OSError if none is left."""
     with _lock:
         while _left or _claim_block():
             port = _left.popleft()
@@ -36,8 +35,11 @@ def free_port() -> int:
 
 
 def _claim_block() -> bool:
-    """Puts ports into `_left` that are ours from now on; False: there are no more. Keeps (2): an
-    abstract name has one owner in the network that the ports are of, too, and ends with it."""
+    """Claim a block and add its ports to `_left`; return False if all blocks are taken.
+
+    The claim is an abstract socket name: it has one owner per network namespace, like the ports,
+    and is released when the process ends.
+    """
     for first in range(FIRST, LIMIT, BLOCK):
         claim = socket.socket(socket.AF_UNIX)
         try:
@@ -61,7 +63,7 @@ def _is_free(port: int) -> bool:
 
 
 def _forget() -> None:
-    """Keeps (2) in a process that was forked: the blocks are its parent's."""
+    """Drop the claims in a forked child: the blocks belong to its parent."""
     global _lock
     _lock = threading.Lock()
     for claimed in (_claims, _left, _given):

@@ -1,7 +1,7 @@
-"""Records as tests write them down and read them back, and what differs between the two.
+"""Records as tests write and read them, and the differences between two lists.
 
 Owns: nothing.
-Invariants: (1) only what an expectation names is compared.
+Invariants: only the fields of an expectation are compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAIRS_MAX = 250_000
 
 
 class Record(NamedTuple):
-    """One record of a topic. timestamp: milliseconds since 1970; headers: ((name, value), ...)."""
+    """One record of a topic. timestamp: in ms since 1970. headers: ((name, value), ...)."""
 
     partition: int
     offset: int
@@ -27,11 +27,11 @@ class Record(NamedTuple):
 
 
 class Expected(dict):
-    """Fields of Record that a record is to have; the others may be anything."""
+    """The fields that a record must have. Other fields may have any value."""
 
 
 def record(**fields: Any) -> Expected:
-    """What is expected of one record: `record(value=b"x", partition=2)`."""
+    """Return the expectation for one record: `record(value=b"x", partition=2)`."""
     unknown = fields.keys() - set(FIELDS)
     if unknown:
         raise TypeError(f"a record has no {', '.join(sorted(unknown))}: {', '.join(FIELDS)}")
@@ -41,20 +41,20 @@ def record(**fields: Any) -> Expected:
 
 
 def as_bytes(item: Any) -> Any:
-    """Text is meant as UTF-8; everything else as it is."""
+    """Encode text as UTF-8; return anything else unchanged."""
     return item.encode() if isinstance(item, str) else item
 
 
 def headers_of(given: Any) -> tuple:
-    """((name, value), ...) of pairs or of a dict, with values as bytes."""
+    """Convert pairs or a dict to ((name, value), ...), with values as bytes."""
     pairs = given.items() if isinstance(given, dict) else given or ()
     return tuple([(name, as_bytes(value)) for name, value in pairs])
 
 
 def expectation(item: Any, decoded: bool) -> Expected:
-    """What a test wrote: an Expected or Record, a pair (key, value), or a value alone.
+    """Convert a test's item to an Expected: an Expected, a Record, a (key, value) pair, or a value.
 
-    decoded: values were decoded before the comparison, so that text is text.
+    decoded: values are decoded before the comparison, so text is not encoded.
     """
     convert = (lambda given: given) if decoded else as_bytes
     if isinstance(item, Expected):
@@ -72,7 +72,7 @@ def matches(found: Record, expected: Expected) -> bool:
 
 
 def difference(found: Sequence[Record], expected: Sequence[Expected], any_order: bool) -> list[str]:
-    """Lines that say what is wrong; none when all is as expected."""
+    """Return lines that describe the differences; none if there are none."""
     if any_order:
         return _difference_of_sets(found, expected)
     if len(found) == len(expected) and all(map(matches, found, expected)):
@@ -91,8 +91,9 @@ def difference(found: Sequence[Record], expected: Sequence[Expected], any_order:
 
 
 def _aligned(found: Sequence[Record], expected: Sequence[Expected]):
-    """(Record, Expected) of what fits, in order, with (None, Expected) and (Record, None)
-    between."""
+    """Return (Record, Expected) for matches, in order, and (None, Expected) or (Record, None) for
+    the others.
+    """
     first = 0
     while first < min(len(found), len(expected)) and matches(found[first], expected[first]):
         first += 1
@@ -106,7 +107,7 @@ def _aligned(found: Sequence[Record], expected: Sequence[Expected]):
 
 
 def _middle(found: Sequence[Record], expected: Sequence[Expected]) -> list:
-    """As _aligned, by the longest common subsequence, or as they stand when they are too many."""
+    """Align by the longest common subsequence; see _aligned(). Does not align very long lists."""
     if len(found) * len(expected) > PAIRS_MAX:
         return [(None, one) for one in expected] + [(row, None) for row in found]
     longest = [[0] * (len(found) + 1) for _ in range(len(expected) + 1)]
@@ -132,7 +133,7 @@ def _middle(found: Sequence[Record], expected: Sequence[Expected]) -> list:
 def _difference_of_sets(found: Sequence[Record], expected: Sequence[Expected]) -> list[str]:
     left = list(found)
     missing = []
-    # What names most goes first: it has the smallest choice.
+    # Match the expectations with the most fields first, because fewer records satisfy them.
     for row in sorted(expected, key=len, reverse=True):
         place = next((at for at, one in enumerate(left) if matches(one, row)), None)
         if place is None:
@@ -167,14 +168,14 @@ def _cut(value: Any) -> str:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Equal lines around a difference, without the long stretches in between."""
+    """Return the equal lines next to a difference, without the middle of long runs."""
     if len(lines) <= 6:
         return lines
     return [*lines[:3], f"    ... {len(lines) - 6} more as expected ...", *lines[-3:]]
 
 
 def difference_text(where: str, lines: list[str], found: int, expected: int) -> str:
-    """The message of a failed assertion."""
+    """Return the message of a failed assertion."""
     if len(lines) > LINES_MAX:
         lines = [*lines[:LINES_MAX], f"  ... {len(lines) - LINES_MAX} more lines ..."]
     return "\n".join([f"{where}: {found} records, {expected} expected (- expected, + found)",
@@ -182,7 +183,7 @@ def difference_text(where: str, lines: list[str], found: int, expected: int) -> 
 
 
 def decoded(rows: Iterable[Record], key: Callable | None, value: Callable | None) -> list[Record]:
-    """The records with keys and values through functions; null stays None."""
+    """Apply functions to keys and values; null stays None."""
     def through(function: Callable | None, data: Any) -> Any:
         return data if function is None or data is None else function(data)
 

@@ -1,9 +1,9 @@
-"""Responses that carry an error code that a test chose.
+"""Responses with an error code chosen by a test.
 
 Owns: nothing.
-Invariants: (1) a refused Produce or OffsetCommit never reaches the broker; (2) a refused Fetch is
-  served, and each partition of its response gets the error and loses its records: a request of a
-  fetch session names only the partitions that changed.
+Invariants: a rejected Produce or OffsetCommit never reaches the broker; a rejected Fetch is
+  processed, and every partition in its response gets the error and loses its records, because a
+  request of a fetch session contains only the changed partitions.
 Source: Kafka's message schemas.
 """
 
@@ -21,15 +21,17 @@ _HEADER = struct.Struct(">hhih")     # API key, version, correlation id, no clie
 
 
 def check(api_key: int | None) -> None:
-    """Raises BrokerFailed for an API that cannot be refused."""
+    """Raise BrokerFailed if requests of this API cannot be rejected."""
     if api_key not in REFUSABLE:
         raise BrokerFailed("only Produce, Fetch and OffsetCommit can be answered with an error "
                            "code: name one of them as `api`")
 
 
 def response_to(request: bytes, error_code: int) -> bytes | None:
-    """The frame that refuses a Produce or an OffsetCommit, both with their sizes; None for a
-    Produce that asks for no response."""
+    """Return the response frame that rejects a Produce or OffsetCommit, including its size.
+
+    Returns None for a Produce that expects no response.
+    """
     frame = memoryview(request)[_SIZE.size:]
     api_key, version, correlation_id, _, position = codec.decode_request_header(frame)
     asked = codec.decode_request(api_key, version, frame, position)
@@ -40,12 +42,18 @@ def response_to(request: bytes, error_code: int) -> bytes | None:
 
 
 def placeholder(correlation_id: int) -> bytes:
-    """A request in place of the refused one: its response marks the refusal's turn."""
+    """Return a request to send instead of the rejected one.
+
+    Its response keeps the rejection in order among the other responses.
+    """
     return _SIZE.pack(_HEADER.size) + _HEADER.pack(api.API_VERSIONS, 0, correlation_id, -1)
 
 
 def refused_fetch(version: int, response: bytes, error_code: int) -> bytes | None:
-    """A Fetch response, with its size, in which each partition has the error; None without any."""
+    """Return a Fetch response with the error in every partition, or None if it has no partitions.
+
+    Frames include their size.
+    """
     frame = memoryview(response)[_SIZE.size:]
     correlation_id, position = codec.decode_response_header(api.FETCH, version, frame)
     answer = codec.decode_response(api.FETCH, version, frame, position)

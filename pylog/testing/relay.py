@@ -1,9 +1,10 @@
-"""A relay between clients and the broker: it loses, delays and refuses what a test says.
+"""A relay between clients and the broker that drops, delays and rejects requests.
 
-Owns: a thread with an event loop of its own, the listening socket, the relayed connections.
-Invariants: (1) frames keep their order, in both directions; (2) what no rule names passes as it is;
-  (3) delays go by real time, whatever the broker's clock does.
-Source: Kafka's framing: size, then api key, version and correlation id; an answer's correlation id.
+Owns: a thread with an event loop, the listening socket, the relayed connections.
+Invariants: frames keep their order in both directions; frames that match no rule pass unchanged;
+  delays use real time, whatever the broker's clock shows.
+Source: Kafka's framing: size, then api key, version and correlation id; in responses size and
+  correlation id.
 """
 
 import asyncio
@@ -27,8 +28,11 @@ BIND_ATTEMPTS, BIND_PAUSE_S = 2000, 0.005
 
 
 class Rule:
-    """kind: one of the above. api_key: None for all. count: how often, None for ever. ms: of a
-    delay. error_code: of an ANSWER_ERROR."""
+    """A relay rule.
+
+    kind: one of the constants above. api_key: None for all APIs. count: how often it applies, None
+    without limit. ms: for DELAY. error_code: for ANSWER_ERROR.
+    """
 
     __slots__ = ("api_key", "count", "error_code", "hits", "kind", "ms")
 
@@ -39,19 +43,22 @@ class Rule:
         self.hits = 0
 
     def matches(self, kind: str, api_key: int | None) -> bool:
-        """Whether it is about this frame."""
+        """Return True if the rule applies to this frame."""
         return (kind == self.kind and self.api_key in (None, api_key)
                 and (self.count is None or self.hits < self.count))
 
     def applies(self, kind: str, api_key: int | None) -> bool:
-        """Whether it is about this frame; counts it then."""
+        """Return True if the rule applies to this frame, and count it."""
         found = self.matches(kind, api_key)
         self.hits += found
         return found
 
 
 class Relay:
-    """Listens on `port` for the broker on `target`, both on 127.0.0.1. Raises OSError."""
+    """Listens on `port` and connects to the broker on `target`, both on 127.0.0.1.
+
+    Raises OSError.
+    """
 
     def __init__(self, port: int, target: int):
         self._target = target
@@ -66,10 +73,10 @@ class Relay:
         self._thread.start()
         self._ready.wait()
 
-    # ---- rules; from any thread -----------------------------------------------------------------
+    # ---- rules (called from any thread) ---------------------------------------------------------
 
     def add(self, rule: Rule) -> int:
-        """The rule is in force from now on; its number."""
+        """Activate a rule and return its number."""
         number = next(self._numbers)
         self._rules[number] = rule
         return number
@@ -78,22 +85,22 @@ class Relay:
         self._rules.pop(number, None)
 
     def hits(self, number: int) -> int:
-        """How many frames or connections a rule has met."""
+        """Return how many frames or connections a rule has affected."""
         rule = self._rules.get(number)
         return 0 if rule is None else rule.hits
 
     def rule_for(self, kind: str, api_key: int | None = None) -> Rule | None:
-        """The first rule that applies, which counts it."""
+        """Return the first rule that applies, and count it."""
         return next((rule for rule in list(self._rules.values()) if rule.applies(kind, api_key)),
                     None)
 
     def error_code(self, api_key: int) -> int | None:
-        """That of the next rule that answers such requests with an error; counts nothing."""
+        """Return the error code of the next rule for such responses, without counting it."""
         return next((rule.error_code for rule in list(self._rules.values())
                      if rule.matches(ANSWER_ERROR, api_key)), None)
 
     def close(self) -> None:
-        """Ends every connection and frees the port."""
+        """Close all connections and free the port."""
         self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
 
@@ -133,7 +140,7 @@ class Relay:
 
 
 def _listening(port: int) -> socket.socket:
-    """A socket that has the port alone: it is free once the broker's threads have closed it."""
+    """Return a listening socket. Waits until the broker's threads have closed the port."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for left in reversed(range(BIND_ATTEMPTS)):
@@ -150,13 +157,13 @@ def _listening(port: int) -> socket.socket:
 
 
 class _Connection:
-    """One client's connection and ours to the broker, a (reader, writer) each."""
+    """A client connection and the relay's connection to the broker, each as (reader, writer)."""
 
     def __init__(self, relay: Relay, client: tuple, broker: tuple):
         self._relay = relay
         self._client, self._broker = client, broker
         self._asked: dict[int, tuple[int, int]] = {}     # correlation id -> api key, version
-        self._refused: dict[int, bytes] = {}     # correlation id -> the response that it gets
+        self._refused: dict[int, bytes] = {}  # correlation id -> the rejection to send
         self._held: asyncio.Queue = asyncio.Queue(ANSWERS_HELD_MAX)
 
     def abort(self) -> None:
@@ -169,7 +176,7 @@ class _Connection:
         try:
             await self._send()
         except OSError:
-            return   # A connection may end at any time.
+            return  # Connections may end at any time.
         finally:
             for reader in readers:
                 reader.cancel()
@@ -195,7 +202,7 @@ class _Connection:
                 if rule is not None:
                     response = refusals.response_to(frame, rule.error_code)
                     if response is None:
-                        self.abort()     # As a broker refuses a request without a response.
+                        self.abort()  # As a broker does for acks=0.
                         return
                     self._refused[correlation_id] = response
                     frame = refusals.placeholder(correlation_id)
@@ -222,17 +229,17 @@ class _Connection:
                 if self._relay.rule_for(LOSE_ANSWERS, api_key) is not None:
                     break
                 rule = self._relay.rule_for(DELAY, api_key)
-                # Answers that wait at the same time are not delayed one after the other.
+                # Responses that wait at the same time are delayed in parallel.
                 due_s = asyncio.get_running_loop().time() + (rule.ms / 1000 if rule else 0)
                 await self._held.put((due_s, frame))
         except (asyncio.IncompleteReadError, OSError):
-            pass   # The broker has ended it: what it answered before is sent first.
+            pass  # The broker closed the connection: send its pending responses first.
         else:
             self.abort()
         await self._held.put((0, b""))
 
     def _fetch_response(self, version: int, frame: bytes) -> bytes:
-        """The broker's response, or the refusal that a rule asks for."""
+        """Return the broker's response, or a rejection if a rule applies."""
         error_code = self._relay.error_code(api.FETCH)
         refused = None if error_code is None else refusals.refused_fetch(
             version, frame, error_code)

@@ -1,8 +1,8 @@
-"""A broker on a thread of the test's own process.
+"""A broker on a thread of the test's process.
 
-Owns: the thread, its event loop and the Node on it.
-Invariants: (1) a call returns what the node's method returned, or raises what it raised; (2) when
-  stop() returns, the broker's threads are gone and its port is free.
+Owns: the thread, its event loop and its Node.
+Invariants: a call returns the result of the node's method, or raises its exception; when stop()
+  returns, the broker's threads have ended and its port is free.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ CALL_WAIT_S = 60.0
 
 
 class ThreadHost:
-    """texts: the broker's settings. `port` is its first listener's."""
+    """Runs a broker on a thread. texts: the broker's settings. `port`: of its first listener."""
 
     def __init__(self, texts: dict):
         self.port = 0
@@ -29,7 +29,7 @@ class ThreadHost:
         self._thread = threading.Thread(target=self._run, name="pylog-broker", daemon=True)
 
     def start(self) -> None:
-        """Returns when requests are answered. Raises BrokerFailed."""
+        """Start the broker and wait until it answers requests. Raises BrokerFailed."""
         self._thread.start()
         try:
             self.port = self.call("begin")
@@ -46,7 +46,8 @@ class ThreadHost:
         await self._node.end()
 
     def call(self, name: str, *arguments):
-        """Runs a method of the Node on its loop. Raises what it raises, BrokerFailed when gone."""
+        """Call a method of the Node on its loop. Raises its exceptions, BrokerFailed if it is gone.
+        """
         if not self._thread.is_alive():
             raise BrokerFailed("the broker is not running")
         future = asyncio.run_coroutine_threadsafe(
@@ -59,7 +60,7 @@ class ThreadHost:
             raise BrokerFailed("the broker was stopped meanwhile") from None
 
     def pause(self) -> None:
-        """Its event loop stands still; returns when it does."""
+        """Block the event loop until resume(); return once it is blocked."""
         self._goes_on.clear()
         still = threading.Event()
         self._loop.call_soon_threadsafe(self._stand_still, still)

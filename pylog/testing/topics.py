@@ -1,7 +1,7 @@
-"""A topic under a test: fill it, read it, say what should be in it.
+"""A topic under test: fill it, read it, compare its records.
 
 Owns: nothing.
-Invariants: (1) reading sees what a consumer may see, and is no client: no offsets, no groups.
+Invariants: reading returns what a consumer can see, without a client: no offsets, no groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_S = 0.005
 
 
 class Topic:
-    """One topic by its name, which need not exist."""
+    """A topic by name. It does not have to exist."""
 
     def __init__(self, host: Any, name: str):
         self.name = name
@@ -38,40 +38,42 @@ class Topic:
 
     @property
     def partitions(self) -> int:
-        """How many partitions it has; 0 when there is no such topic."""
+        """Return the number of partitions; 0 if the topic does not exist."""
         return self._host.call("topics").get(self.name, 0)
 
     def append(self, *items: Any, partition: int = 0) -> int:
-        """Appends records as a producer's one batch would; the offset of the first.
+        """Append records as one producer batch; return the first offset.
 
-        items: values, (key, value) pairs, or record(...) with timestamp and headers; text is UTF-8.
-        Without a timestamp a record has the broker's time. It is in the log when this returns; use
-        a producer to have it acknowledged from disk.
+        items: values, (key, value) pairs, or record(...) with timestamp and headers. Text is
+        encoded as UTF-8. The default timestamp is the broker's time. On return the records are in
+        the log; use a producer to get an acknowledgement after the flush.
         """
         return self._host.call("append", self.name, partition, [_row(item) for item in items])
 
     def records(self, *, partition: int | None = None, key: Callable | None = None,
                 value: Callable | None = None) -> list[Record]:
-        """All records, by partition, then by offset. key, value: what decodes bytes, `json.loads`
-        for example."""
+        """Return all records, by partition and offset.
+
+        key, value: functions that decode bytes, such as `json.loads`.
+        """
         return decoded([Record(*row) for row in self._host.call("records", self.name, partition)],
                        key, value)
 
     def values(self, **options: Any) -> list[Any]:
-        """The values alone; options as for records()."""
+        """Return the values only. options: see records()."""
         return [row.value for row in self.records(**options)]
 
     def ends(self) -> list[tuple[int, int]]:
-        """(first offset, next offset) of each partition."""
+        """Return [(first offset, next offset)] by partition."""
         return self._host.call("ends", self.name)
 
     def assert_records(self, expected: Iterable[Any], *, within: float = 0.0,
                        any_order: bool = False, partition: int | None = None,
                        key: Callable | None = None, value: Callable | None = None) -> list[Record]:
-        """The topic holds these records and no others; returns them.
+        """Assert that the topic contains exactly these records; return them.
 
-        expected: values, (key, value) pairs, or record(...) of any fields. within: seconds to wait
-        for them. Without any_order they are compared in the order of partition and offset. Raises
+        expected: values, (key, value) pairs, or record(...) with any fields. within: seconds to
+        wait for them. any_order: otherwise records are compared by partition and offset. Raises
         AssertionError with a line for each difference.
         """
         __tracebackhide__ = True
@@ -84,19 +86,19 @@ class Topic:
             lines = difference(found, rows, any_order)
             if not lines:
                 return found
-            # More records never take back what is too much.
+            # With too many records, waiting does not help.
             if len(found) >= len(rows) or time.monotonic() >= end_s:
                 raise AssertionError(difference_text(
                     f"topic {self.name}", lines, len(found), len(rows)))
             time.sleep(POLL_S)
 
     def assert_empty(self) -> None:
-        """The topic holds no records."""
+        """Assert that the topic contains no records."""
         __tracebackhide__ = True
         self.assert_records([])
 
     def delete(self) -> None:
-        """Raises Refused."""
+        """Delete the topic. Raises Refused."""
         self._host.call("delete_topics", [self.name])
 
 
