@@ -43,7 +43,7 @@ int64_t cold_resident(int fd, int64_t position, int64_t length) {
     return (int64_t)pages.cached * (int64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- what is resident ---- */
+/* ---- resident pages ---- */
 
 /* Finds the first position in [from, to) that is resident (`wanted`) or not; `to` if there is
  * none. A few resident pages are headers from searches and do not count as resident. */

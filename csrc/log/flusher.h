@@ -36,7 +36,7 @@ struct flusher {
 
 /* Returns 0 or an errno. */
 int flusher_start(struct log_dir *dir);
-/* Flushes what was requested, then joins the threads. */
+/* Flushes all requested logs, then joins the threads. */
 void flusher_stop(struct log_dir *dir);
 /* Requests that the next group flushes the log up to its current end. */
 void flusher_ask(struct log *log);

@@ -75,16 +75,17 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Measures free space now; preallocation measures it too. *free_bytes is the space available to
  * unprivileged programs. Returns false if it cannot be measured. */
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
-/* The same, for a timer of about one second. Also drops cold pages of readers that stopped, and
- * takes the directory offline if another program deleted it or a file that is open for writing. */
+/* The same, for a timer of about one second. Also drops the pages of cold readers that have
+ * stopped reading, and takes the directory offline if another program deleted it or a file that
+ * is open for writing. */
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 /* Returns why one syncfs cannot flush many logs here; NULL: it can. */
 const char *log_dir_syncfs_silent(const struct log_dir *dir);
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
-    uint64_t recovered_bytes;                      /* read by recoveries to verify them */
-    uint64_t trusted_bytes; /* of these, only headers were read: see log_dir_remember */
+    uint64_t recovered_bytes;                      /* walked by recoveries, with contents */
+    uint64_t trusted_bytes; /* walked by recoveries, headers only: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
     uint64_t shortages, short_error; /* disk_is_short: count, and the last errno */
 };
@@ -92,7 +93,7 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
 /* ---- damage: what recovery cut off, and invalid bytes within a log ---- */
 enum log_damage_kind {
     LOG_DAMAGE_CUT,     /* the end of a log, after its last valid batch */
-    LOG_DAMAGE_DROPPED, /* a whole segment after such a cut */
+    LOG_DAMAGE_DROPPED, /* a whole segment after a cut */
     LOG_DAMAGE_KEPT,    /* between valid batches: left in place, skipped by readers */
     LOG_DAMAGE_KINDS
 };
@@ -188,7 +189,7 @@ int log_delete(struct log *log, int64_t now_ms);
 void log_set_config(struct log *log, const struct log_config *config);
 const struct log_config *log_config_get(struct log *log, struct log_config *copy);
 
-/* ---- role: permission to append, and what moves the high watermark ---- */
+/* ---- role: permission to append, and rules for the high watermark ---- */
 /* Makes this replica leader of `epoch`. in_sync_count includes it: with 1, appends move the high
  * watermark directly. Call it also if only the ISR changed. */
 int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
@@ -204,9 +205,9 @@ int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 
 /* Returns 0, or why the log cannot act as leader: LOG_E_OFFLINE, LOG_E_DELETED or
- * LOG_E_NOT_LEADER. Check it after a wake-up before the awaited end. */
+ * LOG_E_NOT_LEADER. Check it when a waiter is woken although its end was not reached. */
 int log_failed(const struct log *log);
-/* Return true if acks=all must wait for LOG_WAIT_FLUSHED: the setting requires it and no other
+/* Returns true if acks=all must wait for LOG_WAIT_FLUSHED: the setting requires it and no other
  * in-sync replica has the records. */
 bool log_flush_before_ack(const struct log *log);
 /* Reserves space for a client's append of `bytes`; release it with log_give_room. Returns false
@@ -229,7 +230,7 @@ bool log_lacks_replicas(const struct log *log, bool maximal);
 bool log_lacks_files(struct log *log);
 /* Number of times this log lost leadership. Records appended under another number may be gone. */
 uint32_t log_resignations(const struct log *log);
-/* Return true if the high watermark has reached the log's end at the start of this leadership.
+/* Returns true if the high watermark has reached the log's end at the start of this leadership.
  * Before that, a reader may have seen a higher one from the previous leader (KIP-207). */
 bool log_high_watermark_is_current(const struct log *log);
 
@@ -261,8 +262,8 @@ struct log_follower_fetch {
  * not lead, leads in another epoch, or another process of that broker has registered since;
  * LOG_E_NOT_REPLICA; LOG_E_RANGE. */
 int log_follower_at(struct log *log, struct log_follower_fetch *at);
-/* Applies the replication throttles (KIP-73) to fetches by followers of this log, and to its own
- * fetches as a follower. */
+/* Sets which replication traffic of this log counts for the throttles (KIP-73): fetches by its
+ * followers, and its own fetches as a follower. */
 void log_set_throttled(struct log *log, bool leading, bool following);
 bool log_is_throttled_leading(const struct log *log);
 bool log_is_throttled_following(const struct log *log);
@@ -391,8 +392,8 @@ int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32
  * Blocks. */
 int log_read_damage(struct log *log, int64_t offset, struct log_range *out);
 void log_range_release(struct log_range *range);
-/* Return true if the range's file still belongs to the log. After retention or compaction
- * removed the file, the log has no aborted transactions for it. */
+/* Returns true if the range's file still belongs to the log. After retention or compaction
+ * removed the file, the log no longer has its aborted transactions. */
 bool log_range_is_current(struct log *log, const struct log_range *range);
 /* log_range_read calls pread on a range's file and retries after a signal. log_range_failed
  * reports a failed read or send of a range to its directory. */

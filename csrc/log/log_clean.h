@@ -4,14 +4,17 @@
  * A pass runs in steps, so that the caller can pause, throttle or abort between them. Reads and
  * appends continue during a pass.
  *
- * Invariants: only sealed, stable segments: the active segment and unstable records are never
- * cleaned; atomic swap: at any time, also after a crash, a range of offsets is completely in the
- * old segments or in the new one. A new file is on disk before the rename to `.log.swap`, and
- * counts from then on; unexpected segments stop the pass: after retention, truncation or
- * deletion it changes nothing more; damage stays: invalid bytes are copied unchanged, to a
- * separate segment, and the batches on both sides stay, empty if necessary, so that readers miss
- * exactly what was missing before; no gaps: a cleaned segment ends where the next begins,
- * because its last batch stays, empty if necessary. */
+ * Invariants:
+ * - Stable segments only: the active segment and unstable records are never cleaned.
+ * - Atomic swap: at any time, also after a crash, a range of offsets is completely in the old
+ *   segments or in the new one. A new file is on disk before the rename to `.log.swap`, and
+ *   counts from then on.
+ * - Unexpected segments stop the pass: after retention, truncation or deletion it changes
+ *   nothing more.
+ * - Damage stays: invalid bytes are copied unchanged, to a separate segment. The batches on both
+ *   sides stay, empty if necessary, so that readers find no further gaps.
+ * - No gaps: a cleaned segment ends where the next begins, because its last batch stays, empty
+ *   if necessary. */
 #ifndef PYLOG_LOG_CLEAN_H
 #define PYLOG_LOG_CLEAN_H
 

@@ -37,7 +37,7 @@ struct log_clean {
     uint32_t group, group_end;
     int64_t position; /* in the current source */
     int64_t stable;
-    int64_t decided; /* transactions and last batches of producers are known below it */
+    int64_t decided; /* decisions rely on markers and producers' batches below it */
     uint64_t truncations;
     int64_t next_offset; /* the batch at `position` begins at or above it */
     int64_t damaged;     /* invalid bytes at `position` */

@@ -79,7 +79,7 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
 
 struct damage_search {
     struct segment *segment;
-    int64_t end, told; /* told: holes below were already recorded */
+    int64_t end, told; /* `told`: holes below were already recorded */
     uint8_t *window, *batch;
     size_t batch_room;
     struct segment_holes *holes;

@@ -71,7 +71,7 @@ void log_open_changed(struct log *log) {
     log_view_changed(log);
 }
 
-/* Makes space for one more at the end. */
+/* Makes space for another entry at the end. */
 static int completed_reserve(struct log_view *view) REQUIRES(view->lock) {
     uint32_t from = view->completed_from, end = view->completed_end;
     if (end < view->completed_room) return 0;
@@ -129,7 +129,7 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
 /* `alone`: the high watermark waits for no other replica. */
 static int log_lead(struct log *log, int32_t epoch, int32_t in_sync_count, bool alone) {
     assert(epoch >= 0);
-    assert(in_sync_count >= 1); /* It is one of them. */
+    assert(in_sync_count >= 1); /* in_sync_count includes this replica */
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     log_append_lock(log);
     int64_t end = atomic_load(&log->ends.end_offset);

@@ -134,8 +134,8 @@ struct log_queue {
     uint64_t sync_truncations;
 };
 
-/* Permission to append, and what moves the high watermark. Written under append.lock (alone and
- * in_sync_count_min: under view.lock), read anywhere. */
+/* Permission to append, and the inputs of the high watermark. Written under append.lock (`alone`
+ * and in_sync_count_min: under view.lock), read anywhere. */
 struct log_role {
     _Atomic bool leader;
     _Atomic bool readable; /* by consumers, although it is a follower */
@@ -393,14 +393,14 @@ void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
-/* Keeps the recovery point at `offset` while a shortage prevents writing a small file. Nothing
- * is lost: a start from this offset rebuilds the file. */
 static inline bool log_is_error(int result) { /* a log_error, not -errno */
     return result <= LOG_E_IO && result >= LOG_E_NOT_REPLICA;
 }
 /* Takes the directory offline if another program unlinked the log's last segment file. */
 void log_check_linked(struct log *log);
 bool log_is_short(int result); /* -errno or a log_error: out of space, memory or descriptors */
+/* Keeps the recovery point at `offset` while a shortage prevents writing a small file. Nothing
+ * is lost: a start from this offset rebuilds the file. */
 void log_hold_point(struct log *log, int64_t offset);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */

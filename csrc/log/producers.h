@@ -29,7 +29,7 @@ struct producers_entry {
     int64_t seen_ms;     /* the later of the clock and the record's timestamp, for expiry */
     int64_t transaction_first_offset; /* -1: none open */
     int64_t last_marker;              /* its offset; -1: none since the log was opened */
-    uint64_t verified_for; /* whose batches of verified_epoch belong to a transaction */
+    uint64_t verified_for; /* holder whose batches of verified_epoch belong to a transaction */
     int32_t coordinator_epoch;
     int16_t epoch;
     int16_t verified_epoch; /* -1: check with the coordinator */

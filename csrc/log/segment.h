@@ -126,8 +126,8 @@ void segment_path_locked(const struct segment *s, const char *extension,
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]);
 
 /* Returns when a segment's records were written, for retention and compaction: the largest
- * timestamp or, if no record has one since 1970, the file's modification time, as in Kafka. -1:
- * unknown. */
+ * timestamp or, if no record has one of 1970 or later, the file's modification time, as in
+ * Kafka. -1: unknown. */
 int64_t segment_written_ms(struct segment *s);
 
 /* Makes a sealed segment writable again. Resets the file's modification time, which would be too
