@@ -1,9 +1,9 @@
-"""Which log directory has which replica of this broker, told to the controller.
+"""Reports the log directories of this broker's replicas to the controller.
 
-Owns: what the controller does not know yet, the request under way.
-Invariants: (1) only a directory that this broker registered is named: of any other the controller
-  believes that it has failed; (2) one request is under way, and after one that failed there is a
-  pause; (3) what the image says already is not told.
+Owns: the assignments that the controller does not have yet, the current request.
+Invariants: only directories that this broker registered are reported, because the controller treats
+  any other as failed; one request is in flight, and a pause follows a failed one; assignments that
+  the image already has are not sent.
 Source: KIP-858 (AssignReplicasToDirs); Kafka's AssignmentsManager.
 """
 
@@ -17,7 +17,7 @@ from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pylog.metadata.image.image import Topic
     from pylog.replication.channel import ControllerChannel
 
-REPLICAS_MAX = 2000          # Of one request, as Kafka's.
+REPLICAS_MAX = 2000  # per request, as in Kafka
 AGAIN_S = 0.5
 
 log = logging.getLogger("pylog.replication")
 
 
 class Assignments:
-    """directory_ids: path -> id of this broker's log directories."""
+    """directory_ids: {path: id} of this broker's log directories."""
 
     def __init__(self, node_id: int, channel: ControllerChannel, logs: LogManager,
                  directory_ids: dict[str, bytes]):
@@ -44,7 +44,7 @@ class Assignments:
         self._asking: asyncio.Task | None = None
 
     def look(self, topic: Topic) -> None:
-        """Tells where the replicas of a topic are, when the image says otherwise."""
+        """Report the directories of a topic's replicas that differ from the image."""
         for index, state in enumerate(topic.partitions):
             if self._node_id not in state.replicas:
                 self._waiting.pop((topic.id, index), None)
@@ -53,7 +53,7 @@ class Assignments:
             told = state.directories[state.replicas.index(self._node_id)] \
                 if state.directories else None
             if own is None or own == told:
-                # Keeps (3).
+                # Keeps assignments in the image from being sent.
                 self._waiting.pop((topic.id, index), None)
             else:
                 self._waiting[topic.id, index] = own
@@ -62,7 +62,9 @@ class Assignments:
                 supervisor.reporting("directory assignments", self._ask()))
 
     def _own(self, topic: Topic, index: int) -> bytes | None:
-        """Keeps (1): None where there is no log, or its directory has no id."""
+        """Return the directory id of a replica, None without a log or without an id. Keeps reports
+        to registered directories.
+        """
         if self._logs.get(topic.name, index) is None:
             return None
         return self._ids[self._logs.place(topic.name, index)]
@@ -76,18 +78,18 @@ class Assignments:
                 try:
                     is_told = await self._asked(asked)
                 except Exception:
-                    # Else nothing more would be told before another topic changes.
+                    # Without a retry, nothing would be sent until another topic changes.
                     supervisor.report("directory assignments",
                                       "the controller could not be told of log directories")
                     is_told = False
                 if not is_told:
-                    # Keeps (2).
+                    # Keeps a pause after a failed request.
                     await asyncio.sleep(AGAIN_S)
         finally:
             self._asking = None
 
     async def _asked(self, asked: dict[tuple[bytes, int], bytes]) -> bool:
-        """One request. False: it has to be asked again."""
+        """Send one request. Returns False if it must be repeated."""
         try:
             answer = await self._channel.call(self._request(asked))
         except PeerError as error:
@@ -100,7 +102,7 @@ class Assignments:
             return False
         for key, id_ in asked.items():
             if self._waiting.get(key) == id_:
-                # What was refused concerns a partition that is gone, or not here any more.
+                # The rejected partition was deleted or moved off this broker.
                 del self._waiting[key]
         return True
 
@@ -117,7 +119,7 @@ class Assignments:
                 for topic_id, rows in topics.items()]) for id_, topics in directories.items()])
 
     async def close(self) -> None:
-        """Tells nothing more."""
+        """Cancel the current request and send no more."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)

@@ -1,11 +1,10 @@
-"""This broker's way to the active controller: requests, and the heartbeats on their own connection.
+"""This broker's channel to the active controller: requests, and heartbeats on their own connection.
 
-Owns: two connections to the active controller, the task that registers and beats.
-Invariants: (1) heartbeats wait for no other request: they have a connection of their own; (2) a
-  controller that is not the active one is left for another, and what it refused is asked again; (3)
-  a request whose outcome is unknown is asked again by its caller alone; (4) between two tries there
-  is a pause, a short one once another controller is known to be active; (5) no answer is awaited
-  from a controller then.
+Owns: two connections to the active controller, the task for registration and heartbeats.
+Invariants: heartbeats have their own connection, so they wait for no other request; after a
+  NOT_CONTROLLER response, the request is repeated at another controller; only the caller repeats a
+  request with unknown outcome; a pause separates two attempts, a short one once another controller
+  is known to be active; from then on, no response of the old controller is awaited.
 Source: KIP-631, KIP-500; Kafka's NodeToControllerChannelManager and BrokerLifecycleManager.
 """
 
@@ -21,7 +20,7 @@ from pylog.protocol import messages, tables
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.lifecycle import Heartbeat, Lifecycle, Register, Stage
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
 
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
 STOPPING_BEAT_S = 0.1
-LOOK_S = 0.1               # Between looks at who is active, while an answer is awaited.
-REGISTER_S = 0.25          # Until the session of the last run has ended, it is refused.
+LOOK_S = 0.1  # Between checks for another active controller during a request.
+REGISTER_S = 0.25  # The controller rejects it until the previous session ended.
 
 log = logging.getLogger("pylog.channel")
 
 
 def _is_standby(answer: Any) -> bool:
-    """Whether an answer comes from a controller that is not the active one."""
+    """Return True if the response comes from a controller that is not active."""
     if type(answer) is messages.CreateTopicsResponse:
         return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in answer.topics)
     return getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER
 
 
 class Line:
-    """One connection to whichever controller is to be asked; made when it is first needed."""
+    """A connection to the current controller, opened on first use."""
 
     def __init__(self, controllers: Controllers, client_id: str, timeout_s: float,
                  credentials: Credentials | None = None):
@@ -59,7 +58,9 @@ class Line:
         self._connecting = asyncio.Lock()
 
     async def ask(self, message: Any) -> Any:
-        """One try: the answer. Raises PeerError; the next try goes to the next controller."""
+        """Make one attempt; return the response. Raises PeerError; the next attempt uses the next
+        controller.
+        """
         asked = self._controllers.next()
         answering = asyncio.ensure_future(self._answer(asked, message))
         try:
@@ -72,12 +73,14 @@ class Line:
         finally:
             answering.cancel()
         if _is_standby(answer):
-            # Keeps (2).
+            # Keeps standby controllers from being used again.
             self._controllers.refused(asked.id)
         return answer
 
     def _check(self, asked: Controller) -> None:
-        """Keeps (5)."""
+        """Raise PeerError if another controller is active. Keeps requests from waiting for the old
+        one.
+        """
         if self._controllers.next().id != asked.id:
             raise PeerError(f"{asked.id} is no longer the active controller")
 
@@ -106,9 +109,10 @@ class Line:
 
 
 class ControllerChannel:
-    """registration: (a lifecycle.Register) -> the request. heartbeat: (a lifecycle.Heartbeat) ->
-    the request. is_ready: whether this broker's logs are open. registered: called with each new
-    broker epoch."""
+    """registration, heartbeat: functions from a lifecycle.Register or lifecycle.Heartbeat to the
+    request. is_ready: function that returns True once this broker's logs are open. registered:
+    called with each new broker epoch.
+    """
 
     def __init__(self, controllers: Controllers, lifecycle: Lifecycle, tail: Tail, *,
                  node_id: int, settings: Any, credentials: Credentials | None = None,
@@ -116,7 +120,7 @@ class ControllerChannel:
                  heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool],
                  registered: Callable[[int], object]):
         self.lifecycle = lifecycle
-        self.running = asyncio.Event()       # Once the controller has unfenced this broker.
+        self.running = asyncio.Event()  # Set once the controller has unfenced this broker.
         self._controllers = controllers
         self._tail = tail
         self._beat_s = settings["broker.heartbeat.interval.ms"] / 1000
@@ -136,12 +140,13 @@ class ControllerChannel:
 
     @property
     def broker_epoch(self) -> int:
-        """Of this broker's registration; -1 while there is none."""
+        """Return the epoch of this broker's registration, -1 without one."""
         return self.lifecycle.broker_epoch
 
     async def call(self, message: Any, timeout_s: float | None = None) -> Any:
-        """The active controller's answer. Raises PeerError: nobody answered in time, or the outcome
-        is unknown (3)."""
+        """Return the active controller's response. Raises PeerError after the timeout, or if the
+        outcome is unknown: only the caller can decide to repeat the request.
+        """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         pause_s = RETRY_S
         try:
@@ -159,7 +164,7 @@ class ControllerChannel:
     # ---- heartbeats -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Registers and beats until the broker may stop."""
+        """Register and send heartbeats until the broker may stop."""
         pause_s = RETRY_S
         while (wanted := self.lifecycle.next(
                 self._tail.published.offset, self._is_ready())) is not None:
@@ -171,7 +176,7 @@ class ControllerChannel:
                 if isinstance(error, PeerError):
                     self._report("no controller answers", str(error))
                 else:
-                    # A broker that said nothing more would be fenced until somebody comes.
+                    # Never stop sending: the broker would stay fenced until an operator intervenes.
                     supervisor.report("broker heartbeats", "a heartbeat failed")
                 await asyncio.sleep(RETRY_S)
                 await self._sleep(pause_s - RETRY_S)
@@ -180,7 +185,7 @@ class ControllerChannel:
             if self.lifecycle.stage is Stage.RUNNING:
                 self.running.set()
             if self.lifecycle.stage is before:
-                # Keeps (4): else there is something new to say.
+                # Keeps a pause between attempts; otherwise the next message is due.
                 await self._rest()
 
     async def _say(self, wanted: Register | Heartbeat) -> None:
@@ -213,7 +218,7 @@ class ControllerChannel:
             self._reported = reason
 
     async def _rest(self) -> None:
-        """Until the next one is due, or there is something new to say."""
+        """Wait until the next heartbeat is due or the state has changed."""
         stage = self.lifecycle.stage
         if stage is Stage.REGISTER:
             await self._sleep(REGISTER_S)
@@ -229,8 +234,9 @@ class ControllerChannel:
             await self._sleep(self._beat_s)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until there is news to say, another controller is active, which has to hear from this
-        broker within a session, or so long."""
+        """Wait until the state changes, another controller becomes active, which needs a heartbeat
+        within a session timeout, or the time is over.
+        """
         waking = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait([waking, self._controllers.change()], timeout=seconds,
@@ -240,12 +246,13 @@ class ControllerChannel:
         self._wake.clear()
 
     def beat(self) -> None:
-        """Sends the next heartbeat now: there is news, or the controller said that ours is old."""
+        """Send the next heartbeat now, because of a change or an outdated epoch."""
         self._wake.set()
 
     async def leave(self, task: asyncio.Task, seconds: float) -> None:
-        """The controlled shutdown: returns once nothing is led here, the controller does not answer
-        for a session, or after `seconds`. task: that of run()."""
+        """Run the controlled shutdown. Returns once this broker leads nothing, the controller has
+        not answered for a session timeout, or after `seconds`. task: the task of run().
+        """
         loop = asyncio.get_running_loop()
         self.lifecycle.stop()
         self.beat()

@@ -1,21 +1,21 @@
-"""Brokers that may have died, or have just left: what clients are told of them meanwhile.
+"""Brokers that may have failed or just left, and how Metadata responses describe them until then.
 
 Owns: nothing outside itself.
-Invariants: (1) an answer is held back for HOLD_S at most after a loss, and losses of one broker
-  that come faster than that hold nothing back again; (2) what is said here changes no decision,
-  only when clients hear of it.
-A client that loses its connection to a leader asks another broker for Metadata at once, sooner than
-the controller can have decided; one that is told the old leader again asks anew when its own timers
-say so (librdkafka after a second). Nor is a broker that died left out of the list of brokers at
-once: librdkafka gives up a partition's records to nobody, for another second, when the answer that
-moves them leaves out the broker that has them.
+Invariants: a response is delayed for at most HOLD_S after a lost connection, and further losses of
+  the same broker within that time cause no new delay; this module never changes decisions, only
+  when clients see them.
+A client that loses its connection to a leader immediately requests Metadata from another broker,
+before the controller can have decided. If it gets the old leader again, it retries only by its own
+timers (librdkafka after a second). A failed broker also stays in the list of brokers for a while:
+if the response that moves a partition omits its previous broker, librdkafka holds back the
+partition's records for another second.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,35 +26,35 @@ LISTED_S = 3.0
 
 
 class Departures:
-    """now_s: a monotonic clock. look: lets those who see connections end say so now."""
+    """now_s: a monotonic clock. look: makes the fetchers report ended connections now."""
 
     def __init__(self, now_s: Callable[[], float], look: Callable[[], None] = lambda: None):
         self._now_s = now_s
         self.look = look
         self._active: frozenset[int] = frozenset()
-        self._lost: dict[int, float] = {}       # Broker: its last loss that counts.
+        self._lost: dict[int, float] = {}  # broker id: time of its last counted loss
         self._suspected: set[int] = set()
-        self._left: dict[int, float] = {}       # Broker: when it was fenced.
+        self._left: dict[int, float] = {}  # broker id: time of its fencing
         self._changed = asyncio.Event()
 
     def lost(self, broker_id: int) -> None:
-        """The connection to a leader has ended without our doing. Keeps (1)."""
+        """Note that the connection to a leader ended unexpectedly. Keeps delays from adding up."""
         now = self._now_s()
         if broker_id in self._active and now - self._lost.get(broker_id, -HOLD_S) >= HOLD_S:
             self._lost[broker_id] = now
             self._suspected.add(broker_id)
 
     def back(self, broker_id: int) -> None:
-        """There is a connection again."""
+        """Note that there is a connection again."""
         self._settle({broker_id})
 
     def take_brokers(self, image: Image) -> None:
-        """What the controller has decided."""
+        """Apply the controller's decision."""
         active = frozenset(id_ for id_ in image.brokers if image.broker_is_active(id_))
         now = self._now_s()
         for id_ in self._active - active:
             broker = image.brokers.get(id_)
-            # One that says good-bye has handed over what it led before.
+            # A broker in controlled shutdown has already handed over its leadership.
             if broker is not None and not broker.in_controlled_shutdown:
                 self._left[id_] = now
         for id_ in active:
@@ -65,17 +65,17 @@ class Departures:
     def _settle(self, broker_ids: set[int] | frozenset[int]) -> None:
         if self._suspected & broker_ids:
             self._suspected -= broker_ids
-            self._changed.set()      # Wakes those who wait now.
+            self._changed.set()  # Wakes the current waiters.
             self._changed.clear()
 
     @property
     def any(self) -> bool:
-        """Whether answers now are other ones than in a moment."""
+        """Return True if responses will differ in a moment."""
         return bool(self.suspects) or self._any_left()
 
     @property
     def suspects(self) -> set[int]:
-        """Of which brokers the controller may be about to decide that they are gone."""
+        """Return the brokers that the controller may be about to fence."""
         self.look()
         self._held_s()
         return self._suspected
@@ -95,11 +95,11 @@ class Departures:
         return bool(self._left)
 
     def is_listed(self, broker_id: int) -> bool:
-        """Whether a broker that is fenced is named to clients all the same."""
+        """Return True if Metadata still lists a fenced broker."""
         return self._now_s() - self._left.get(broker_id, -LISTED_S) < LISTED_S
 
     async def settled(self) -> None:
-        """Returns when it is known of those suspected, or was to be. Keeps (1)."""
+        """Return once the state of all suspects is decided, or HOLD_S is over."""
         while (held_s := self._held_s()) > 0:
             try:
                 await asyncio.wait_for(self._changed.wait(), held_s)

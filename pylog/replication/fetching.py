@@ -1,13 +1,13 @@
-"""The partitions that this broker follows: connections to their leaders, and what fetchers ask.
+"""The partitions that this broker follows: connections to leaders, and the fetchers' notices.
 
-Owns: the native fetchers, a connection for each of their threads to each leader, tasks that dial
-  and that look up where a leader begins and ends. On the event loop, but for dialing and cutting.
-Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
-  that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
-  nothing native exists before the first partition is followed; (5) nothing is fetched before this
-  run of the broker is registered: a leader could not count it, and would hear of it anew only when
-  that fetch has waited; (6) no silent end: a partition whose fetches an error stopped is
-  fetched again after a pause, and counted as failed until then.
+Owns: the native fetchers, one connection for each fetcher thread and leader, the tasks that connect
+  and that query a leader's offsets. Runs on the event loop, except connecting and truncating.
+Invariants: a partition is followed once; a log is truncated only while its fetcher waits for that,
+  and only for the leader that caused it; a pause separates two connection attempts; no native
+  object exists before the first partition is followed; nothing is fetched before this run's
+  registration is in force, because a leader could not count such a fetch and would get the new
+  epoch only after that fetch has waited; no silent end: a partition whose fetches an error stopped
+  is fetched again after a pause, and counted as failed until then.
 Source: KIP-101, KIP-227, KIP-595, KIP-903; Kafka's ReplicaFetcherManager and ReplicaFetcherThread.
 """
 
@@ -28,7 +28,7 @@ from pylog.protocol.api import LIST_OFFSETS
 from pylog.protocol.errors import ErrorCode
 from pylog.replication import truncation
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pylog.replication.departures import Departures
     from pylog.replication.roles import Registered
 
-VERSION = 17                # Of Fetch.
-RENEW_SHARE = 0.85          # Of the time that a login is good for.
+VERSION = 17  # of Fetch
+RENEW_SHARE = 0.85  # of a login's lifetime
 LIST_OFFSETS_VERSION = 7
 EARLIEST, LATEST = -2, -1
 RETRY_S = 0.05
-STABLE_S = 10.0             # A connection that held so long is made anew without a pause.
-# Of a leader or a follower that has not seen the newest metadata yet: the image will tell.
+STABLE_S = 10.0  # Reconnect without a pause if the connection lasted this long.
+# The leader or this follower lacks the newest metadata: the next image resolves it.
 PASSING = frozenset((
     ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_ID,
@@ -56,8 +56,9 @@ log = logging.getLogger("pylog.fetcher")
 
 
 class Partition:
-    """One that is followed. failed_ns: CLOCK_MONOTONIC when an error of this broker last stopped
-    its fetches; 0: never."""
+    """A followed partition. failed_ns: CLOCK_MONOTONIC of the last local error that stopped its
+    fetches; 0: never.
+    """
 
     def __init__(self, topic_id: bytes, name: str, partition: int, partition_log: Log,
                  leader_id: int, leader_epoch: int, followed: fetcher.Followed, link: Link):
@@ -69,7 +70,7 @@ class Partition:
 
     @property
     def has_failed(self) -> bool:
-        """Whether nothing was fetched since the last error of this broker."""
+        """Return True if nothing was fetched since the last local error."""
         return self.failed_ns > self.followed.figures()[1]
 
     def failed(self) -> None:
@@ -77,7 +78,9 @@ class Partition:
 
 
 class Link:
-    """A fetcher thread's way to one leader. serial: of its connection. held: partitions on it."""
+    """A fetcher thread's connection to one leader. serial: of the connection. held: number of its
+    partitions.
+    """
 
     def __init__(self, thread: int, leader_id: int):
         self.thread, self.leader_id = thread, leader_id
@@ -88,9 +91,10 @@ class Link:
 
 
 class ReplicaFetchers:
-    """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: as Checkpointer.cut.
-    departures: hears of connections that end and come back. credentials: for what is asked
-    besides, as dial has them. throttle: of what is fetched."""
+    """dial: (host, port) -> Dialled; blocks and raises PeerError. cut: like Checkpointer.cut.
+    departures: receives lost and restored connections. credentials: for offset queries, the same as
+    dial uses. throttle: of fetched bytes.
+    """
 
     def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], Dialled],
                  cut: Callable[[bytes, int, Log, truncation.Cut, int], None],
@@ -107,17 +111,17 @@ class ReplicaFetchers:
         self._broker_epoch = -1
         self._registered = asyncio.Event()
         self._nodes: dict[int, Registered] = {}
-        self._partitions: dict[tuple[bytes, int], int] = {}      # Values are tokens.
+        self._partitions: dict[tuple[bytes, int], int] = {}  # values are tokens
         self._by_token: dict[int, Partition] = {}
         self._links: dict[tuple[int, int], Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = self._serial = 0
 
-    # ---- what is followed -----------------------------------------------------------------------
+    # ---- followed partitions --------------------------------------------------------------------
 
     def follow(self, partition_log: Log, topic_id: bytes, topic_name: str, partition: int,
                leader_id: int, leader_epoch: int) -> None:
-        """Copies that leader's records into the log from now on, instead of another's."""
+        """Start copying that leader's records into the log, replacing any previous leader."""
         self.unfollow(topic_id, partition)
         native = self._started()
         thread = native.thread_of(topic_id, partition)
@@ -133,10 +137,10 @@ class ReplicaFetchers:
         self._by_token[self._token] = Partition(
             topic_id, topic_name, partition, partition_log, leader_id, leader_epoch, followed,
             link)
-        assert len(self._partitions) == len(self._by_token), len(self._by_token)   # Keeps (1).
+        assert len(self._partitions) == len(self._by_token), len(self._by_token)
 
     def unfollow(self, topic_id: bytes, partition: int) -> None:
-        """Nothing happens when it is not followed."""
+        """Stop following the partition; no effect if it is not followed."""
         token = self._partitions.pop((topic_id, partition), None)
         if token is None:
             return
@@ -148,8 +152,10 @@ class ReplicaFetchers:
             self._drop(part.link)
 
     def set_nodes(self, nodes: dict[int, Registered]) -> None:
-        """Where brokers listen for others, by id. What was dialled or asked where one is registered
-        anew may be of a machine that went without a word: it would be waited for."""
+        """Set the inter-broker addresses, by broker id. Reconnects to a broker that registered
+        again: its old machine may have failed without closing the connection, which would be waited
+        for.
+        """
         before, self._nodes = self._nodes, dict(nodes)
         for link in self._links.values():
             if before.get(link.leader_id) not in (None, self._nodes.get(link.leader_id)):
@@ -159,15 +165,17 @@ class ReplicaFetchers:
                 self._reconnect(link)
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """This broker is registered, or again, and the image in force says so."""
+        """Set the epoch of this broker's registration, once it is in force in the image."""
         self._broker_epoch = broker_epoch
         self._registered.set()
         if self._native is not None:
             self._native.set_broker_epoch(broker_epoch)
 
     def lag(self) -> list:
-        """[(topic, partition, leader's id, records behind its high watermark or -1 when it has not
-        answered yet, CLOCK_MONOTONIC in ns of its last good answer or 0)]; for any thread."""
+        """Return [(topic, partition, leader's id, lag behind the leader's high watermark or -1
+        without a response, CLOCK_MONOTONIC in ns of the last successful response or 0)]. Any thread
+        may call it.
+        """
         return [(part.name, part.partition, part.leader_id, *part.followed.figures()[:2])
                 for part in list(self._by_token.values())]
 
@@ -178,7 +186,7 @@ class ReplicaFetchers:
                 "failed": sum(part.has_failed for part in list(self._by_token.values()))}
 
     async def close(self) -> None:
-        """Nothing is appended any more."""
+        """Stop all fetchers; nothing is appended after that."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,7 +200,7 @@ class ReplicaFetchers:
         self._links.clear()
 
     def _started(self) -> fetcher.Fetchers:
-        """Keeps (4)."""
+        """Return the native fetchers, created on the first call."""
         if self._native is None:
             value = self._settings.__getitem__
             self._native = fetcher.Fetchers(
@@ -218,7 +226,9 @@ class ReplicaFetchers:
         self._begin(self._repair(token, part, work))
 
     async def _repair(self, token: int, part: Partition, work: Coroutine[Any, Any, None]) -> None:
-        """Await what lets a stopped partition be fetched again. Keeps (6)."""
+        """Run the work that lets a stopped partition be fetched again. Keeps errors from ending its
+        fetches silently.
+        """
         try:
             await work
         except Exception:
@@ -237,7 +247,7 @@ class ReplicaFetchers:
     # ---- connections ----------------------------------------------------------------------------
 
     async def _connect(self, link: Link) -> None:
-        """Until there is a connection."""
+        """Connect, retrying until there is a connection."""
         told = False
         loop = asyncio.get_running_loop()
         while True:
@@ -259,7 +269,7 @@ class ReplicaFetchers:
                 return
 
     async def _pause(self, link: Link) -> None:
-        """Keeps (3)."""
+        """Pause before the next connection attempt."""
         await asyncio.sleep(link.pause_s)
         most = self._settings["replica.fetch.backoff.ms"] / 1000
         link.pause_s = max(min(2 * link.pause_s, most), RETRY_S)
@@ -273,7 +283,7 @@ class ReplicaFetchers:
             raise
 
     async def _attach_registered(self, link: Link, made: Dialled) -> None:
-        """Keeps (5)."""
+        """Attach the connection once this run's registration is in force."""
         try:
             await self._registered.wait()
         except asyncio.CancelledError:
@@ -282,7 +292,7 @@ class ReplicaFetchers:
         self._attach(link, made)
 
     def _attach(self, link: Link, made: Dialled) -> None:
-        """Instead of the connection that there was, if there was one."""
+        """Give the connection to the fetcher thread, replacing an earlier one."""
         assert self._native is not None, link.leader_id
         size = self._settings["replica.socket.receive.buffer.bytes"]
         if size > 0:
@@ -298,7 +308,7 @@ class ReplicaFetchers:
                 RENEW_SHARE * made.login_ms / 1000, self._log_in_again, link, self._serial)
 
     def _log_in_again(self, link: Link, serial: int) -> None:
-        """By another connection, which takes the place of this one when it is there."""
+        """Log in on a new connection, which replaces this one once it is ready."""
         if self._links.get((link.thread, link.leader_id)) is link and link.serial == serial \
                 and link.dialing is None:
             link.dialing = self._begin_connecting(link)
@@ -319,7 +329,7 @@ class ReplicaFetchers:
     # ---- notices --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Takes what is known by now, without waiting for the loop."""
+        """Process the pending notices now, without waiting for the event loop."""
         if self._native is not None:
             self._take_notices()
 
@@ -329,7 +339,8 @@ class ReplicaFetchers:
             try:
                 self._take_notice(notice)
             except Exception:
-                # Keeps (6): the other notices are of other partitions and leaders.
+                # Keeps an error of one notice from stopping the others, which concern other
+                # partitions.
                 supervisor.report("replica fetcher", token=notice.token, kind=notice.kind)
 
     def _take_notice(self, notice: fetcher.Notice) -> None:
@@ -372,7 +383,7 @@ class ReplicaFetchers:
         log.error("a replica cannot follow", extra={
             "topic": part.name, "partition": part.partition, "error": notice.code})
         part.failed()
-        # What was short may be there again; a disk that failed is not, and stays where it is.
+        # A resource shortage may be over; a failed disk stays failed.
         if not part.log.log_dir.offline:
             self._begin(self._resume_later(token))
 
@@ -411,7 +422,7 @@ class ReplicaFetchers:
         await self._apply(token, part, cut)
 
     async def _ends_of(self, part: Partition) -> tuple[int, int]:
-        """(log start, log end) of the partition's leader. Raises PeerError."""
+        """Return (log start offset, log end offset) of the partition's leader. Raises PeerError."""
         address = self._nodes.get(part.leader_id)
         if address is None:
             raise PeerError(f"broker {part.leader_id} has no address")
@@ -425,14 +436,14 @@ class ReplicaFetchers:
             peer.close()
 
     async def _apply(self, token: int, part: Partition, cut: truncation.Cut) -> None:
-        """Keeps (2)."""
+        """Truncate for a stopped fetcher. Keeps truncations to the leader that caused them."""
         if self._by_token.get(token) is not part:
             return
         try:
             await asyncio.to_thread(
                 self._cut, part.topic_id, part.partition, part.log, cut, part.leader_epoch)
         except (LogDeleted, NotLeader):
-            return           # It has another role, or none: whoever gave it that unfollows.
+            return  # Deleted, or in another role: the code that changed it unfollows.
         except LogError as error:
             log.error("a replica cannot be truncated", extra={
                 "topic": part.name, "partition": part.partition, "reason": str(error)})

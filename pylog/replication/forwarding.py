@@ -1,9 +1,9 @@
-"""Requests that only the active controller decides, passed on as they came.
+"""Forwards requests that only the active controller decides, unchanged.
 
 Owns: nothing.
-Invariants: (1) the controller's answer goes back byte for byte; (2) every kind of request that
-  changes the cluster's state is passed on, and what a broker knows by itself is answered here.
-Source: KIP-590 (Envelope); which ones, from Kafka 4.3's KafkaApis.
+Invariants: the controller's response is returned byte for byte; every request that changes the
+  cluster's state is forwarded, and requests about local state are answered here.
+Source: KIP-590 (Envelope); the list of requests from Kafka 4.3's KafkaApis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.identities import GONE
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.replication.channel import ControllerChannel
     from pylog.security.identities import Principal
 
-# Keeps (2).
+# Keeps all cluster changes at the controller.
 FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
@@ -32,14 +32,15 @@ FORWARDED = frozenset((
     api.UPDATE_FEATURES, api.UNREGISTER_BROKER, api.REMOVE_RAFT_VOTER, api.CREATE_ACLS,
     api.DELETE_ACLS,
     api.ALTER_USER_SCRAM_CREDENTIALS))
-# Resources of settings of which this broker knows more than a controller elsewhere.
-OWN_RESOURCES = frozenset((4, 8))      # A broker, its loggers.
+# Config resources that this broker must check itself, because a remote controller cannot.
+OWN_RESOURCES = frozenset((4, 8))  # broker, broker logger
 PRINCIPAL_VERSION = 0
 
 
 class Forwarding:
-    """channel: to the active controller. principal_of: (number of a request's principal) -> it, or
-    None for everybody's."""
+    """channel: to the active controller. principal_of: function from a request's principal number
+    to the principal, None for the anonymous one.
+    """
 
     def __init__(self, channel: ControllerChannel,
                  principal_of: Callable[[int], Principal | None]):
@@ -47,7 +48,7 @@ class Forwarding:
         self._principal_of = principal_of
 
     def takes(self, context: RequestContext, body: bytes) -> bool:
-        """Whether the request is the controller's. Raises ProtocolError."""
+        """Return True if the controller decides the request. Raises ProtocolError."""
         key = context.api_key
         if key not in FORWARDED:
             return False
@@ -57,7 +58,7 @@ class Forwarding:
         return not any(resource.resource_type in OWN_RESOURCES for resource in request.resources)
 
     async def ask(self, context: RequestContext, request: Any) -> Any:
-        """The answer to a request that this broker has looked at. Raises PeerError."""
+        """Forward a request that this broker has decoded; return the response. Raises PeerError."""
         key, version = context.api_key, context.api_version
         body = codec.encode_request(key, version, request)
         frame = await self.forward(context, body)
@@ -65,7 +66,7 @@ class Forwarding:
         return codec.decode_response(key, version, frame[4 + at:])
 
     async def forward(self, context: RequestContext, body: bytes) -> bytes:
-        """The frame that answers the request, with its size. Raises PeerError."""
+        """Forward a request; return the response frame, including its size. Raises PeerError."""
         principal = self._principal_of(context.principal)
         if principal == GONE:
             raise PeerError("its connection has ended")
@@ -77,7 +78,7 @@ class Forwarding:
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
-        # Keeps (1).
+        # Keeps the response unchanged.
         return len(answer.response_data).to_bytes(4, "big") + answer.response_data
 
 

@@ -1,12 +1,12 @@
-"""The in-sync replicas of one partition, as its leader decides on them.
+"""The in-sync replicas of one partition, from its leader's view.
 
 Owns: nothing outside memory; no clock, no connection.
-Invariants: (1) `maximal` holds every replica that may be in the ISR, whatever became of a proposal:
-  the high watermark waits for all of them; (2) a proposal is asked again, the same, until its
-  outcome is known; a new one waits for that; (3) a replica that the controller would refuse is not
-  proposed: fenced, leaving, of another epoch; (4) the leader itself stays; (5) after a refusal
-  nothing is proposed until something has changed, or a while has passed.
-Source: KIP-497 (AlterPartition), KIP-841 and KIP-903 (who may join), Kafka's Partition and
+Invariants: `maximal` contains every replica that may be in the ISR, whatever the outcome of a
+  proposal, and the high watermark waits for all of them; a proposal is repeated unchanged until its
+  outcome is known, and a new one waits for that; a replica that the controller would reject is not
+  proposed: fenced, in shutdown, or with another epoch; the leader itself stays; after a rejection,
+  nothing is proposed until something changes or REFUSED_NS has passed.
+Source: KIP-497 (AlterPartition), KIP-841 and KIP-903 (eligible replicas), Kafka's Partition and
   AlterPartitionManager.
 """
 
@@ -16,14 +16,14 @@ from collections import namedtuple
 
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pylog.metadata.image.image import Partition
 
 RECOVERING = 1
-REFUSED_NS = 1_000_000_000       # Keeps (5).
+REFUSED_NS = 1_000_000_000  # pause after a rejection
 ANY_EPOCH = -1
 
 Follower = namedtuple("Follower", ("broker_id", "broker_epoch", "end_offset", "caught_up_ns"))
@@ -35,19 +35,20 @@ Log.__doc__ = "The leader's own; epoch_start: the end offset at its election."
 Proposal = namedtuple("Proposal", ("leader_epoch", "partition_epoch", "isr"))
 Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."
 
-# Of one partition, after the checks that an earlier try which was carried out would fail: nothing
-# was changed, and nothing is to be waited for.
+# Partition errors of checks that come after those that a repeated, already executed proposal would
+# fail: nothing was changed, so there is nothing to wait for.
 REVERTED = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
-# The image has another state, or will: until then it may have been carried out (1). As in Kafka,
-# any other error decides nothing.
+# The image has another state, or will have it. Until then the proposal may have been executed, so
+# it still counts in `maximal`. As in Kafka, any other error leaves the outcome unknown.
 OUTDATED = frozenset((
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST,
     ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED))
 
 
 class Isr:
-    """state: the partition as the image has it, led by `node_id`. epoch_of: (broker id) -> its
-    broker epoch when it may be in an ISR, else None."""
+    """state: the partition in the image, led by `node_id`. epoch_of: function from a broker id to
+    its broker epoch if it may be in an ISR, else None.
+    """
 
     def __init__(self, state: Partition, node_id: int,
                  epoch_of: Callable[[int], int | None], now_ns: int):
@@ -56,10 +57,10 @@ class Isr:
         self.leader_epoch: int = state.leader_epoch
         self.partition_epoch: int = state.partition_epoch
         self.replicas: tuple = state.replicas
-        self.directories: tuple = state.directories     # Of the replicas, in order, when known.
+        self.directories: tuple = state.directories  # of the replicas, in order, if known
         self.is_recovering = state.leader_recovery_state == RECOVERING
-        self.proposal: Proposal | None = None      # Its outcome is not known.
-        self.asked = False                         # It is to be asked again by nobody else.
+        self.proposal: Proposal | None = None  # the proposal with unknown outcome
+        self.asked = False
         self._node_id = node_id
         self._epoch_of = epoch_of
         self._elected_ns = now_ns
@@ -67,18 +68,20 @@ class Isr:
 
     @property
     def maximal(self) -> frozenset:
-        """Keeps (1)."""
+        """Return every replica that may be in the ISR."""
         proposed = () if self.proposal is None else (id_ for id_, _ in self.proposal.isr)
         return frozenset(self.committed) | frozenset(proposed)
 
     @property
     def is_whole(self) -> bool:
-        """Every replica is in sync, and the controller is to be told nothing."""
+        """Return True if every replica is in sync and nothing must be reported to the controller.
+        """
         return len(self.committed) == len(self.replicas) and self.proposal is None \
             and not self.is_recovering
 
     def follow(self, state: Partition, now_ns: int) -> bool:
-        """The image has another state; whether that is news. It is led here still."""
+        """Take the image's state; return True if it is newer. This broker must still be the leader.
+        """
         if state.partition_epoch <= self.partition_epoch:
             return False
         assert state.leader == self._node_id, (state.leader, self._node_id)
@@ -92,22 +95,22 @@ class Isr:
     def _adopt(self, leader_epoch: int, partition_epoch: int, isr) -> None:
         self.leader_epoch, self.partition_epoch = leader_epoch, partition_epoch
         self.committed, self.proposal, self._refused_ns = tuple(isr), None, None
-        self.is_recovering = False      # Whatever is proposed says that the log is whole.
+        self.is_recovering = False  # Every proposal also reports recovery.
 
     def brokers_changed(self) -> None:
-        """Who was refused may be let in now (5)."""
+        """Allow proposals again: a rejected replica may be accepted now."""
         self._refused_ns = None
 
     # ---- proposals ------------------------------------------------------------------------------
 
     def join(self, follower: Follower, log: Log, now_ns: int) -> Proposal | None:
-        """A replica that may have caught up; what to ask the controller then."""
+        """Return a proposal to add a follower that may have caught up, or None."""
         if not self._may_propose(now_ns) or follower.broker_id in self.committed \
                 or follower.broker_id not in self.replicas \
                 or follower.end_offset < max(log.high_watermark, log.epoch_start):
             return None
         epoch = self._epoch_of(follower.broker_id)
-        # Keeps (3).
+        # Keeps rejected replicas out of proposals.
         if epoch is None or follower.broker_epoch not in (epoch, ANY_EPOCH) \
                 or self._epoch_of(self._node_id) is None:
             return None
@@ -115,7 +118,9 @@ class Isr:
 
     def tick(self, followers: Iterable[Follower], log: Log, now_ns: int,
              lag_ns: int) -> Proposal | None:
-        """Takes out who has lagged for too long, else lets in who has caught up."""
+        """Return a proposal to remove replicas that lag too long, else to add one that has caught
+        up, else None.
+        """
         if not self._may_propose(now_ns):
             return None
         known = {follower.broker_id: follower for follower in followers}
@@ -130,19 +135,20 @@ class Isr:
         return self.recovered(now_ns)
 
     def recovered(self, now_ns: int) -> Proposal | None:
-        """After an unclean election the controller is to know that this log is all there is: it
-        allows no other replica in sync before (KIP-704)."""
+        """Return a proposal that reports recovery after an unclean election: until then the
+        controller accepts no other replica into the ISR (KIP-704).
+        """
         if not self.is_recovering or not self._may_propose(now_ns):
             return None
         return self._propose(set(self.committed), None)
 
     def _may_propose(self, now_ns: int) -> bool:
-        # Keeps (2), (5).
+        # Keeps one proposal at a time, and the pause after a rejection.
         return self.proposal is None and (
             self._refused_ns is None or now_ns - self._refused_ns >= REFUSED_NS)
 
     def _propose(self, members: set, joining: Follower | None) -> Proposal:
-        assert self._node_id in members, members         # Keeps (4).
+        assert self._node_id in members, members  # Keeps the leader in the ISR.
         epochs = []
         for id_ in self.replicas:
             if id_ in members:
@@ -153,8 +159,9 @@ class Isr:
         return self.proposal
 
     def answered(self, proposal: Proposal, error: int, row, now_ns: int) -> bool:
-        """The controller's answer to a proposal; row: leader_epoch, partition_epoch, isr. Whether
-        the same is to be asked again."""
+        """Process the controller's response to a proposal; row: leader_epoch, partition_epoch, isr.
+        Returns True if the same proposal must be repeated.
+        """
         if proposal is not self.proposal:
             return False
         if not error:

@@ -1,11 +1,11 @@
-"""The partitions that this broker leads: their followers, and what is asked of the controller.
+"""The partitions that this broker leads: their followers, and ISR requests to the controller.
 
-Owns: an Isr for each partition that is led, the AlterPartition request under way.
-Invariants: (1) proposals of one turn of the loop go in one request, and one request is under way at
-  a time; (2) the log waits for the maximal ISR before its high watermark moves past it: it knows of
-  a proposal before the controller does; (3) after an answer that decides nothing there is a pause,
-  and the same is asked again: an earlier try may have been carried out without an answer;
-  (4) a partition that is led no more is asked for no more, and its answers mean nothing.
+Owns: an Isr for each led partition, the current AlterPartition request.
+Invariants: all proposals of one event loop turn share one request, and one request is in flight at
+  a time; the high watermark waits for the maximal ISR, so the log gets a proposal before the
+  controller does; after a response that decides nothing, there is a pause and the same proposals
+  are repeated, because an earlier attempt may have been executed; a partition that is no longer led
+  is not proposed, and responses for it are ignored.
 Source: KIP-497, KIP-903; Kafka's AlterPartitionManager and ReplicaManager.
 """
 
@@ -24,7 +24,7 @@ from pylog.protocol.errors import ErrorCode
 from pylog.replication.isr import Follower, Isr
 from pylog.replication.isr import Log as Ends
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pylog.replication.channel import ControllerChannel
 
 AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
-PARTITIONS_MAX = 1000        # Of one request.
+PARTITIONS_MAX = 1000  # per request
 
 log = logging.getLogger("pylog.replication")
 
@@ -50,27 +50,28 @@ class Leadership:
         self._settings = settings
         self._now_ns = now_ns
         self._led: dict[tuple[bytes, int], Led] = {}
-        self._epochs: dict[int, int] = {}        # Broker epochs of those that may be in an ISR.
-        self._registered: dict[int, int] = {}    # Broker epochs of all.
-        self._image: Image                       # From take_brokers() on.
-        self._waiting: dict[tuple[bytes, int], Any] = {}    # Proposals that are to be asked.
+        self._epochs: dict[int, int] = {}  # epochs of the brokers that may be in an ISR
+        self._registered: dict[int, int] = {}  # epochs of all brokers
+        self._image: Image  # set by take_brokers()
+        self._waiting: dict[tuple[bytes, int], Any] = {}  # proposals to send
         self._asking: asyncio.Task | None = None
         self.shrinks = self.expands = self.failures = 0
 
     @property
     def led(self) -> list[Led]:
-        """What is led here; for any thread."""
+        """Return the led partitions. Any thread may call it."""
         return list(self._led.values())
 
     @property
     def under_replicated(self) -> int:
-        """Partitions led here with a replica out of sync; for any thread."""
+        """Return the number of led partitions with a replica out of sync. Any thread may call it.
+        """
         return sum(len(led.isr.committed) < len(led.isr.replicas) for led in self.led)
 
-    # ---- what the image says --------------------------------------------------------------------
+    # ---- changes of the image -------------------------------------------------------------------
 
     def take_brokers(self, image: Image) -> None:
-        """Brokers came, went, were fenced or unfenced, or lost a log directory."""
+        """Apply broker changes: registration, fencing, failed log directories."""
         self._image = image
         self._epochs = {id_: broker.epoch for id_, broker in image.brokers.items()
                         if image.broker_is_active(id_)}
@@ -79,11 +80,12 @@ class Leadership:
             led.isr.brokers_changed()
             self._tell(led)
             if not led.isr.is_whole:
-                # Who may be in sync now has fetched all perhaps, and waits for more.
+                # A replica that may now join the ISR may already have caught up and be in a long
+                # poll.
                 self._look(key, led)
 
     def lead(self, topic: Any, index: int, partition_log: Any) -> None:
-        """A partition is led here, or has other replicas or another ISR now."""
+        """Start leading a partition, or apply its new replicas or ISR."""
         key, state = (topic.id, index), topic.partitions[index]
         led = self._led.get(key)
         if led is None or led.log is not partition_log:
@@ -96,7 +98,9 @@ class Leadership:
         self._propose(key, led, led.isr.recovered(self._now_ns()))
 
     def _epoch_of(self, key: tuple[bytes, int], broker_id: int) -> int | None:
-        """The epoch of a broker that may be in the ISR, and has the disk with its replica."""
+        """Return the epoch of a broker that may be in the ISR and has the disk with its replica
+        online, else None.
+        """
         led = self._led.get(key)
         return None if led is None or not self._has_disk(led.isr, broker_id) \
             else self._epochs.get(broker_id)
@@ -108,12 +112,12 @@ class Leadership:
             self._image, broker_id, isr.directories[isr.replicas.index(broker_id)])
 
     def rest(self, topic_id: bytes, index: int) -> None:
-        """A partition is led no more. Keeps (4)."""
+        """Stop leading a partition. Keeps it out of requests."""
         self._led.pop((topic_id, index), None)
         self._waiting.pop((topic_id, index), None)
 
     def _tell(self, led: Led) -> None:
-        """Tells the log of its followers. Keeps (2)."""
+        """Give the log its followers. Keeps the high watermark behind the maximal ISR."""
         isr, registered = led.isr, self._registered
         maximal = isr.maximal
         try:
@@ -125,14 +129,14 @@ class Leadership:
                 ineligible=[id_ for id_ in isr.replicas if id_ not in self._epochs
                             or not self._has_disk(isr, id_)])
         except LogError as error:
-            # It was closed, or leads no more: what made it so says more.
+            # The log was closed or is no longer led; the cause is logged elsewhere.
             log.info("a log does not take its replicas", extra={
                 "topic": led.name, "reason": str(error)})
 
-    # ---- what followers do ----------------------------------------------------------------------
+    # ---- progress of followers ------------------------------------------------------------------
 
     def may_join(self, topic_id: bytes, index: int, broker_id: int) -> None:
-        """A follower's fetch has reached what the ISR has."""
+        """Propose a follower whose fetch has reached the ISR."""
         led = self._led.get((topic_id, index))
         if led is None:
             return
@@ -142,19 +146,20 @@ class Leadership:
                               led.isr.join(follower, _ends(led), self._now_ns()))
 
     def tick(self) -> None:
-        """Looks at all partitions; every half of replica.lag.time.max.ms, and at most a second."""
+        """Check all partitions; called every half of replica.lag.time.max.ms, at most one second.
+        """
         for key, led in list(self._led.items()):
             if len(led.isr.replicas) > 1:
                 self._look(key, led)
 
     def _look(self, key: tuple[bytes, int], led: Led) -> None:
-        """Takes out who lags, lets in who has caught up."""
+        """Propose to remove lagging replicas and to add caught-up ones."""
         try:
             if _is_at_rest(led):
                 return
             followers, ends = _followers(led.log), _ends(led)
         except LogError as error:
-            # It was closed: the other partitions are looked at all the same.
+            # The log was closed. Continue with the other partitions.
             log.info("a log does not tell its followers", extra={
                 "topic": led.name, "partition": key[1], "reason": str(error)})
             return
@@ -181,18 +186,19 @@ class Leadership:
     # ---- the controller -------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Asks until nothing waits. Keeps (1)."""
+        """Send proposals until none are left. Keeps one request in flight."""
         try:
             pause_s = AGAIN_S
             while self._waiting:
-                # What else this turn of the loop brings goes along.
+                # Yield once, so that all proposals of this turn share the request.
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:PARTITIONS_MAX]
                 asked = {key: self._waiting.pop(key) for key in keys}
                 try:
                     is_decided = await self._asked(asked)
                 except Exception:
-                    # Else these partitions would propose nothing more: what they wait for is lost.
+                    # Without a retry, these partitions would propose nothing more, because they
+                    # wait for an outcome.
                     supervisor.report(
                         "in-sync replicas", "in-sync replicas could not be asked for")
                     self._again(asked)
@@ -200,14 +206,14 @@ class Leadership:
                 if is_decided:
                     pause_s = AGAIN_S
                 else:
-                    # Keeps (3).
+                    # Keeps a pause before repeated proposals.
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, AGAIN_MAX_S)
         finally:
             self._asking = None
 
     async def _asked(self, asked: dict) -> bool:
-        """One request. False: something is to be asked again."""
+        """Send one request. Returns False if something must be repeated."""
         try:
             answer = await self._channel.call(self._request(asked))
         except PeerError as error:
@@ -252,7 +258,7 @@ class Leadership:
                 self._waiting.setdefault(key, proposal)
 
     def _answered(self, key: tuple[bytes, int], proposal: Any, error: int, row: Any) -> bool:
-        """One partition's answer. Whether it is asked again."""
+        """Process one partition's response. Returns True if the proposal is repeated."""
         led = self._led.get(key)
         if led is None:
             return False
@@ -267,7 +273,7 @@ class Leadership:
         return False
 
     async def close(self) -> None:
-        """Asks nothing more."""
+        """Cancel the current request and send no more."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -280,7 +286,7 @@ def _followers(partition_log: Any) -> list:
 
 
 def _is_at_rest(led: Led) -> bool:
-    """Whether nobody lags and nobody is missing: most partitions, most of the time."""
+    """Return True if every replica is in sync and caught up, the common case."""
     if not led.isr.is_whole:
         return False
     rows, end = led.log.followers(), led.log.end_offset
@@ -288,6 +294,6 @@ def _is_at_rest(led: Led) -> bool:
 
 
 def _ends(led: Led) -> Ends:
-    # The epoch's own entry begins where the one before it ends.
+    # The epoch begins where the previous epoch ends.
     _, epoch_start = led.log.end_for_epoch(led.isr.leader_epoch - 1)
     return Ends(led.log.end_offset, led.log.high_watermark, epoch_start)

@@ -1,11 +1,11 @@
-"""Where a broker stands with the active controller: what to ask next, and what an answer means.
+"""This broker's state towards the active controller: the next request, and effects of responses.
 
 Owns: nothing outside memory; no clock, no connection.
-Invariants: (1) a registration has an incarnation of its own: a controller keeps what an older one
-  was in (a broker that left is never in an ISR again under the same incarnation); (2) the broker
-  asks to be fenced until its own newest registration is in force here and its logs are open; (3) an
-  epoch that the controller no longer knows is given up, and the broker registers anew; (4) once it
-  wants to stop it never registers again.
+Invariants: each registration has its own incarnation id, because a controller ties state to an old
+  one (a broker that shut down never joins an ISR again with the same incarnation id); the broker
+  requests fencing until its newest registration is in force here and its logs are open; if the
+  controller does not accept its epoch any more, the broker registers again; after stop(), it never
+  registers again.
 Source: KIP-631 (registration, heartbeats, controlled shutdown), KIP-966 (previous_broker_epoch),
   Kafka's BrokerLifecycleManager.
 """
@@ -21,8 +21,9 @@ NO_EPOCH = -1
 
 
 class Stage(Enum):
-    """REGISTER: not known to the controller. CATCH_UP: fenced. RUNNING: leads and follows.
-    STOPPING: wants to. STOPPED: may."""
+    """REGISTER: not registered. CATCH_UP: fenced. RUNNING: leads and follows. STOPPING: shutdown
+    requested. STOPPED: shutdown permitted.
+    """
 
     REGISTER = 0
     CATCH_UP = 1
@@ -35,14 +36,16 @@ Register = namedtuple("Register", ("incarnation_id", "previous_broker_epoch"))
 Heartbeat = namedtuple("Heartbeat", (
     "broker_epoch", "current_metadata_offset", "want_fence", "want_shut_down"))
 
-# Of a registration: another try may succeed without anybody doing anything.
+# Registration errors for which a retry may succeed without intervention.
 TRANSIENT = frozenset((ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_CONTROLLER,
                        ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT))
 
 
 class Lifecycle:
-    """random_id: () -> 16 bytes. previous_epoch: the broker epoch of the last run, when that ended
-    cleanly, else -1. `refusal`: why the last registration was refused, None otherwise."""
+    """random_id: function that returns 16 bytes. previous_epoch: the broker epoch of the previous
+    run if that stopped cleanly, else -1. `refusal`: error code of the last registration, None
+    without an error.
+    """
 
     def __init__(self, random_id, previous_epoch: int = NO_EPOCH):
         self.stage = Stage.REGISTER
@@ -52,7 +55,7 @@ class Lifecycle:
         self._previous_epoch = previous_epoch
         self._incarnation_id: bytes = random_id()
         self._must_amend = False
-        self._changes = self._sent_changes = 0   # Of what is registered: all, and those sent.
+        self._changes = self._sent_changes = 0  # changes of the registered data: all, and sent
 
     @property
     def is_registered(self) -> bool:
@@ -63,22 +66,22 @@ class Lifecycle:
         return self.stage in (Stage.STOPPING, Stage.STOPPED)
 
     def next(self, image_offset: int, ready: bool):
-        """What to send now: a Register, a Heartbeat, or None when there is nothing left to say.
+        """Return the next message: a Register, a Heartbeat, or None after the shutdown.
 
-        image_offset: of the last record that is in force here. ready: whether the logs are open.
+        image_offset: of the last record in force here. ready: True if the logs are open.
         """
         if self.stage is Stage.STOPPED:
             return None
         if self.stage is Stage.REGISTER or self._must_amend:
             self._sent_changes = self._changes
             return Register(self._incarnation_id, self._previous_epoch)
-        # Keeps (2).
+        # Keeps the broker fenced until it is ready.
         behind = image_offset < self.broker_epoch or not ready
         return Heartbeat(self.broker_epoch, image_offset,
                          self.stage is Stage.CATCH_UP and behind, self.stage is Stage.STOPPING)
 
     def registered(self, error: int, broker_epoch: int) -> None:
-        """A registration was answered."""
+        """Process the response to a registration."""
         if self.stage is not Stage.REGISTER and not self._must_amend:
             # It was sent before the broker began to stop.
             return
@@ -87,17 +90,18 @@ class Lifecycle:
             assert broker_epoch >= 0, broker_epoch
             if broker_epoch != self.broker_epoch:
                 self.broker_epoch, self.stage = broker_epoch, Stage.CATCH_UP
-            # What changed meanwhile was not in it.
+            # Later changes were not in the request.
             self._must_amend = self._changes > self._sent_changes
 
     def amend(self) -> None:
-        """What is registered of this broker has changed: it is said again, under the same
-        incarnation, and the broker stays what it is."""
+        """Note a change of the registered data. It is registered again with the same incarnation
+        id, and the broker keeps its state.
+        """
         self._changes += 1
         self._must_amend = self.is_registered and not self.is_stopping
 
     def beaten(self, sent: Heartbeat, error: int, is_fenced: bool, should_shut_down: bool) -> None:
-        """A heartbeat was answered."""
+        """Process the response to a heartbeat."""
         if sent.broker_epoch != self.broker_epoch:
             return
         if error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
@@ -109,19 +113,19 @@ class Lifecycle:
             self.stage = Stage.CATCH_UP if is_fenced else Stage.RUNNING
 
     def _lose_epoch(self) -> None:
-        """Keeps (3)."""
+        """Discard a rejected epoch and register again, unless the broker is stopping."""
         self._must_amend = False
         self._previous_epoch, self.broker_epoch = NO_EPOCH, NO_EPOCH
         if self.is_stopping:
-            # Keeps (4): nobody waits for what it leads.
+            # Keeps a stopping broker from registering: no client waits for its partitions.
             self.stage = Stage.STOPPED
             return
-        # Keeps (1).
+        # Keeps incarnation ids unique.
         self._incarnation_id = self._random_id()
         self.stage = Stage.REGISTER
 
     def stop(self) -> None:
-        """The broker wants to leave; next() is None once it may."""
-        self._must_amend = False         # Keeps (4).
+        """Start the controlled shutdown; next() returns None once it is permitted."""
+        self._must_amend = False  # Keeps a stopping broker from registering.
         if not self.is_stopping:
             self.stage = Stage.STOPPING if self.is_registered else Stage.STOPPED

@@ -1,8 +1,8 @@
-"""This broker as one of several: what a broker has besides when its controller is elsewhere.
+"""This broker in a cluster: the parts that it needs if its controllers are other nodes.
 
-Owns: the channel and its task, the parts that are built on them.
-Invariants: (1) nothing here exists, or is imported, in a broker that is its own controller; (2) a
-  broker that stops is let go by the controller before it closes anything.
+Owns: the channel and its task, the parts that use them.
+Invariants: a broker that is its own controller creates and imports none of this; a broker that
+  stops completes the controlled shutdown before it closes anything.
 Source: KIP-631; Kafka's BrokerServer.
 """
 
@@ -30,7 +30,7 @@ from pylog.replication.registration import heartbeat, registration
 from pylog.replication.remote_controller import RemoteController
 from pylog.replication.replicas import Replicas
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pylog.replication.throttles import Throttles
     from pylog.security.identities import Principal
 
-# Leaderships are handed over within this, or the broker stops with them.
+# If leadership is not handed over within this time, the broker stops as leader.
 LEAVE_SECONDS = 300.0
 TICK_SECONDS_MAX = 1.0
 
@@ -49,9 +49,10 @@ log = logging.getLogger("pylog.replication")
 
 
 class Membership:
-    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
-    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding. credentials:
-    towards the other brokers."""
+    """metadata: of this broker, after join(). addresses: [(listener, host, port)] as bound. now_ns:
+    CLOCK_MONOTONIC, for the lag of followers. principal_of: see Forwarding. credentials: for
+    connections to other brokers.
+    """
 
     def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
                  addresses: list, now_ns: Callable[[], int],
@@ -85,8 +86,9 @@ class Membership:
         self._catching_up: asyncio.Task | None = None
 
     def begin(self) -> None:
-        """Registers, and is a member from then on. The published image is the one from which the
-        partitions were opened."""
+        """Register and start all tasks. The published image must be the one from which the
+        partitions were opened.
+        """
         image, loop = self._metadata.image, asyncio.get_running_loop()
         self.replicas.take_brokers(image)
         for topic in image.topics.values():
@@ -101,7 +103,7 @@ class Membership:
             try:
                 self.leadership.tick()
             except Exception:
-                # Else no replica that falls behind would leave an ISR any more.
+                # Keep checking: lagging replicas would never leave an ISR otherwise.
                 supervisor.report(
                     "in-sync replicas", "in-sync replicas could not be looked at")
 
@@ -113,12 +115,14 @@ class Membership:
             supervisor.restarting("registration", partial(self._fetch_as, broker_epoch)))
 
     async def _fetch_as(self, broker_epoch: int) -> None:
-        """Keeps (3): the record of a registration has its epoch for an offset."""
+        """Start fetching with a new broker epoch once the registration, whose offset is the epoch,
+        is in force.
+        """
         await self._metadata.tail.wait(broker_epoch)
         self._fetchers.set_broker_epoch(broker_epoch)
 
     async def joined(self) -> None:
-        """Returns once the controller has unfenced this broker. Raises StartError."""
+        """Return once the controller has unfenced this broker. Raises StartError."""
         wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
         try:
             await asyncio.wait_for(self.channel.running.wait(), wait_s)
@@ -130,8 +134,8 @@ class Membership:
                 from None
 
     async def register_again(self, addresses: list) -> None:
-        """Registers listeners that came or went; returns once the image has them. addresses: as
-        bound."""
+        """Register added or removed listeners; return once the image has them. addresses: as bound.
+        """
         self._addresses = addresses
         wanted, tail = self._metadata.endpoints(addresses), self._metadata.tail
         self.lifecycle.amend()
@@ -141,26 +145,27 @@ class Membership:
             await tail.wait(tail.published.offset + 1)
 
     async def cordon(self) -> None:
-        """Has the controller know which directories get no new replicas."""
+        """Report the cordoned directories; return once the image has them."""
         self.channel.beat()
         metadata = self._metadata
         while not metadata.cordons_are_told():
             await metadata.tail.wait(metadata.tail.published.offset + 1)
 
     def pause_moves(self) -> set[str]:
-        """What follows here and is about to be in another directory is written to no longer.
-        Returns the topics: their replicas begin again then, wherever they are."""
+        """Stop fetching followed partitions that are about to switch to another directory. Returns
+        their topics, to start again afterwards.
+        """
         return self.replicas.pause(self._metadata.image, [
             (move.topic, move.partition) for move in self._logs.moves.all()
             if move.ready and not move.source.is_leader])
 
     async def leave(self) -> None:
-        """Keeps (2)."""
+        """Run the controlled shutdown, before anything is closed."""
         if self._tasks and self._settings["controlled.shutdown.enable"]:
             await self.channel.leave(self._tasks[0], LEAVE_SECONDS)
 
     async def close(self) -> None:
-        """Speaks to the controller no more."""
+        """Stop all communication with the controller."""
         tasks = self._tasks if self._catching_up is None else [*self._tasks, self._catching_up]
         for task in tasks:
             task.cancel()
@@ -170,7 +175,7 @@ class Membership:
         self.channel.close()
 
     async def stop_fetching(self) -> None:
-        """No log is written to by a fetcher any more; before logs are closed."""
+        """Stop the fetchers, before the logs are closed."""
         await self._fetchers.close()
 
     def _registration(self, wanted: Any) -> Any:

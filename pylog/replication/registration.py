@@ -1,8 +1,8 @@
-"""What this broker tells the controller of itself.
+"""Builds this broker's registration and heartbeat requests.
 
 Owns: nothing.
-Invariants: (1) a feature is named with the levels that are served here.
-Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
+Invariants: each feature is sent with the levels that this version supports.
+Source: KIP-631, KIP-584; the rejections of Kafka 4.3's ClusterControlManager.
 """
 
 from pylog.metadata.controller.partitions.topics import CLUSTER_FEATURES
@@ -12,7 +12,8 @@ SERVED = {**CLUSTER_FEATURES, "kraft.version": (0, 1)}
 
 
 def registration(wanted, *, node_id: int, cluster_id: str, endpoints, directories, rack):
-    """The request for a lifecycle.Register. endpoints: [(listener, host, port, protocol number)].
+    """Return the request for a lifecycle.Register. endpoints: [(listener, host, port, protocol
+    number)].
     """
     new = messages.BrokerRegistrationRequest
     return new(
@@ -26,9 +27,9 @@ def registration(wanted, *, node_id: int, cluster_id: str, endpoints, directorie
 
 
 def heartbeat(wanted, image, *, node_id: int, offline_directories, cordoned_directories):
-    """The request for a lifecycle.Heartbeat."""
+    """Return the request for a lifecycle.Heartbeat."""
     own = image.brokers.get(node_id)
-    # Of a broker that never cordoned one the controller need not write that.
+    # If no directory was ever cordoned, the controller need not write a record.
     never = not cordoned_directories and (own is None or not own.cordoned)
     return messages.BrokerHeartbeatRequest(
         broker_id=node_id, broker_epoch=wanted.broker_epoch,

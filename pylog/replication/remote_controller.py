@@ -1,8 +1,8 @@
-"""The active controller as the handlers of a broker see it that is not the controller.
+"""The interface of a remote active controller for this broker's handlers.
 
 Owns: this broker's block of producer ids.
-Invariants: (1) a producer id is given out once.
-Source: KIP-590 (what is not forwarded, brokers ask for themselves), KIP-730 (producer ids).
+Invariants: a producer id is allocated once.
+Source: KIP-590 (requests that brokers send themselves), KIP-730 (producer ids).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pylog.protocol import messages
 from pylog.protocol.api_error import Refusal
 from pylog.protocol.errors import ErrorCode
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class RemoteController:
-    """channel: to the active controller. lose: has partitions [(topic, index)] neither led nor
-    followed any more."""
+    """channel: to the active controller. lose: stops leading and following partitions [(topic,
+    index)].
+    """
 
     def __init__(self, channel: ControllerChannel, node_id: int,
                  lose: Callable[[list[tuple[str, int]]], object]):
@@ -36,8 +37,9 @@ class RemoteController:
         self._producer_ids = ProducerIds(0, 0)
 
     async def create_topics(self, request: Any, mutations: Any = None) -> list:
-        """TopicResults of a CreateTopicsRequest of this broker's own; the image may have the topics
-        a moment later. mutations: the controller has the clients' accounts."""
+        """Send this broker's own CreateTopicsRequest; return TopicResults. The image may get the
+        topics a moment later. mutations: unused, because the controller has the quotas.
+        """
         try:
             answer = await self._channel.call(request)
         except PeerError as error:
@@ -49,7 +51,7 @@ class RemoteController:
             for topic in answer.topics]
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before (1). Raises Refusal."""
+        """Return a producer id that was never allocated before. Raises Refusal."""
         async with self._asking:
             if not self._producer_ids.count:
                 self._producer_ids = await self._block()
@@ -66,13 +68,14 @@ class RemoteController:
         if answer.error_code or answer.producer_id_len <= 0:
             if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._channel.beat()
-            # As Kafka: the producer asks again.
+            # As in Kafka: the producer retries.
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ProducerIds(answer.producer_id_start, answer.producer_id_len)
 
     async def leave_offline(self, offline: list[tuple[str, int]]) -> bool:
-        """Partitions of disks that failed: the next heartbeat names the disks, and the controller
-        takes the leaders away."""
+        """Stop using partitions on failed disks. The next heartbeat reports the disks, and the
+        controller elects other leaders.
+        """
         self._lose(offline)
         self._channel.beat()
         return True

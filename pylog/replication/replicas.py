@@ -1,9 +1,9 @@
-"""The replicas of this broker: led, followed, dropped, as the metadata says.
+"""This broker's replicas: led, followed or removed, according to the metadata.
 
-Owns: what is followed; the led ones are replication.leadership's, the fetches
-  replication.fetching's.
-Invariants: (1) a replica's log is stopped being written before it changes its role, its directory
-  or its life; (2) a log that was not open, or was replaced, gets its role when it is there.
+Owns: the followed replicas; replication.leadership owns the led ones, replication.fetching the
+  fetches.
+Invariants: writes to a replica's log stop before the replica changes its role or directory, or is
+  removed; a log that was closed or replaced gets its role once it is open.
 Source: Kafka's ReplicaManager.
 """
 
@@ -13,7 +13,7 @@ import logging
 
 from pylog.replication.roles import Registered, commands
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -29,8 +29,9 @@ log = logging.getLogger("pylog.replication")
 
 
 class Replicas:
-    """fetchers: follow, unfollow and set_nodes, as replication.fetching has them. listener: the
-    name of the one that brokers use among themselves."""
+    """fetchers: follow, unfollow and set_nodes as in replication.fetching. listener: name of the
+    inter-broker listener.
+    """
 
     def __init__(self, node_id: int, logs: LogManager, leadership: Leadership, fetchers: Any,
                  assignments: Assignments, throttles: Throttles, listener: str,
@@ -45,13 +46,13 @@ class Replicas:
         self._departures = departures
 
     def changes(self, delta: Delta) -> dict[bytes, Commands]:
-        """Topic id -> its commands, of the topics that a delta changes."""
+        """Return {topic id: Commands} for the topics that a delta changes."""
         before, after = delta.before.topics_by_id, delta.after.topics_by_id
         return {id_: commands(before.get(id_), after.get(id_), self._node_id)
                 for id_ in delta.topic_ids}
 
     def take_brokers(self, image: Image) -> None:
-        """Brokers came, went or changed."""
+        """Apply broker changes."""
         self.fetchers.set_nodes({
             id_: Registered(endpoint.host, endpoint.port, broker.epoch)
             for id_, broker in image.brokers.items() for endpoint in broker.endpoints
@@ -60,7 +61,7 @@ class Replicas:
         self._departures.take_brokers(image)
 
     def stats(self) -> dict[str, int]:
-        """Counted since the start, and what is so now; for any thread."""
+        """Return counters since the start, and current values. Any thread may call it."""
         led, lag = self.leadership, self.fetchers.lag()
         return {"under_replicated": led.under_replicated, "shrinks": led.shrinks,
                 "expands": led.expands, "refusals": led.failures, "followed": len(lag),
@@ -68,14 +69,15 @@ class Replicas:
                 **self.throttles.stats()}
 
     def stop(self, changes: dict[bytes, Commands]) -> None:
-        """What is followed no more, or otherwise, is not written to any longer. Keeps (1)."""
+        """Stop fetching replicas that change. Keeps them unwritten during the change."""
         for topic_id, wanted in changes.items():
             for index in {*wanted.stop, *wanted.drop}:
                 self.fetchers.unfollow(topic_id, index)
 
     def lose(self, image: Image, offline: list[tuple[str, int]]) -> None:
-        """Partitions whose disk failed: they are not fetched any more, or their leaders would take
-        them for caught up."""
+        """Stop using partitions on failed disks: if they were still fetched, their leaders would
+        treat them as caught up.
+        """
         for name, index in offline:
             topic = image.topics.get(name)
             if topic is not None:
@@ -83,8 +85,9 @@ class Replicas:
                 self.leadership.rest(topic.id, index)
 
     def pause(self, image: Image, followed: list[tuple[str, int]]) -> set[str]:
-        """Partitions that are followed and written to no longer, until begin() of their topics,
-        which it returns."""
+        """Stop fetching followed partitions until begin() of their topics, whose names are
+        returned.
+        """
         topics = {name: image.topics[name] for name, _ in followed if name in image.topics}
         for name, index in followed:
             if name in topics:
@@ -92,7 +95,7 @@ class Replicas:
         return {*topics}
 
     def start(self, image: Image, changes: dict[bytes, Commands]) -> None:
-        """The logs have their roles: lets them be led and followed."""
+        """Start leading and following, after the logs got their roles."""
         for topic_id, wanted in changes.items():
             topic = image.topics_by_id.get(topic_id)
             for index in wanted.drop:
@@ -105,12 +108,12 @@ class Replicas:
                 self._begin(topic, wanted.lead, wanted.follow)
 
     def take_topic_configs(self, image: Image, topics: list[Topic]) -> None:
-        """Topics have other settings."""
+        """Apply changed topic configs."""
         for topic in topics:
             self.throttles.take(image, topic)
 
     def begin(self, image: Image, topic: Topic) -> None:
-        """Every replica of a topic has its role: at the start, and when logs came late (2)."""
+        """Start every replica of a topic: at a broker start, and for logs that opened late."""
         self.throttles.take(image, topic)
         wanted = commands(None, topic, self._node_id)
         self._begin(topic, wanted.lead, wanted.follow)
@@ -128,6 +131,6 @@ class Replicas:
                                      state.leader_epoch)
 
     def _usable(self, name: str, index: int) -> Any:
-        """The partition's log; None without one, or without its disk."""
+        """Return the partition's log, None without a log or with a failed disk."""
         found = self._logs.get(name, index)
         return None if found is None or found.log_dir.offline else found

@@ -1,17 +1,17 @@
-"""How fast replicas that are behind may be copied: the rates, and which partitions count on them.
+"""Throttles of replication: the rates, and the partitions to which they apply.
 
 Owns: the two rates of this broker, as leader and as follower.
-Invariants: (1) without a rate, or a partition that counts on it, nothing is held back; (2) a
-  follower that is in the ISR never is.
+Invariants: without a rate, or without a throttled replica, nothing is throttled; a follower in the
+  ISR is never throttled.
 Source: KIP-73; Kafka's ReplicationQuotaManager; kafka-reassign-partitions --throttle, which sets
-  and removes what is read here.
+  and removes these configs.
 """
 
 from __future__ import annotations
 
 from pylog._native.throttle import NONE, Throttle
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
     from typing import Any
@@ -27,26 +27,26 @@ EVERY_REPLICA = "*"
 
 
 class Throttles:
-    """leading, following: native, for reactors and fetchers. now_ms: CLOCK_MONOTONIC."""
+    """leading, following: native rates, for reactors and fetchers. now_ms: CLOCK_MONOTONIC."""
 
     def __init__(self, settings: Any, node_id: int, logs: LogManager, now_ms: Callable[[], int]):
         self._settings = settings
         self._node_id = node_id
         self._logs = logs
         self._now_ms = now_ms
-        self._throttled: set[bytes] = set()       # Ids of topics that have been marked.
+        self._throttled: set[bytes] = set()  # ids of throttled topics
         shape = (settings["replication.quota.window.num"],
                  settings["replication.quota.window.size.seconds"] * 1000)
         self.leading, self.following = Throttle(*shape), Throttle(*shape)
 
     def take_settings(self) -> None:
-        """Puts the rates in force; for any thread."""
+        """Apply the rates from the settings. Any thread may call it."""
         for native, name in ((self.leading, LEADER_RATE), (self.following, FOLLOWER_RATE)):
             value = self._settings.value(name)
             native.set(NONE if value is None else value)
 
     def take(self, image: Image, topic: Topic) -> None:
-        """Marks those of a topic's logs that are open."""
+        """Mark the throttled partitions among a topic's open logs."""
         configs = image.topic_config(topic.name)
         leading = self._own(configs.get(LEADERS, ""), topic)
         following = self._own(configs.get(FOLLOWERS, ""), topic)
@@ -62,13 +62,13 @@ class Throttles:
                 partition_log.set_throttled(index in leading, index in following)
 
     def stats(self) -> dict[str, int]:
-        """Bytes a second that counted on the rates."""
+        """Return the throttled rates in bytes per second."""
         now_ms = self._now_ms()
         return {"throttled_leading": int(self.leading.rate(now_ms)),
                 "throttled_following": int(self.following.rate(now_ms))}
 
     def _own(self, text: str, topic: Topic) -> Container[int]:
-        """Partitions whose replica here a topic's setting names."""
+        """Return the partitions whose replica on this broker is in a throttled-replicas config."""
         if text.strip() == EVERY_REPLICA:
             return range(len(topic.partitions))
         found = set()

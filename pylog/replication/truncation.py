@@ -1,27 +1,27 @@
-"""Where a follower's log is cut when its leader's history is another.
+"""Computes where to truncate a follower's log that diverges from its leader's.
 
 Owns: nothing outside memory.
-Invariants: (1) a cut never lies above the log's end; (2) what the leader's answer does not prove to
-  differ stays.
+Invariants: the truncation point is never above the log's end; records stay unless the leader's
+  response proves that they differ.
 Source: KIP-101, KIP-279, KIP-595 (truncation on fetch); Kafka's AbstractFetcherThread.
 """
 
 from collections import namedtuple
 
-# Either may be None: nothing is to be done then.
+# Each may be None: then it requires no action.
 Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
 
 
 def on_divergence(leader_end: int, leader_epoch: int, own_epoch: int, own_end: int,
                   log_end: int) -> int:
-    """Where to truncate, as an end offset; the next fetch tells whether that was enough.
+    """Return the end offset to truncate to; the next fetch shows if that was enough.
 
-    The leader's records of leader_epoch, or the largest one below the epoch that was asked for, end
-    at leader_end. own_epoch, own_end: the largest epoch of ours up to leader_epoch, -1 when there
-    is none, and where that ends.
+    leader_end: end of the leader's records of leader_epoch, or of the largest epoch below the
+    requested one. own_epoch, own_end: the largest local epoch up to leader_epoch, -1 without one,
+    and its end.
     """
     if leader_end < 0:
-        return log_end       # Keeps (2).
+        return log_end  # Keeps records without proof.
     if own_epoch < 0:
         return min(leader_end, log_end)
     if own_epoch == leader_epoch:
@@ -30,7 +30,7 @@ def on_divergence(leader_end: int, leader_epoch: int, own_epoch: int, own_end: i
 
 
 def out_of_range(leader_start: int, leader_end: int, log_end: int) -> Cut:
-    """What to do about a leader that has not the record which comes next here."""
+    """Return the Cut for a leader that lacks the next record of this log."""
     if leader_end < log_end:
         return Cut(max(leader_end, 0), None)
     if leader_start > log_end:
