@@ -1,18 +1,20 @@
-"""Every setting of a Kafka 4.3 broker and of its topics, and pylog's own few: one row each.
+"""Every setting of a Kafka 4.3 broker and of its topics, and pylog's own settings: one row each.
 
-Owns: the rows of topics, Kafka's defaults and units, and the question for a setting by its name;
-  the rows of brokers are in kafka_settings and own_settings.
-Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
-  limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
-  with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.
+Owns: the rows of topic settings, Kafka's defaults and units, and the lookup by name; the rows of
+  broker settings are in kafka_settings and own_settings.
+Invariants: names are unique and sorted within a table; every default is within its own limits;
+  effect `live`: pylog uses the value; effect `inert`: a Kafka setting that pylog ignores so far; a
+  topic setting without its own row has the type, default and limits of its broker setting.
 Source: the ConfigDef tables inside Kafka 4.3.1's jars.
 
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
-  type: boolean, string, class, password, short, int, long, double, list (words between commas).
-  default: None means unset. limits: "" none; alternatives between `|`, each a word or `low..high`
-  with either end left open, or non-empty; `~` first: words in any case; `+` first: a list with at
-    least one word.
-  dynamic mode: "" only at start, "broker" per broker, "cluster" for one broker or all of them.
+  type: boolean, string, class, password, short, int, long, double, list (words separated by commas).
+  default: None means unset.
+  limits: "" for none; or alternatives separated by `|`, each a word, `low..high` with optional
+    ends, or non-empty. Prefix `~`: words are case insensitive. Prefix `+`: a list with at least one
+    word.
+  dynamic mode: "" if read at startup only, "broker" if dynamic per broker, "cluster" if dynamic per
+    broker or for all brokers.
 """
 
 from .kafka_settings import BROKER, LONG_MAX
@@ -20,18 +22,18 @@ from .own_settings import OWN
 
 REQUIRED = "<required>"
 
-# Of a later Kafka than kafka_settings, where groups and topics have them too (KIP-1191 of Kafka
-# 4.4): they are shown where they are set.
+# From a later Kafka version than kafka_settings (KIP-1191, Kafka 4.4), where groups and topics have
+# them too. Shown only if set.
 LATER = frozenset((
     "errors.deadletterqueue.copy.record.enable",
     "errors.deadletterqueue.group.enable",
     "errors.deadletterqueue.topic.name",
 ))
 
-# Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
-# directory that outlives a reboot, open to nobody else, a reactor thread does the work of several
-# of Kafka's, and the system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB
-# instead of 0.58).
+# Kafka's defaults where pylog's differ. brokerd must start without any configuration, in a
+# directory that survives a reboot, and must not be reachable from other machines. One reactor
+# thread replaces several of Kafka's, and the system's sizing of receive buffers is faster (1 MB
+# frames: 0.3 CPU seconds per GB instead of 0.58).
 KAFKA_DEFAULTS = {
     "controller.listener.names": REQUIRED,
     "listeners": ("PLAINTEXT://:9092",),
@@ -42,7 +44,7 @@ KAFKA_DEFAULTS = {
     "socket.receive.buffer.bytes": 102400,
 }
 
-# Settings that Kafka has but shows to nobody.
+# Kafka's internal settings, which it does not list.
 INTERNAL = frozenset((
     "controller.performance.always.log.threshold.ms",
     "controller.performance.sample.period.ms",
@@ -67,14 +69,14 @@ INTERNAL = frozenset((
     "internal.segment.bytes",
 ))
 
-# Settings of Kafka's plug-ins: in no table of Kafka's, yet found in every server.properties.
+# Settings of Kafka's plug-ins. They are in no ConfigDef table, but common in server.properties.
 PLUGIN = {
     "allow.everyone.if.no.acl.found": "With an authorizer: what no ACL names is open to all.",
     "super.users": "With an authorizer: principals that may do everything.",
 }
 PLUGIN_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.providers.")
 
-# What Kafka 4 removed, with what took its place: named to who brings an old file.
+# Settings that Kafka 4 removed, and their replacements, for the error message.
 REMOVED = {
     "advertised.host.name": "advertised.listeners",
     "advertised.port": "advertised.listeners",
@@ -96,7 +98,7 @@ REMOVED = {
     "zookeeper.session.timeout.ms": "process.roles",
 }
 
-# Topic setting and the broker settings that give its default, the first that is set wins.
+# Topic setting -> broker settings that provide its default; the first that is set is used.
 TOPIC_DEFAULTS = (
     ("cleanup.policy", ("log.cleanup.policy",)),
     ("compression.gzip.level", ("compression.gzip.level",)),
@@ -135,7 +137,7 @@ TOPIC_DEFAULTS = (
     ("unclean.leader.election.enable", ("unclean.leader.election.enable",)),
 )
 
-# Topic settings whose own facts differ from their broker setting's, or that have none.
+# Topic settings without a broker setting, or that differ from it.
 TOPIC_OWN = (
     ("errors.deadletterqueue.group.enable", "boolean", False, "", "medium", "", "live",
      "Share groups may have this topic as their dead-letter topic."),
@@ -161,8 +163,8 @@ TOPIC_OWN = (
      "Age at which a segment is closed and a new one begun."),
 )
 
-# What brokers take while they run and have no row for in Kafka either: DescribeConfigs shows those
-# that are set, and a file cannot set them (KIP-73).
+# Dynamic settings without a row in Kafka's tables: DescribeConfigs lists them if they are set, and
+# a file cannot set them (KIP-73).
 RATES = (
     ("follower.replication.throttled.rate", "long", None, "0..", "medium", "cluster", "live",
      "Bytes a second that a broker fetches of replicas under the replication quota."),
@@ -172,7 +174,7 @@ RATES = (
      "live", "Bytes a second of all replicas that move between the broker's log directories."),
 )
 
-# Units of names that do not end in one.
+# Units of settings whose names do not end in their unit.
 UNITS = {
     "decompressed.batch.bytes.max": "bytes",
     "internal.metadata.delete.delay.millis": "ms",
@@ -194,7 +196,9 @@ UNIT_SUFFIXES = ("ms", "bytes", "seconds", "minutes", "hours")
 
 
 class Setting:
-    """One row with its names; `synonyms` are the broker settings behind a topic setting."""
+    """One row with its names. `synonyms`: the broker settings that provide a topic setting's
+    default.
+    """
 
     __slots__ = ("name", "type", "default", "limits", "importance", "dynamic", "effect", "doc",
                  "synonyms")
@@ -206,13 +210,13 @@ class Setting:
 
     @property
     def unit(self) -> str:
-        """The unit of the value, "" for a pure number or a word."""
+        """Return the unit of the value, "" for a plain number or text."""
         last = self.name.rpartition(".")[2]
         return UNITS.get(self.name, last if last in UNIT_SUFFIXES else "")
 
     @property
     def kafka_default(self):
-        """Kafka's own default: ours but for the rows of KAFKA_DEFAULTS."""
+        """Return Kafka's default, which is pylog's unless KAFKA_DEFAULTS has the name."""
         return KAFKA_DEFAULTS.get(self.name, self.default)
 
 
@@ -223,12 +227,12 @@ _TOPIC_OWN = {row[0]: row for row in TOPIC_OWN}
 
 
 def broker_names() -> list[str]:
-    """Names of all broker settings, pylog's own among them, sorted."""
+    """Return the sorted names of all broker settings, including pylog's own."""
     return sorted(_BROKER)
 
 
 def topic_names() -> list[str]:
-    """Names of all topic settings, sorted."""
+    """Return the sorted names of all topic settings."""
     return sorted(_TOPIC)
 
 
@@ -241,35 +245,36 @@ def is_topic(name: str) -> bool:
 
 
 def is_shown(name: str) -> bool:
-    """Whether a topic's or group's setting is told where nobody has set it. Kafka does not show
-    those that it keeps for its own tests."""
+    """Return True if a topic or group setting is listed even if it is not set. Kafka does not list
+    its internal test settings.
+    """
     return not name.startswith("internal.") and name not in LATER
 
 
 def rate_names() -> list[str]:
-    """Names of RATES, sorted."""
+    """Return the sorted names of RATES."""
     return sorted(_RATES)
 
 
 def is_rate(name: str) -> bool:
-    """Whether it is one of RATES."""
+    """Return True if RATES has the name."""
     return name in _RATES
 
 
 def rate(name: str) -> Setting:
-    """The one of RATES called `name`; raises KeyError."""
+    """Return the setting of RATES with this name. Raises KeyError."""
     return Setting(_RATES[name])
 
 
 def broker(name: str) -> Setting:
-    """The broker setting called `name`; raises KeyError."""
+    """Return the broker setting with this name. Raises KeyError."""
     return Setting(_BROKER[name])
 
 
 def topic(name: str) -> Setting:
-    """The topic setting called `name`; raises KeyError."""
+    """Return the topic setting with this name. Raises KeyError."""
     synonyms = _TOPIC[name]
     own = _TOPIC_OWN.get(name)
-    # Keeps (4): without a row of its own, a topic setting is its broker setting by another name.
+    # Without its own row, a topic setting has the facts of its broker setting.
     row = own or (name, *_BROKER[synonyms[0]][1:4], "medium", "", *_BROKER[synonyms[0]][6:])
     return Setting(row, synonyms)

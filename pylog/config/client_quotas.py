@@ -1,10 +1,10 @@
-"""Client quotas: which limit holds for a client, and who has used up what the control plane counts.
+"""Client quotas: finds the quota of a client, and tracks the usage that the control plane counts.
 
-Owns: the quotas in force, the tokens of clients that change topics; through Quotas, what the
-  reactors know of clients.
-Invariants: (1) for each kind the most specific entity that has a quota of this kind decides alone;
-  (2) clients that a default limits are counted apart from each other, clients of a named entity
-  together; (3) after take() nothing is decided by the quotas before it.
+Owns: the current quotas, and the token buckets of clients that change topics; through Quotas, the
+  reactors' quotas of clients.
+Invariants: for each kind of quota, only the most specific entity with a quota of that kind applies;
+  under a default quota each client has its own usage, under a named entity all clients share it;
+  after take() no decision uses earlier quotas.
 Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-599 (mutations),
   KIP-612 (addresses).
 """
@@ -20,11 +20,11 @@ REQUEST_PERCENTAGE = "request_percentage"
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
-# The order of the native kinds.
+# In the order of the native kinds.
 COUNTED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 assert (native.PRODUCE, native.FETCH, native.REQUEST) == (0, 1, 2)
 
-# Who did not authenticate.
+# User name of unauthenticated clients.
 ANONYMOUS = "ANONYMOUS"
 TOKENS_IDLE_MAX = 10_000
 NS_PER_MS = 1_000_000
@@ -32,7 +32,8 @@ PERCENT_PER_NS = 100 / 1_000_000_000
 
 
 def entity(parts) -> tuple:
-    """An entity as images and answers name it: ((type, name or None for the default), ...).
+    """Return an entity in the form of images and responses: ((type, name or None for the default),
+    ...).
 
     parts: pairs in any order.
     """
@@ -40,15 +41,17 @@ def entity(parts) -> tuple:
 
 
 def packed(address: str) -> bytes:
-    """An address as connections carry theirs: 16 bytes, v4-mapped for IPv4."""
+    """Return an address in the form that connections use: 16 bytes, v4-mapped for IPv4."""
     found = ipaddress.ip_address(address)
     return bytes(10) + b"\xff\xff" + found.packed if found.version == 4 else found.packed
 
 
 def limit(quotas: dict, kind: str, user: str, client_id: str):
-    """(the quota, the user and client id that are counted together), None without a quota (1, 2).
+    """Return (quota, user, client id), None without a quota. Clients with the same result share
+    usage.
 
-    quotas: entity -> {kind: value}. What is "" in the answer does not matter to the entity.
+    quotas: entity -> {kind: value}. A user or client id of "" in the result is not part of the
+    entity.
     """
     for parts, counted_user, counted_client in (
             (((CLIENT_ID, client_id), (USER, user)), user, client_id),
@@ -66,16 +69,18 @@ def limit(quotas: dict, kind: str, user: str, client_id: str):
 
 
 class Tokens:
-    """What one entity may still change: a bucket that fills at its quota (KIP-599)."""
+    """Token bucket of one entity for partition changes, refilled at its quota (KIP-599)."""
 
     __slots__ = ("left", "at_ms")
 
     def __init__(self):
-        self.left: float | None = None    # None: never asked.
+        self.left: float | None = None  # None: not used yet.
         self.at_ms = 0
 
     def fill(self, rate: float, window_s: float, now_ms: int) -> float:
-        """The tokens left. rate: per second. window_s: how much of it a burst may take."""
+        """Refill the bucket and return its tokens. rate: per second. window_s: maximum burst, in
+        seconds of the rate.
+        """
         burst = rate * window_s
         if self.left is None:
             self.left = burst
@@ -90,9 +95,9 @@ class Tokens:
 
 
 class Mutations:
-    """One request's account: what it changes is taken from its client's tokens.
+    """The quota check of one request: each change takes tokens from its client's bucket.
 
-    strict: with less than none left nothing more is allowed; otherwise the client only has to wait.
+    strict: reject changes if the bucket is below zero; otherwise only throttle the client.
     """
 
     def __init__(self, tokens: Tokens, rate: float, window_s: float, strict: bool, clock_ms):
@@ -105,7 +110,7 @@ class Mutations:
         self._wait_from_ms = 0
 
     def charge(self, partitions: int) -> bool:
-        """Takes a token for each partition; False: refused, nothing was taken."""
+        """Take one token per partition. Return False if rejected; then no token was taken."""
         now_ms = self._clock_ms()
         left = self._tokens.fill(self._rate, self._window_s, now_ms)
         if self._strict and left < 0:
@@ -121,15 +126,16 @@ class Mutations:
         self._wait_from_ms = now_ms
 
     def throttle_ms(self) -> int:
-        """How long the client is to wait from now on."""
+        """Return the remaining throttle time."""
         if not self._wait_ms:
             return 0
         return max(0, self._wait_ms - (self._clock_ms() - self._wait_from_ms))
 
 
 class ClientQuotas:
-    """The quotas of one broker. clock_ns: a monotonic clock. principal_name: the user that requests
-    under a number are counted for."""
+    """The quotas of one broker. clock_ns: a monotonic clock. principal_name: returns the user of a
+    principal number.
+    """
 
     def __init__(self, settings, clock_ns, principal_name=lambda number: ANONYMOUS):
         self.native = native.Quotas(
@@ -141,7 +147,7 @@ class ClientQuotas:
         self._hosts: dict[str, str | None] = {}
         self._quotas: dict = {}
         self._tokens: dict[tuple, Tokens] = {}
-        self.timed = False       # some client's time on the threads is limited
+        self.timed = False  # a request time quota exists
         self._mutations_limited = False
         self._fetches_limited = False
 
@@ -149,8 +155,9 @@ class ClientQuotas:
         return self.clock_ns() // NS_PER_MS
 
     def take(self, quotas: dict) -> None:
-        """Put an image's quotas in force (3). Never waits for a resolver: those of host names
-        without a known address follow with take_hosts()."""
+        """Apply an image's quotas. Never waits for a resolver: quotas of host names without a known
+        address are applied by take_hosts().
+        """
         self._quotas = quotas
         kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
         self.timed = REQUEST_PERCENTAGE in kinds
@@ -165,8 +172,8 @@ class ClientQuotas:
                 and parts[0][1] is not None and self._address(parts[0][1]) is None]
 
     def take_hosts(self, hosts: dict[str, str | None]) -> None:
-        """Put the quotas of hosts in force whose addresses are known now. hosts: {name: the text of
-        its address, None without one}."""
+        """Apply the quotas of resolved hosts. hosts: {name: address as text, None if it has none}.
+        """
         self._hosts.update(hosts)
         self.native.set_addresses(*self._addresses())
 
@@ -177,7 +184,7 @@ class ClientQuotas:
             return self._hosts.get(host)
 
     def _addresses(self) -> tuple[dict, float]:
-        """(connections per second by address, those of every other address)."""
+        """Return (connections per second by address, rate of all other addresses)."""
         limits: dict[bytes, float] = {}
         hosts: dict[str, str | None] = {}
         others = 0.0
@@ -196,7 +203,7 @@ class ClientQuotas:
         return limits, others
 
     def install(self, principal: int, client_id: bytes) -> None:
-        """Tells the reactors what limits a client, unless they know it already."""
+        """Install a client's quotas in the reactors, unless they have them."""
         if self.native.fetch_max(principal, client_id, 0) is not None:
             return
         user, name = self.principal_name(principal), client_id.decode("utf-8", "replace")
@@ -208,7 +215,7 @@ class ClientQuotas:
 
     @staticmethod
     def _counted(number: int, found) -> tuple[bytes, float] | None:
-        """What is counted together, and its quota, as the reactors know it."""
+        """Return (usage key, quota) in the reactors' form, None without a quota."""
         if found is None:
             return None
         quota, user, client_id = found
@@ -216,11 +223,13 @@ class ClientQuotas:
 
 
     def throttled_ms(self, client_id: str, within_ms: int) -> int:
-        """For how many ms clients of this id were held back in all, when any was within_ms ago."""
+        """Return the total throttle time in ms of clients with this id, if one was throttled within
+        within_ms.
+        """
         return self.native.throttled(client_id.encode(), self.now_ms() - within_ms)
 
     def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
-        """Counts time that the control plane took; for how many ms the client is to be muted."""
+        """Count time that the control plane spent. Return the throttle time in ms."""
         for _ in range(2):
             wait_ms = self.native.charge(principal, client_id, native.REQUEST,
                                          busy_ns * PERCENT_PER_NS, self.now_ms())
@@ -230,14 +239,16 @@ class ClientQuotas:
         return 0
 
     def fetch_bytes_max(self, principal: int, client_id: bytes, most: int) -> int:
-        """How much the control plane may answer a client that fetches, at most `most`."""
+        """Return the maximum number of bytes of a Fetch response of the control plane, at most
+        `most`.
+        """
         if not self._fetches_limited:
             return most
         self.install(principal, client_id)
         return int(self.native.fetch_max(principal, client_id, most) or most)
 
     def charge_fetch(self, principal: int, client_id: bytes, bytes_: int) -> int:
-        """Counts what a client got from the control plane; for how many ms it is to be muted."""
+        """Count bytes that the control plane sent to a client. Return the throttle time in ms."""
         if not self._fetches_limited:
             return 0
         self.install(principal, client_id)
@@ -245,7 +256,9 @@ class ClientQuotas:
             principal, client_id, native.FETCH, bytes_, self.now_ms(), True) or 0)
 
     def mutations(self, principal: int, client_id: str | None, strict: bool) -> Mutations | None:
-        """The account of a request that makes or removes partitions; None: it has no limit."""
+        """Return the quota check for a request that creates or deletes partitions, None without a
+        quota.
+        """
         if not self._mutations_limited:
             return None
         found = limit(self._quotas, CONTROLLER_MUTATION_RATE, self.principal_name(principal),
@@ -264,7 +277,7 @@ class ClientQuotas:
         return tokens
 
     def _drop_idle(self) -> None:
-        """A bucket that nobody touched for as long as it takes to fill one is as good as new."""
+        """Drop buckets that are full again because they were not used for one window."""
         since_ms = self.now_ms() - self._mutation_window_s * 1000
         self._tokens = {counted: tokens for counted, tokens in self._tokens.items()
                         if tokens.at_ms > since_ms and tokens.left is not None}

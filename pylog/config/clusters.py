@@ -1,8 +1,8 @@
-"""Settings of a cluster's machine: what `brokerd --cluster` stands for, and where controllers are.
+"""Derives the settings of a cluster's node from `brokerd --cluster`, and finds the controllers.
 
 Owns: nothing.
-Invariants: (1) machines that are told the same hosts derive settings that agree; (2) what is set by
-  name takes precedence over what is derived, and is asked for where a host alone does not say it.
+Invariants: nodes with the same host list derive consistent settings; an explicit setting overrides
+  a derived one, and is required if the host list is ambiguous.
 Source: KIP-631 (process.roles, controller.quorum.voters).
 """
 
@@ -13,17 +13,17 @@ from .listeners import PROTOCOLS, SASL_PROTOCOLS
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 PORT_MAX = 65535
-# From a controller's port to the two of its etcd, where controllers share an address.
+# Distances of etcd's two ports from the controller's port, if controllers share an address.
 ETCD_PORT_STEPS = (10_000, 20_000)
-VOTERS = 3      # The first hosts, so that more can be added behind them.
+VOTERS = 3  # The first hosts, so that hosts appended later do not change the voters.
 
 Voter = namedtuple("Voter", ("node_id", "host", "port"))
 
 
 def derived(text: str, given: dict, is_here) -> dict[str, str]:
-    """The settings of this machine in the cluster of `text`, hosts between commas.
+    """Return this node's settings in the cluster `text`, a list of hosts separated by commas.
 
-    given: what is set by name. is_here: host -> whether that is this machine. Raises ConfigError.
+    given: explicit settings. is_here: host -> True if it is this machine. Raises ConfigError.
     """
     hosts = [host.strip() for host in text.split(",")]
     if not all(hosts) or any(hosts.count(host) > 1 for host in hosts):
@@ -61,13 +61,13 @@ def derived(text: str, given: dict, is_here) -> dict[str, str]:
 
 
 def _protocol(given: dict) -> str:
-    """Of all listeners of a cluster's machines: as the brokers are told to reach each other."""
+    """Return the security protocol of all listeners: the inter-broker protocol."""
     named = str(given.get("security.inter.broker.protocol", "")).strip().upper()
     return named if named in PROTOCOLS else PROTOCOLS[0]
 
 
 def _secured(protocol: str, given: dict) -> dict[str, str]:
-    """What controllers need to be reached as brokers are."""
+    """Return the settings that secure controller listeners like the brokers' listeners."""
     if protocol == PROTOCOLS[0]:
         return {}
     found = {"listener.security.protocol.map": ",".join(
@@ -79,7 +79,7 @@ def _secured(protocol: str, given: dict) -> dict[str, str]:
 
 
 def _number(hosts: list, given: dict, is_here) -> int:
-    """Which of the hosts this machine is, from 1. Keeps (2)."""
+    """Return the number of this machine's host, from 1. Raises ConfigError if it is ambiguous."""
     if "node.id" in given:
         number = str(given["node.id"]).strip()
         if not number.isdigit() or not 1 <= int(number) <= len(hosts):
@@ -98,7 +98,7 @@ def _number(hosts: list, given: dict, is_here) -> int:
 
 
 def voters(settings) -> list[Voter]:
-    """The nodes with the controller role, as `controller.quorum.voters` names them."""
+    """Return the nodes with the controller role from `controller.quorum.voters`."""
     found = []
     for entry in settings["controller.quorum.voters"]:
         number, _, address = entry.partition("@")
@@ -108,10 +108,10 @@ def voters(settings) -> list[Voter]:
 
 
 def etcd_ports(settings, voter: Voter) -> tuple[int, int]:
-    """The ports of a controller's etcd: (for controllers, for the other members).
+    """Return the ports of a controller's etcd: (for controllers, for other etcd members).
 
-    Controllers that share an address get ports of their own, derived from their controller ports:
-    each node must compute the same ones.
+    If controllers share an address, the ports are derived from their controller ports: each node
+    must compute the same ports.
     """
     if sum(other.host == voter.host for other in voters(settings)) <= 1:
         return settings["quorum.etcd.client.port"], settings["quorum.etcd.peer.port"]
@@ -142,18 +142,19 @@ def _entry(voter: Voter) -> str:
 
 
 def has_quorum(settings) -> bool:
-    """Whether this node is one of several controllers, whose log is kept by a quorum."""
+    """Return True if this node is one of several controllers, whose quorum stores the metadata log.
+    """
     return "controller" in settings["process.roles"] and (
         len(settings["controller.quorum.voters"]) > 1 or has_outer_quorum(settings))
 
 
 def has_outer_quorum(settings) -> bool:
-    """Whether the quorum is an etcd or a ZooKeeper that others run."""
+    """Return True if the quorum is an external etcd or ZooKeeper."""
     return bool(settings["quorum.etcd.endpoints"] or settings["quorum.zookeeper.connect"])
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IP address rather than a name."""
+    """Return True if a host is an IP address, False if it is a name."""
     return ":" in host or host.replace(".", "").isdigit()
 
 

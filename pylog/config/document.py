@@ -1,7 +1,7 @@
-"""The catalogue as a document: docs/settings.md.
+"""Generates docs/settings.md from the catalogue.
 
-Owns: nothing; the document is derived, never edited.
-Invariants: (1) the same tables give the same bytes.
+Owns: nothing; the document is generated, never edited.
+Invariants: the same tables generate the same bytes.
 """
 
 import sys
@@ -39,7 +39,7 @@ _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 
 
 def document() -> str:
-    """The whole text of docs/settings.md."""
+    """Return the text of docs/settings.md."""
     own = [row[0] for row in catalogue.OWN]
     shown = [name for name in catalogue.broker_names() if name not in catalogue.INTERNAL]
     kafkas = [catalogue.broker(name) for name in shown if name not in own]

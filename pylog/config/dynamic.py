@@ -1,9 +1,9 @@
-"""Broker settings that change while the broker runs: which may, and how layers of them add up.
+"""Dynamic broker settings: which settings may change while the broker runs, and how layers combine.
 
-Owns: nothing; config.settings holds the layers in force.
-Invariants: (1) this broker's own settings take precedence over the cluster's, those over the
-  file's; (2) a layer that sets one name of a family hides the whole family in the layers below it.
-Source: KIP-226; the families and checks as observed on Kafka 4.3.
+Owns: nothing; config.settings has the current layers.
+Invariants: a setting of this broker overrides the cluster's, which overrides the file's; a layer
+  that sets one name of a family hides the whole family in lower layers.
+Source: KIP-226; families and checks as observed on Kafka 4.3.
 """
 
 import re
@@ -17,35 +17,36 @@ FAMILIES = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-# What must fit together for the broker to be reached.
+# If these contradict each other, the broker is not reachable.
 LISTENING = ("listeners", "listener.security.protocol.map", "max.connections.per.ip",
              "max.connections.per.ip.overrides")
-# Numbers of threads: at most halved or doubled by one change.
+# Thread counts: a change may at most halve or double them.
 THREADS = frozenset(("background.threads", "log.cleaner.threads",
                      "num.io.threads",
                      "num.network.threads", "num.recovery.threads.per.data.dir",
                      "num.replica.fetchers", "remote.log.manager.copier.thread.pool.size",
                      "remote.log.manager.expiration.thread.pool.size",
                      "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads"))
-# A limit of 0 would lock out everybody who could raise it again.
+# A limit of 0 would lock out the clients that could raise it again.
 AT_LEAST_ONE = ("max.connection.creation.rate", "max.connections")
-# Lower than the least that a row allows: Kafka refuses them later. No stored one is in force.
+# Minimums above those of the rows: Kafka rejects lower values only later. They also apply to stored
+# settings.
 LEAST = {**dict.fromkeys(AT_LEAST_ONE, 1), "log.cleaner.threads": 1, "log.roll.jitter.ms": 0,
          "log.roll.ms": 1}
-# Of one listener, yet for all brokers too.
+# Allowed with a listener prefix, and as cluster-wide defaults.
 CLUSTER_LEVEL_LISTENER = frozenset((*AT_LEAST_ONE, "num.network.threads"))
-# Only for one listener, by the name listener.name.<listener>.<setting>.
+# Allowed only as listener.name.<listener>.<setting>.
 LISTENER_ONLY = frozenset((
     "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
     "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type",
     "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password",
     "ssl.truststore.type"))
 
-# What a listener's prefix has an effect on; pylog reads anything else for all listeners together.
+# Settings for which pylog uses listener prefixes; it ignores the prefix of all others.
 OF_LISTENER = frozenset((*AT_LEAST_ONE[1:], "connections.max.reauth.ms"))
 OF_LISTENER_PREFIXES = ("sasl.", "ssl.")
-# Java classes that decide who a client is. A broker that ignored one would grant rights by another
-# name or another password.
+# Java classes that determine a client's identity. A broker that ignored one would grant rights to a
+# wrong name, or accept a wrong password.
 IDENTITY_CLASSES = frozenset(("principal.builder.class", "sasl.server.callback.handler.class"))
 KAFKAS_CLASSES = "org.apache.kafka.common.security."
 
@@ -55,7 +56,7 @@ _OF_MECHANISM = ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.
 
 
 def family(name: str) -> tuple[str, ...]:
-    """The settings that mean the same as `name`, highest precedence first, itself among them."""
+    """Return all names of the same setting, including `name`, highest precedence first."""
     for members in FAMILIES:
         if name in members:
             return members
@@ -66,7 +67,7 @@ def family(name: str) -> tuple[str, ...]:
 
 
 def base_name(name: str) -> str:
-    """`name` without a listener's prefix, and without a SASL mechanism's."""
+    """Return `name` without a listener prefix and a SASL mechanism prefix."""
     found = _PREFIX.fullmatch(name)
     if found is None:
         return name
@@ -74,7 +75,7 @@ def base_name(name: str) -> str:
 
 
 def listener_of(name: str) -> str | None:
-    """The listener whose prefix `name` has, or None."""
+    """Return the listener in the prefix of `name`, or None."""
     found = _PREFIX.fullmatch(name)
     return None if found is None else found[1]
 
@@ -86,7 +87,7 @@ def has_listener_effect(name: str) -> bool:
 
 
 def check_identity_class(name: str, text: object) -> None:
-    """Raise ConfigError for a Java class that would decide who a client is."""
+    """Raise ConfigError for a Java class that would determine a client's identity."""
     if base_name(name) in IDENTITY_CLASSES and text \
             and not str(text).startswith(KAFKAS_CLASSES):
         raise ConfigError(f"{name}={text}: brokerd cannot load Java classes, and without this one "
@@ -94,7 +95,7 @@ def check_identity_class(name: str, text: object) -> None:
 
 
 def setting(name: str):
-    """The broker setting of that name, with a listener's prefix or not, or None."""
+    """Return the broker setting with this name, with or without a listener prefix, or None."""
     base = base_name(name)
     if catalogue.is_rate(base):
         return catalogue.rate(base)
@@ -102,7 +103,7 @@ def setting(name: str):
 
 
 def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
-    """Typed values by name: `static` ones under layers of texts, the last takes precedence."""
+    """Combine typed values by name: `static` ones, then layers of texts; the last layer wins."""
     merged = dict(static)
     for layer in layers:
         for name, text in layer.items():
@@ -115,8 +116,8 @@ def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
 
 
 def check(texts: dict[str, str], per_broker: bool, settings) -> None:
-    """Raises ConfigError when one of these settings cannot be changed while the broker runs."""
-    # Kafka writes a listener's name small in a prefix, and knows no other.
+    """Raise ConfigError if one of these settings cannot change while the broker runs."""
+    # In prefixes, Kafka accepts listener names in lower case only.
     served = {listener.name.lower() for listener in settings.listeners}
     for name, value in check_layer(texts, per_broker).items():
         listener, base = listener_of(name), base_name(name)
@@ -131,7 +132,7 @@ def check(texts: dict[str, str], per_broker: bool, settings) -> None:
 
 
 def check_least(name: str, value: int | None) -> None:
-    """Raises ConfigError for a setting of LEAST with a lower value than that."""
+    """Raise ConfigError if the value is below LEAST."""
     if value is not None and value < LEAST[name]:
         what = f"Invalid {name} {value}: it" if name in AT_LEAST_ONE else name
         raise ConfigError(f"{what} must be greater than or equal to {LEAST[name]}")
@@ -146,7 +147,7 @@ def _check_threads(name: str, value: int, current: int) -> None:
 
 
 def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Value]:
-    """The typed values of a layer, whatever is in force; raises ConfigError."""
+    """Return the typed values of a layer, independent of current values. Raises ConfigError."""
     fixed = sorted(name for name in texts
                    if catalogue.is_broker(name) and not catalogue.broker(name).dynamic)
     if fixed:

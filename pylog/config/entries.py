@@ -1,9 +1,9 @@
-"""Settings as DescribeConfigs shows them: value, source, synonyms, type, documentation.
+"""Settings in the form of DescribeConfigs: value, source, synonyms, type, documentation.
 
 Owns: nothing.
-Invariants: (1) a password's value is never shown, nor that of a setting whose type nobody knows;
-  (2) synonyms stand in the order in which they count, the first gives the source.
-Source: KIP-133, KIP-226, KIP-569; orders and omissions as Kafka 4.3's.
+Invariants: the value of a password or of a setting of unknown type is never shown; synonyms are
+  ordered by precedence, and the first is the source.
+Source: KIP-133, KIP-226, KIP-569; orders and omissions as in Kafka 4.3.
 """
 
 from collections import namedtuple
@@ -23,7 +23,7 @@ Entry.__doc__ = ("One setting of a resource; synonyms: (name, text, source) tupl
 
 
 def of_broker(settings, wanted=None) -> list[Entry]:
-    """The settings of this broker."""
+    """Return the settings of this broker."""
     known = {name for name in catalogue.broker_names() if name not in catalogue.INTERNAL}
     names = known | settings.texts.keys() | settings.dynamic_cluster.keys() \
         | settings.dynamic_own.keys()
@@ -32,13 +32,13 @@ def of_broker(settings, wanted=None) -> list[Entry]:
 
 
 def of_cluster(settings, wanted=None) -> list[Entry]:
-    """The dynamic settings that all brokers share."""
+    """Return the dynamic settings of all brokers."""
     return [_of_broker(settings, name, settings.dynamic_cluster[name], False)
             for name in _chosen(settings.dynamic_cluster, wanted)]
 
 
 def of_topic(settings, own: dict, wanted=None) -> list[Entry]:
-    """All settings of a topic; own: its overrides as text."""
+    """Return all settings of a topic. own: its overrides as text."""
     typed = topics.usable(own)
     names = [name for name in catalogue.topic_names()
              if name in typed or catalogue.is_shown(name)]
@@ -48,7 +48,7 @@ def of_topic(settings, own: dict, wanted=None) -> list[Entry]:
 
 
 def _inherited(settings) -> dict[str, Entry]:
-    """The entries of a topic without settings of its own: many topics show the same ones."""
+    """Return the entries of a topic without overrides, which many topics share."""
     defaults = settings.topic_defaults()
     known, found = _inherited_of.get(settings, (None, None))
     if known is not defaults:
@@ -67,7 +67,7 @@ def _of_topic(settings, name: str, value, is_own: bool) -> Entry:
 
 
 def of_group(settings, own: dict, wanted=None) -> list[Entry]:
-    """All settings of a group; own: its overrides as text."""
+    """Return all settings of a group. own: its overrides as text."""
     own = groups.usable(own)
     effective = groups.group_config(own, settings)
     found = []
@@ -81,7 +81,7 @@ def of_group(settings, own: dict, wanted=None) -> list[Entry]:
 
 
 def of_subscription(own: dict, wanted=None) -> list[Entry]:
-    """All settings of a client metrics subscription; own: its overrides as text."""
+    """Return all settings of a client metrics subscription. own: its overrides as text."""
     found = []
     for name in _chosen(groups.subscription_names(), wanted):
         setting = groups.subscription(name)
@@ -91,7 +91,9 @@ def of_subscription(own: dict, wanted=None) -> list[Entry]:
 
 
 def broker_synonyms(settings, name: str, sensitive: bool = False) -> list[tuple]:
-    """Where a broker setting's value may come from: (name, text, source), highest first."""
+    """Return possible sources of a broker setting's value: (name, text, source), highest precedence
+    first.
+    """
     members = dynamic.family(name)
     found = []
     for texts, source in ((settings.dynamic_own, DYNAMIC_BROKER),
@@ -100,7 +102,7 @@ def broker_synonyms(settings, name: str, sensitive: bool = False) -> list[tuple]
     for member in members:
         if catalogue.is_broker(member) and catalogue.broker(member).default is not None:
             found.append((member, values.format_value(catalogue.broker(member).default), DEFAULT))
-    # Kafka shows none that stands before the setting's own name.
+    # Kafka omits synonyms before the setting's own name.
     while found and found[0][0] != name:
         del found[0]
     return [(member, None, source) for member, _, source in found] if sensitive else found
@@ -112,7 +114,7 @@ def _chosen(names, wanted) -> list[str]:
 
 def _of_broker(settings, name: str, value, all_layers: bool) -> Entry:
     setting = dynamic.setting(name)
-    # Keeps (1).
+    # Also hide settings of unknown type, which may be secrets.
     sensitive = setting is None or setting.type == "password"
     synonyms = broker_synonyms(settings, name, sensitive)
     if not all_layers:

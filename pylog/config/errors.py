@@ -1,16 +1,16 @@
-"""The one exception of configuration: what is wrong, in one line that a user can act on.
+"""The exception of configuration: one line that tells the user what to change.
 
 Owns: nothing.
-Invariants: (1) the message names the setting and stands alone.
+Invariants: the message names the setting and is complete without context.
 """
 
 
 class ConfigError(Exception):
-    """A setting that is unknown, malformed, out of its limits, or in conflict with another."""
+    """A setting is unknown, malformed, outside its limits, or contradicts another setting."""
 
 
 def nearest(name: str, known) -> str:
-    """The known name most like `name`, or "" when none is near."""
-    from difflib import get_close_matches  # only here: it costs a start 5 ms
+    """Return the known name most similar to `name`, or ""."""
+    from difflib import get_close_matches  # imported here: it adds 5 ms to startup
 
     return next(iter(get_close_matches(name, known, n=1, cutoff=0.6)), "")

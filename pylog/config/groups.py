@@ -1,8 +1,8 @@
 """Settings of groups and of client metrics subscriptions: rows and checks.
 
-Owns: the names, and for those without a broker setting behind them the facts.
-Invariants: (1) a group setting takes its facts from its broker setting where it has one; (2) a
-  value lies within the bounds that the broker's settings give.
+Owns: the names, and the rows of settings without a broker setting.
+Invariants: a group setting has the type, default and limits of its broker setting, if it has one; a
+  value is within the bounds of the broker's settings.
 Source: KIP-848, KIP-932, KIP-1071 (groups), KIP-714 (subscriptions); Kafka's checks, as observed.
 """
 
@@ -11,7 +11,7 @@ import re
 from . import catalogue, values
 from .errors import ConfigError, nearest
 
-# Group setting -> the broker setting that gives its default.
+# Group setting -> the broker setting that provides its default.
 SYNONYMS = {
     "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
@@ -45,7 +45,7 @@ SUBSCRIPTION = (
     ("match", "list", (), "", "medium", "", "inert", "Clients that are meant, name=pattern each."),
     ("metrics", "list", (), "", "medium", "", "inert", "Prefixes of the metrics that are wanted."),
 )
-# Broker settings that bound a group setting: low, high; "" where there is no bound.
+# Broker settings that bound a group setting: low, high; "" if there is no bound.
 BOUNDS = {
     "consumer.assignment.interval.ms": ("group.consumer.min.assignment.interval.ms",
                                         "group.consumer.max.assignment.interval.ms"),
@@ -73,7 +73,7 @@ BOUNDS = {
     "streams.session.timeout.ms": ("group.streams.min.session.timeout.ms",
                                    "group.streams.max.session.timeout.ms"),
 }
-# An assignment interval that nobody set for the group is not held against the bounds.
+# An assignment interval is checked against its bounds only if the group sets it.
 BOUND_WHEN_SET = frozenset(name for name in SYNONYMS if name.endswith(".assignment.interval.ms"))
 KINDS = ("consumer", "share", "streams")
 PUSH_MS_MIN, PUSH_MS_MAX = 100, 3_600_000
@@ -87,17 +87,17 @@ _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d
 
 
 def names() -> list[str]:
-    """All group settings, sorted."""
+    """Return the sorted names of all group settings."""
     return sorted([*SYNONYMS, *_OWN])
 
 
 def subscription_names() -> list[str]:
-    """All settings of a client metrics subscription, sorted."""
+    """Return the sorted names of all settings of a client metrics subscription."""
     return sorted(_SUBSCRIPTION)
 
 
 def group(name: str):
-    """The group setting called `name`; raises KeyError."""
+    """Return the group setting with this name. Raises KeyError."""
     if name in _OWN:
         return catalogue.Setting(_OWN[name])
     row = catalogue.broker(SYNONYMS[name])
@@ -106,12 +106,12 @@ def group(name: str):
 
 
 def subscription(name: str):
-    """The subscription setting called `name`; raises KeyError."""
+    """Return the subscription setting with this name. Raises KeyError."""
     return catalogue.Setting(_SUBSCRIPTION[name])
 
 
 def group_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
-    """All settings in effect for a group whose own are `configs` (names and texts)."""
+    """Return all effective settings of a group with overrides `configs` (names and texts)."""
     effective = {name: settings[SYNONYMS[name]] if name in SYNONYMS else group(name).default
                  for name in names()}
     for name, text in configs.items():
@@ -120,8 +120,8 @@ def group_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
 
 
 def usable(configs: dict[str, str]) -> dict[str, str]:
-    """A group's stored settings without those that no group can have: another version may have
-    stored them."""
+    """Return a group's stored settings without invalid ones, which another version may have stored.
+    """
     found = {}
     for name, text in configs.items():
         try:
@@ -133,7 +133,7 @@ def usable(configs: dict[str, str]) -> dict[str, str]:
 
 
 def validate_group_configs(configs: dict[str, str], settings) -> None:
-    """Raises ConfigError when a group cannot have these own settings."""
+    """Raise ConfigError if these overrides are invalid for a group."""
     for name in configs:
         if name not in SYNONYMS and name not in _OWN:
             raise _unknown("group config", name, names())
@@ -159,7 +159,8 @@ def validate_group_configs(configs: dict[str, str], settings) -> None:
 
 
 def validate_subscription(configs: dict[str, str]) -> None:
-    """Raises ConfigError when a subscription cannot have these settings, all known ones."""
+    """Raise ConfigError if these settings of a subscription are invalid. All names must be known.
+    """
     typed = {name: values.parse(subscription(name), text) for name, text in configs.items()}
     for pattern in typed.get("match", ()):
         name, equals, regex = pattern.partition("=")
@@ -172,7 +173,9 @@ def validate_subscription(configs: dict[str, str]) -> None:
 
 
 def subscription_interval_fault(configs: dict[str, str]) -> str | None:
-    """Why the push interval among `configs`, which are valid else, is refused, or None."""
+    """Return why the push interval in `configs` is rejected, or None. The other settings must be
+    valid.
+    """
     if "interval.ms" not in configs:
         return None
     interval = values.parse(subscription("interval.ms"), configs["interval.ms"])

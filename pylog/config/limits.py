@@ -1,8 +1,8 @@
-"""What the system allows this process, and who may take how much of it: descriptors, memory.
+"""Divides the process's descriptors and memory between connections, segments and requests.
 
 Owns: nothing.
-Invariants: (1) connections leave the descriptors that files need; (2) a limit that the system does
-  not have is NO_LIMIT.
+Invariants: connections leave enough descriptors for files; NO_LIMIT stands for a system without the
+  limit.
 Source: getrlimit(2), cgroups(7).
 """
 
@@ -10,26 +10,27 @@ import os
 import resource
 
 NO_LIMIT = (1 << 32) - 1
-# Of the descriptors, for segments: a partition that is written has one, and who writes to more
-# partitions than may be open opens and closes one with each request, for twice the CPU. Half of
-# the maps that Linux gives a process, since the index of an open segment may be one.
+# Share of descriptors for segments. A partition that is written to needs one. A client that writes
+# to more partitions than may be open causes an open and a close per request, which doubles the CPU
+# time. The maximum is half of Linux's mapping limit per process, because the index of an open
+# segment may use one mapping.
 SEGMENT_FILES_PART = 0.4
 SEGMENT_FILES_MAX, SEGMENT_FILES_LOW = 32_768, 512
-# Listeners, LMDB, locks, the small files that come and go; and what connections never touch.
+# For listeners, LMDB, locks and temporary files; and a reserve that connections never use.
 OTHER_FILES, FILES_RESERVED = 64, 64
-# Of the memory there is, for requests that arrive; more than that makes nothing faster.
+# Share of memory for incoming requests. More does not increase throughput.
 INPUT_PART, INPUT_BYTES_MAX, INPUT_BYTES_MIN = 10, 1 << 30, 4 << 20
 CGROUPS = "/sys/fs/cgroup"
 
 
 def descriptors() -> int:
-    """How many the process may have, or NO_LIMIT."""
+    """Return the maximum number of descriptors of the process, or NO_LIMIT."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, NO_LIMIT)
 
 
 def segment_files(directories: int) -> int:
-    """How many segments each of so many log directories may keep open."""
+    """Return the maximum number of open segments per log directory."""
     limit = descriptors()
     if limit == NO_LIMIT:
         return SEGMENT_FILES_MAX
@@ -37,7 +38,9 @@ def segment_files(directories: int) -> int:
 
 
 def connections(directories: int) -> tuple[int, int]:
-    """(most connections, the number of a descriptor from which on all are for files). Keeps (1)."""
+    """Return (maximum number of connections, the descriptor number from which on all are for
+    files).
+    """
     limit = descriptors()
     if limit == NO_LIMIT:
         return NO_LIMIT, NO_LIMIT
@@ -46,18 +49,19 @@ def connections(directories: int) -> tuple[int, int]:
 
 
 def input_bytes() -> int:
-    """Bytes of requests in hand that the memory allows."""
+    """Return the maximum size in bytes of all requests being received or processed."""
     return max(INPUT_BYTES_MIN, min(INPUT_BYTES_MAX, memory_bytes() // INPUT_PART))
 
 
 def memory_bytes(cgroups: str = CGROUPS, membership: str = "/proc/self/cgroup") -> int:
-    """The memory there is: the machine's, or less where a cgroup or RLIMIT_AS says so."""
+    """Return the available memory: the machine's, or less if limited by a cgroup or RLIMIT_AS."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY:
         found.append(soft)
     for path, name in _memory_groups(cgroups, membership):
-        # A group above may have the lower limit; in a container only the top one may be there.
+        # A parent group may have a lower limit; in a container possibly only the top group is
+        # visible.
         while True:
             limit = _read_limit(os.path.join(path, name))
             if limit is not None:
@@ -69,7 +73,7 @@ def memory_bytes(cgroups: str = CGROUPS, membership: str = "/proc/self/cgroup") 
 
 
 def _memory_groups(cgroups: str, membership: str):
-    """(folder, name of the file with the limit) of the groups that count this process's memory."""
+    """Yield (folder, name of the limit file) of the cgroups that count this process's memory."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -88,5 +92,5 @@ def _read_limit(path: str) -> int | None:
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())
-    except (OSError, ValueError):   # It is not there, or "max".
+    except (OSError, ValueError):  # missing, or "max"
         return None

@@ -1,9 +1,9 @@
-"""Listeners: the addresses a broker binds and the ones it advertises.
+"""Listeners: the addresses that a broker binds, and the addresses that it advertises.
 
 Owns: nothing.
-Invariants: (1) listener names are unique and upper-case; (2) two listeners share a port only when
-  it is 0 (a free one each).
-Source: KIP-103 (named listeners), KIP-684; Kafka's checks at start, as observed.
+Invariants: listener names are unique and upper case; two listeners share a port number only if it
+  is 0 (any free port).
+Source: KIP-103 (named listeners), KIP-684; Kafka's startup checks, as observed.
 """
 
 from .errors import ConfigError
@@ -14,7 +14,7 @@ TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 
 
 class Listener:
-    """One address: `host` "" means every interface, `port` 0 a free one."""
+    """One address. `host` "" means every interface, `port` 0 any free port."""
 
     __slots__ = ("name", "host", "port", "protocol")
 
@@ -41,9 +41,9 @@ class Listener:
 
 
 def parse_protocol_map(text: str, controller_names: tuple) -> dict[str, str]:
-    """Listener name -> security protocol; controller listeners that it leaves out are PLAINTEXT.
+    """Return listener name -> security protocol. Controller listeners default to PLAINTEXT.
 
-    Raises ConfigError for an entry that is not NAME:PROTOCOL or names no protocol of Kafka's.
+    Raises ConfigError if an entry is not NAME:PROTOCOL with a protocol of Kafka.
     """
     protocols = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -59,7 +59,8 @@ def parse_protocol_map(text: str, controller_names: tuple) -> dict[str, str]:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """Host -> most connections, of max.connections.per.ip.overrides; raises ConfigError."""
+    """Return host -> maximum connections from max.connections.per.ip.overrides. Raises ConfigError.
+    """
     limits = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         host, colon, count = entry.rpartition(":")
@@ -71,7 +72,9 @@ def parse_overrides(text: str) -> dict[str, int]:
 
 
 def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener, ...]:
-    """The listeners of setting `key`; raises ConfigError for a bad address or a shared name."""
+    """Return the listeners of setting `key`. Raises ConfigError for a bad address or a repeated
+    name.
+    """
     found = [_parse_one(key, entry, protocols) for entry in entries]
     names = [listener.name for listener in found]
     for name in names:
@@ -81,7 +84,7 @@ def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener
 
 
 def check_ports(key: str, listeners: tuple) -> None:
-    """Raises ConfigError when two listeners would bind one port of the same interface (2)."""
+    """Raise ConfigError if two listeners would bind the same port of an interface."""
     seen: dict[tuple[int, bool], Listener] = {}
     for listener in listeners:
         other = seen.setdefault((listener.port, ":" in listener.host), listener)

@@ -1,11 +1,11 @@
-"""Java .properties text: lines, continuation, escapes.
+"""Parses Java .properties text: lines, continuations, escapes.
 
 Owns: nothing.
-Invariants: (1) what java.util.Properties reads, this reads the same, duplicate keys included
-  (the last one counts).
-Source: the file format in java.util.Properties' documentation. Weighed, by the time of an import:
-  javaproperties (23 ms; this 0.6) and jproperties (1.3 ms, but it takes a comment after an empty
-  continuation for a key); neither gives the line of an entry, which messages name.
+Invariants: the result is the same as from java.util.Properties, also for repeated keys (the last
+  value wins).
+Source: the file format in java.util.Properties' documentation. Rejected because of import time:
+  javaproperties (23 ms, this module 0.6) and jproperties (1.3 ms, but it treats a comment after an
+  empty continuation as a key). Neither returns line numbers, which our messages need.
 """
 
 from .errors import ConfigError
@@ -15,7 +15,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse(text: str, path: str) -> dict[str, tuple[str, int]]:
-    """Key -> (value, number of the line where the entry begins, from 1).
+    """Return key -> (value, line number of the entry, from 1).
 
     path: of the file, for messages. Raises ConfigError.
     """
@@ -28,7 +28,7 @@ def parse(text: str, path: str) -> dict[str, tuple[str, int]]:
 
 
 def _logical_lines(text: str):
-    """Lines with comments dropped and continuations joined, each with its first line's number."""
+    """Yield lines without comments, with continuations joined, and the number of the first line."""
     held, first = None, 0
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, raw in enumerate(lines, 1):
@@ -39,7 +39,7 @@ def _logical_lines(text: str):
             held, first = "", number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2 and number < len(lines):
-            # Nothing held yet: to Java the next line begins afresh, a comment perhaps.
+            # For Java, an empty continuation does not continue: the next line may be a comment.
             held = held + line[:-1] or None
             continue
         yield first, held + (line[:-1] if backslashes % 2 else line)
@@ -49,7 +49,7 @@ def _logical_lines(text: str):
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Key and value: parted by the first unescaped `=`, `:` or blank, and blanks around it."""
+    """Split a line at the first unescaped `=`, `:` or space, and strip spaces around it."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _BLANK:
         end += 2 if line[end] == "\\" else 1
@@ -67,7 +67,7 @@ def _unescape(text: str, place: str) -> str:
         char = text[at]
         at += 1
         if char != "\\" or at == len(text):
-            # A lone backslash at the end of the file joins nothing: Java drops it.
+            # Java drops a single backslash at the end of the file.
             parts.append("" if char == "\\" else char)
             continue
         char = text[at]

@@ -1,7 +1,7 @@
-"""What broker settings allow each other: pairs of bounds, and checks that look at several.
+"""Checks between broker settings: pairs of bounds, and checks of several settings.
 
 Owns: nothing.
-Invariants: (1) settings that Kafka refuses together are refused here, with its words.
+Invariants: a combination that Kafka rejects is rejected here, with the same error text.
 Source: the checks between settings of Kafka 4.3, as observed.
 """
 
@@ -26,12 +26,12 @@ _LOGIN = re.compile(r"[^:]+:.+")
 
 
 def _within(kind: str, limit: str) -> tuple:
-    """A setting of groups of one kind lies between its own minimum and maximum."""
+    """Return the rows that keep a group setting between its minimum and maximum."""
     value, low, high = (f"group.{kind}.{part}{limit}" for part in ("", "min.", "max."))
     return (high, ">=", low), (value, ">=", low), (value, "<=", high)
 
 
-# The first must be ... the second.
+# (first setting, relation, second setting)
 RELATIONS = (
     *(row for kind in ("consumer", "share", "streams") for limit in _GROUP_TIMES
       for row in _within(kind, limit)),
@@ -46,7 +46,7 @@ RELATIONS = (
 
 
 def check(settings) -> None:
-    """Raises ConfigError when settings contradict each other, at the start or later."""
+    """Raise ConfigError if settings contradict each other. For startup and for changes."""
     for name, word, other in RELATIONS:
         holds, words = _WORDS[word]
         if not holds(settings[name], settings[other]):
@@ -61,14 +61,15 @@ def check(settings) -> None:
 
 
 def check_reachable(settings) -> None:
-    """Raises ConfigError when no address could connect."""
+    """Raise ConfigError if connections from all addresses would be rejected."""
     own, hosts = "max.connections.per.ip", "max.connections.per.ip.overrides"
     if settings[own] == 0 and not settings.connection_limits:
         raise ConfigError(f"{own} can be set to zero only if {hosts} property is set.")
 
 
 def check_change(settings) -> None:
-    """Raises ConfigError for what Kafka refuses only as a change: the settings as they would be."""
+    """Raise ConfigError for values that Kafka rejects only as a change. settings: after the change.
+    """
     for local, limit, whole in (
             ("log.local.retention.ms", settings.topic_defaults()["retention.ms"],
              "log.retention.ms"),
@@ -165,7 +166,7 @@ def _check_quorum(settings) -> None:
 
 
 def _check_controllers(settings, count: int) -> None:
-    """One of several controllers: they must be enough for a majority, and reachable."""
+    """Check one of several controllers: they need a majority and must be reachable."""
     for entry in settings["quorum.zookeeper.connect"]:
         if _ENDPOINT.fullmatch(entry) is None:
             raise ConfigError(f"quorum.zookeeper.connect: {entry} is not host:port; what keys "
@@ -187,7 +188,7 @@ def _check_controllers(settings, count: int) -> None:
 
 
 def _check_between(settings) -> None:
-    """The other brokers dial this one at the listener by which it dials them."""
+    """Check the listener that connects brokers: this broker must have one with the name."""
     name, protocol = "inter.broker.listener.name", "security.inter.broker.protocol"
     if settings[name] is not None and settings.origin(protocol) != "default":
         raise ConfigError(f"Only one of {name} and {protocol} should be set.")
@@ -199,7 +200,9 @@ def _check_between(settings) -> None:
 
 
 def _check_member(settings, voter_ids: set) -> None:
-    """A broker without the controller's role: the controllers must be named, and be others."""
+    """Check a broker without the controller role: the controllers must be named, and not include
+    it.
+    """
     if not voter_ids:
         raise ConfigError("If using process.roles, controller.quorum.voters must contain a "
                           "parseable set of controllers.")

@@ -1,8 +1,8 @@
-"""Sensitive settings at rest: what is set while the cluster runs is encrypted in the metadata.
+"""Encrypts sensitive dynamic settings in the metadata.
 
 Owns: the keys derived so far.
-Invariants: (1) a sealed text opens only as the setting that it was sealed as; (2) neither a secret
-  nor a value stands in the text of an error.
+Invariants: an encrypted text can be decrypted only as the setting that it was encrypted for; no
+  error text contains a secret or a value.
 Source: AES-GCM (NIST SP 800-38D), scrypt (RFC 7914); Kafka 3's PasswordEncoder, for the settings.
 """
 
@@ -15,14 +15,16 @@ SECRET, OLD_SECRET, SECRET_FILE = (
     "password.encoder.secret", "password.encoder.old.secret", "password.encoder.secret.file")
 PREFIX = "pylog:sealed:1:"
 SALT_BYTES, NONCE_BYTES, KEY_BYTES = 16, 12, 32
-# 16 MiB and some 40 ms for each salt, of which a process that seals makes one.
+# 16 MiB and about 40 ms per salt. An encrypting process creates one salt.
 SCRYPT = {"n": 2**14, "r": 8, "p": 1}
 KEYS_MAX = 64
 MISSING = f"{SECRET} needs cryptography: pip install 'pylog-broker[secrets]'"
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a broker setting's value is nobody's to see: passwords, and what nobody knows."""
+    """Return True if a broker setting's value must be hidden: passwords, and settings of unknown
+    type.
+    """
     setting = dynamic.setting(name)
     return setting is None or setting.type == "password"
 
@@ -32,7 +34,7 @@ def is_sealed(text: str) -> bool:
 
 
 class Sealer:
-    """secret: None leaves everything as it is. old: the secret before, to open by only."""
+    """secret: None disables encryption. old: the previous secret, for decryption only."""
 
     def __init__(self, secret: str | None, old: str | None):
         self._secrets = [given for given in (secret, old) if given]
@@ -41,20 +43,20 @@ class Sealer:
         self._keys: dict[tuple[str, bytes], bytes] = {}
 
     def sealed(self, name: str, text: str) -> str:
-        """What is kept of a setting's text. Raises ConfigError."""
+        """Return the stored form of a setting's text. Raises ConfigError."""
         if not self._seals or not is_sensitive(name):
             return text
         self._salt = self._salt or os.urandom(SALT_BYTES)
         nonce = os.urandom(NONCE_BYTES)
         from base64 import b64encode
 
-        # Keeps (1).
+        # The name is authenticated, so that the text cannot be used for another setting.
         data = self._cipher(self._secrets[0], self._salt).encrypt(
             nonce, text.encode(), name.encode())
         return PREFIX + b64encode(self._salt + nonce + data).decode()
 
     def opened(self, name: str, kept: str) -> str:
-        """The text of a setting. Raises ConfigError."""
+        """Return the text of a stored setting. Raises ConfigError."""
         if not is_sealed(kept):
             return kept
         for secret in self._secrets:
@@ -65,13 +67,13 @@ class Sealer:
                           f"{name} is sealed, and {SECRET} is not set")
 
     def is_current(self, name: str, kept: str) -> bool:
-        """Whether sealed() would keep it no better. Raises ConfigError."""
+        """Return True if the stored form needs no new encryption. Raises ConfigError."""
         if not self._seals or not is_sensitive(name):
             return True
         return is_sealed(kept) and self._opened_by(self._secrets[0], name, kept) is not None
 
     def _opened_by(self, secret: str, name: str, kept: str) -> str | None:
-        # Imported here, as hashlib below: few brokers have anything sealed.
+        # Imported here, as hashlib below, because few brokers have encrypted settings.
         from base64 import b64decode
 
         try:
@@ -89,7 +91,7 @@ class Sealer:
                 nonce, data[SALT_BYTES + NONCE_BYTES:], name.encode()).decode()
         except InvalidTag:
             return None
-        # One more key need not be derived to seal in this process.
+        # Reuse the salt to encrypt, which saves the derivation of another key.
         self._salt = self._salt or (salt if secret == self._secrets[0] else b"")
         return text
 
@@ -110,7 +112,7 @@ class Sealer:
 
 
 def with_file(texts: dict, origins: dict) -> None:
-    """Puts what stands in SECRET_FILE in the place of SECRET. Raises ConfigError."""
+    """Read SECRET from the file SECRET_FILE. Raises ConfigError."""
     path = texts.get(SECRET_FILE)
     if not path:
         return
@@ -120,7 +122,7 @@ def with_file(texts: dict, origins: dict) -> None:
         with open(path, encoding="utf-8") as file:
             text = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        # Keeps (2): a text that does not decode is not shown.
+        # A decoding error would show the text.
         reason = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
         raise ConfigError(f"{SECRET_FILE}={path}: {reason}") from None
     if not text:

@@ -1,12 +1,11 @@
-"""The settings of one broker: read from a file and overrides, checked, typed, and explained.
+"""The settings of one broker: loads them from a file and overrides, checks and explains them.
 
-Owns: the values in force and where each came from.
-Invariants: (1) every value in force satisfies its row and the checks between rows;
-  (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
-  Settings.load reads a file; (4) what is set while the broker runs changes values
-  only.
-Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's checks at
-  start, as observed.
+Owns: the current values and their origins.
+Invariants: every current value is within the limits of its row and passes the checks between rows;
+  an unset setting has its catalogue default; this module never uses the network, and only
+  Settings.load reads files; dynamic changes change values only.
+Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's startup checks, as
+  observed.
 """
 
 import codecs
@@ -26,11 +25,11 @@ _NAME = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 class Settings:
     """Typed values by Kafka's names: `settings["log.segment.bytes"]`.
 
-    texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
-    the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
-    `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was
-    set since, as text. `listeners` and `advertised_listeners`, for clients and brokers, and
-    `controller_listeners` are listeners.Listeners, `connection_limits` is host -> most connections.
+    texts: name -> text as in a properties file, or a typed value. origins: name -> where the text
+    came from, for messages. Raises ConfigError. `warnings`: settings without effect. `texts`: set
+    at startup; `dynamic_cluster` and `dynamic_own`: set since, as text. `listeners` and
+    `advertised_listeners`, for clients and brokers, and `controller_listeners` contain
+    listeners.Listener; `connection_limits` is host -> maximum connections.
     """
 
     def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
@@ -57,10 +56,11 @@ class Settings:
 
     @classmethod
     def load(cls, path: str | None = None, overrides=(), derive=None) -> "Settings":
-        """From a .properties file (or none) and `key=value` strings, the last of which win.
+        """Load settings from a .properties file (or none) and `key=value` strings, which take
+        precedence.
 
-        derive: texts as given -> texts for what is not. Raises ConfigError; OSError when the file
-        cannot be read.
+        derive: returns texts for settings that are not given, from the given texts. Raises
+        ConfigError; OSError if the file cannot be read.
         """
         texts, origins = {}, {}
         if path is not None:
@@ -87,12 +87,12 @@ class Settings:
         return self._defaults[name]
 
     def value(self, name: str) -> values.Value:
-        """As settings[name]; also for what only plug-ins know, as text."""
+        """Return settings[name], or the text of a plug-in's setting."""
         return self[name] if catalogue.is_broker(name) else \
             self._values.get(name, self.texts.get(name))
 
     def of_listener(self, listener: str, name: str, mechanism: str = "") -> values.Value:
-        """A setting as one listener, and one of its SASL mechanisms, has it; typed."""
+        """Return the typed value for a listener, and for one of its SASL mechanisms."""
         prefix = f"listener.name.{listener.lower()}."
         for own in ([f"{prefix}{mechanism.lower()}.{name}"] if mechanism else []) + [prefix + name]:
             value = self.value(own)
@@ -103,82 +103,88 @@ class Settings:
 
     @property
     def reaches_others(self) -> bool:
-        """Whether a listener is on an address that other machines can reach."""
+        """Return True if a listener has an address that other machines can reach."""
         return any(not entry.is_loopback for entry in self.all_listeners)
 
     def open_listeners(self) -> list[str]:
-        """The listeners on such an address that ask nobody who it is."""
+        """Return the listeners that other machines can reach without authentication."""
         return [repr(entry) for entry in self.all_listeners if not entry.is_loopback
                 and entry.protocol not in listeners.SASL_PROTOCOLS
                 and not (entry.protocol == "SSL" and self.of_listener(
                     entry.name, "ssl.client.auth") == "required")]
 
     def origin(self, name: str) -> str:
-        """Where the value in force came from: "default", "file:line", "--override" or "dynamic"."""
+        """Return the origin of the current value: "default", "file:line", "--override" or
+        "dynamic".
+        """
         if name in self.dynamic_own or name in self.dynamic_cluster:
             return "dynamic"
         return self._origins.get(name, "set") if name in self._values else "default"
 
     @property
     def is_member(self) -> bool:
-        """Whether this broker is one of several nodes: its controller is, or may be, elsewhere."""
+        """Return True if this broker is one of several nodes, so that the controller may be remote.
+        """
         return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
     def is_single_broker(self) -> bool:
-        """Whether no other broker can join: no other controller, and no listener of this one."""
+        """Return True if no other broker can join: there is no other controller and no controller
+        listener.
+        """
         return not self.is_member and not self.controller_listeners
 
     @property
     def all_listeners(self) -> tuple[listeners.Listener, ...]:
-        """Those of clients and those of the controller."""
+        """Return the listeners of clients and of the controller."""
         return (*self.listeners, *self.controller_listeners)
 
     @property
     def between_brokers(self) -> str:
-        """The name of the listener on which brokers reach each other."""
+        """Return the name of the listener that brokers use to reach each other."""
         named = self["inter.broker.listener.name"]
         return named.upper() if named is not None else self["security.inter.broker.protocol"]
 
     def protocol_of(self, listener: str) -> str:
-        """The security protocol of a listener, by its name, here or at another node."""
+        """Return the security protocol of a listener name, of this or another node."""
         protocols = listeners.parse_protocol_map(
             self["listener.security.protocol.map"], self["controller.listener.names"])
         return protocols.get(listener, listeners.PROTOCOLS[0])
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """The data directories as absolute paths, in order."""
+        """Return the data directories as absolute paths, in order."""
         paths = self["log.dirs"] or self["log.dir"]
         return tuple(os.path.abspath(os.path.expanduser(path)) for path in paths)
 
     @property
     def cordoned_log_dirs(self) -> frozenset[str]:
-        """Those of log_dirs that get no new replicas."""
+        """Return the directories of log_dirs that get no new replicas."""
         named = self["cordoned.log.dirs"]
         if relations.ALL_DIRECTORIES in named:
             return frozenset(self.log_dirs)
         return frozenset(os.path.abspath(os.path.expanduser(path)) for path in named)
 
     def topic_defaults(self) -> dict[str, values.Value]:
-        """Topic setting -> the typed value that this broker gives it; not to be changed."""
+        """Return topic setting -> typed default of this broker. Do not modify the result."""
         if self._topic_defaults is None:
             self._topic_defaults = {name: topics.broker_default(name, self)
                                     for name in catalogue.topic_names()}
         return self._topic_defaults
 
     def topic_config(self, configs: dict[str, str]) -> dict[str, values.Value]:
-        """All topic settings in effect for a topic with these own settings, as far as they are
-        valid."""
+        """Return all effective settings of a topic with these overrides. Ignores invalid ones."""
         return topics.topic_config(configs, self)
 
     def validate_topic_configs(self, configs: dict) -> dict[str, values.Value]:
-        """The typed values of a topic's own settings; raises ConfigError (INVALID_CONFIG, 40)."""
+        """Return the typed values of a topic's overrides. Raises ConfigError (INVALID_CONFIG, 40).
+        """
         return topics.validate_topic_configs(configs, self)
 
     def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> "Settings":
-        """The settings as they would be with these of this broker's, else the cluster's. Raises
-        ConfigError when it cannot have them."""
+        """Return the settings after this change of the broker's or the cluster's dynamic settings.
+        Raises ConfigError if the result is invalid.
+        """
         dynamic.check(texts, per_broker, self)
         candidate = copy.copy(self)
         candidate._topic_defaults = None
@@ -189,8 +195,9 @@ class Settings:
         return candidate
 
     def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
-        """Those of stored settings that can be in force, opened: another version may have stored
-        others, and another secret sealed them."""
+        """Return the valid stored settings, decrypted. Another version may have stored invalid
+        ones, or another secret may have encrypted them.
+        """
         usable = {}
         for name, kept in texts.items():
             try:
@@ -200,7 +207,7 @@ class Settings:
         return usable
 
     def unusable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
-        """Why each of the others cannot be, by its name."""
+        """Return the reasons why stored settings are unusable, by name."""
         reasons = {}
         for name, kept in texts.items():
             try:
@@ -210,23 +217,23 @@ class Settings:
         return reasons
 
     def _opened(self, name: str, kept: str, per_broker: bool) -> str:
-        """Raises ConfigError."""
+        """Return the decrypted text. Raises ConfigError if it cannot be decrypted or is invalid."""
         text = self.sealer.opened(name, kept)
         dynamic.check_layer({name: text}, per_broker)
         return text
 
     @property
     def sealer(self) -> sealing.Sealer:
-        """What sensitive settings are kept by in the metadata."""
+        """Return the encryption of sensitive settings in the metadata."""
         if self._sealer is None:
             self._sealer = sealing.Sealer(
                 self[sealing.SECRET], self[sealing.OLD_SECRET])
         return self._sealer
 
     def set_dynamic(self, cluster: dict[str, str], own: dict[str, str]) -> str | None:
-        """Puts what is set for the cluster and for this broker into force; both were checked.
+        """Apply the dynamic settings of the cluster and of this broker; both were checked before.
 
-        Returns why dynamic.LISTENING are the file's instead, None when they are not.
+        Return why dynamic.LISTENING are used from the file instead, None if they are not.
         """
         self.dynamic_cluster, self.dynamic_own = dict(cluster), dict(own)
         self._values = dynamic.layered(self._static, cluster, own)
@@ -234,7 +241,8 @@ class Settings:
         try:
             self._read_listeners()
         except ConfigError as error:
-            # The file has changed since: a broker that starts where the file says can be mended.
+            # The file has changed since. A broker that starts with the file's values can be
+            # reconfigured.
             self._values = dynamic.layered(self._static, *(
                 {name: text for name, text in layer.items() if name not in dynamic.LISTENING}
                 for layer in (cluster, own)))
@@ -243,7 +251,7 @@ class Settings:
         return None
 
     def explain(self, name: str) -> str:
-        """What there is to know of a setting, with the value in force; raises ConfigError."""
+        """Return a description of a setting with its current value. Raises ConfigError."""
         if not catalogue.is_broker(name) and catalogue.is_topic(name):
             setting, value = catalogue.topic(name), self.topic_defaults()[name]
             origin = next((self.origin(key) for key in setting.synonyms if self[key] is not None),
@@ -259,7 +267,7 @@ class Settings:
         return "\n".join(_explanation(setting, value, origin))
 
     def listing(self) -> list[str]:
-        """A line for each broker setting: name, value, origin, and whether it is without effect."""
+        """Return a line per broker setting: name, value, origin, and a note if it has no effect."""
         lines = []
         for name in catalogue.broker_names():
             if name not in catalogue.INTERNAL:
@@ -305,13 +313,13 @@ class Settings:
         raise _unknown(name, catalogue.broker_names())
 
     def _places(self, text: str) -> str:
-        """Where the settings that a message names were set, "" when nobody set any."""
+        """Return the origins of the settings that a message names, "" if none was set."""
         named = _NAME.findall(text)
         places = dict.fromkeys(self._origins[name] for name in named if name in self._origins)
         return f" ({', '.join(places)})" if places else ""
 
     def _unify_node_id(self) -> None:
-        # KIP-631: broker.id is the old name, and one of the two is enough.
+        # KIP-631: broker.id is the old name of node.id, and setting either is enough.
         old = self._values.get("broker.id", -1)
         if old >= 0 and "node.id" not in self._values:
             self._values["node.id"] = old
@@ -370,7 +378,8 @@ class Settings:
         name = self["inter.broker.listener.name"]
         if name is None:
             return
-        # A controller without a broker dials brokers at theirs, and has none of that name itself.
+        # A controller without the broker role connects to listeners of this name, but has none
+        # itself.
         there = names if "broker" in self["process.roles"] else list(protocols)
         if name.upper() not in there:
             raise ConfigError(f"inter.broker.listener.name={name}: no listener of that name; "
@@ -379,7 +388,7 @@ class Settings:
     def _check_together(self) -> None:
         self._read_listeners()
         for name in dynamic.LEAST:
-            # With max.connections=0, Kafka starts and then answers nobody.
+            # With max.connections=0, Kafka starts but rejects every connection.
             dynamic.check_least(name, self[name])
         relations.check(self)
         if self["remote.log.storage.system.enable"]:
@@ -391,7 +400,7 @@ class Settings:
 def _read(path: str) -> str:
     with open(path, "rb") as file:
         data = file.read()
-    # Windows editors begin a file with a byte order mark.
+    # Windows editors start a file with a byte order mark.
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return data.decode("utf-8")

@@ -1,8 +1,8 @@
-"""Topic settings: their values from the broker's, and the checks on what a client asks for.
+"""Topic settings: defaults from the broker's settings, and validation.
 
 Owns: nothing.
-Invariants: (1) what validate_topic_configs lets pass, topic_config can apply.
-Source: Kafka's topic settings and their cross checks, as observed on Kafka 4.3.
+Invariants: topic_config can apply everything that validate_topic_configs accepts.
+Source: Kafka's topic settings and the checks between them, as observed on Kafka 4.3.
 """
 
 from . import catalogue, values
@@ -13,7 +13,7 @@ _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thr
 
 
 def broker_default(name: str, settings) -> values.Value:
-    """The value that the broker's settings give topic setting `name`."""
+    """Return the default of topic setting `name` from the broker's settings."""
     setting = catalogue.topic(name)
     for synonym in setting.synonyms:
         value = settings[synonym]
@@ -26,12 +26,12 @@ def _in_ms(synonym: str, value, setting) -> values.Value:
     unit = synonym.rpartition(".")[2]
     if setting.unit != "ms":
         return value
-    # A retention below zero is no limit, in whatever unit it was given.
+    # A negative retention means no limit, in any unit.
     return -1 if value < 0 and setting.name == "retention.ms" else value * _MS[unit]
 
 
 def check_defaults(settings) -> None:
-    """Raises ConfigError when the broker's settings give topics what no topic could have."""
+    """Raise ConfigError if the broker's settings give topics an invalid default."""
     for name, value in settings.topic_defaults().items():
         setting = catalogue.topic(name)
         try:
@@ -41,7 +41,7 @@ def check_defaults(settings) -> None:
 
 
 def validate_topic_config(name: str, text: str | None) -> values.Value:
-    """The typed value of one topic setting; raises ConfigError when it has none."""
+    """Return the typed value of one topic setting. Raises ConfigError."""
     if not catalogue.is_topic(name):
         near = nearest(name, catalogue.topic_names())
         raise ConfigError(f"Unknown topic config name: {name}"
@@ -55,7 +55,7 @@ def validate_topic_config(name: str, text: str | None) -> values.Value:
 
 
 def validate_topic_configs(configs: dict[str, str | None], settings) -> dict[str, values.Value]:
-    """The typed values of a topic's own settings, checked against each other and the broker's.
+    """Return the typed values of a topic's overrides, checked against each other and the defaults.
 
     Raises ConfigError as validate_topic_config does, and for values that contradict each other.
     """
@@ -72,8 +72,9 @@ def validate_topic_configs(configs: dict[str, str | None], settings) -> dict[str
 
 
 def usable(configs: dict[str, str]) -> dict[str, values.Value]:
-    """The typed values of a topic's stored settings, without those that no topic can have:
-    another version may have stored them."""
+    """Return the typed values of a topic's stored settings, without invalid ones, which another
+    version may have stored.
+    """
     found = {}
     for name, text in configs.items():
         try:
@@ -84,7 +85,7 @@ def usable(configs: dict[str, str]) -> dict[str, values.Value]:
 
 
 def topic_config(configs: dict[str, str], settings) -> dict[str, values.Value]:
-    """All topic settings in effect for a topic whose own are `configs` (names and texts)."""
+    """Return all effective settings of a topic with overrides `configs` (names and texts)."""
     effective = {**settings.topic_defaults(), **usable(configs)}
     if effective["internal.segment.bytes"] is not None:
         effective["segment.bytes"] = effective["internal.segment.bytes"]

@@ -1,8 +1,8 @@
-"""From a setting's text to its typed value and back, with the limits of its row.
+"""Converts settings between text and typed values, and checks their limits.
 
 Owns: nothing.
-Invariants: (1) parse(format(value)) == value for every value that parse returns;
-  (2) a number is read as Java reads it: no underscores, no spaces inside, 16, 32 or 64 bits.
+Invariants: parse(format(value)) == value for every value that parse returns; numbers are parsed as
+  in Java: no underscores, no inner spaces, 16, 32 or 64 bits.
 Source: the meaning of org.apache.kafka.common.config.ConfigDef's types, as observed.
 """
 
@@ -12,18 +12,18 @@ from .errors import ConfigError
 _BITS = {"short": 16, "int": 32, "long": 64}
 _DIGITS = frozenset("0123456789")
 _HUGE = float("inf")
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # Importing typing would add 6 ms to startup.
 if TYPE_CHECKING:
     from typing import Any
 
-    # The row says which of bool, int, float, str, tuple and None: no checker reads it.
+    # bool, int, float, str, tuple or None, depending on the row. Type checkers cannot know which.
     Value = Any
 else:
     Value = object
 
 
 def parse(setting: Setting, text: str) -> Value:
-    """The typed value of `text`; raises ConfigError with name, value and what is allowed."""
+    """Return the typed value of `text`. Raises ConfigError with name, value and limits."""
     text = text.strip()
     value: Value
     if setting.type in _BITS:
@@ -43,7 +43,7 @@ def parse(setting: Setting, text: str) -> Value:
 
 
 def check(setting: Setting, value: Value) -> None:
-    """Raises ConfigError when `value`, already typed, is outside the row's limits."""
+    """Raise ConfigError if the typed `value` is outside the row's limits."""
     if not setting.limits or value is None:
         return
     if setting.limits.startswith("+") and not value:
@@ -59,13 +59,13 @@ def check(setting: Setting, value: Value) -> None:
 
 
 def limits_of(setting: Setting) -> list[str]:
-    """The row's alternatives, each a word or `low..high`; none when anything is allowed."""
+    """Return the row's alternatives, each a word or `low..high`; empty if there are no limits."""
     limits = setting.limits.lstrip("~+")
     return limits.split("|") if limits else []
 
 
 def allowed(setting: Setting) -> str:
-    """The row's limits in words, "" when there are none."""
+    """Return the row's limits as text, "" if there are none."""
     parts = ["not empty"] if setting.limits == "+" else []
     for limit in limits_of(setting):
         low, dots, high = limit.partition("..")
@@ -79,7 +79,7 @@ def allowed(setting: Setting) -> str:
 
 
 def _missed(setting: Setting, value: Value) -> str:
-    """What Kafka says of a value outside the limits: tools and tests look for these words."""
+    """Return Kafka's error text for a value outside the limits: tools and tests match it."""
     limits = limits_of(setting)
     if isinstance(value, str):
         if limits == ["non-empty"]:
@@ -96,7 +96,7 @@ def _missed(setting: Setting, value: Value) -> str:
 
 
 def format_value(value: Value) -> str:
-    """The text of a typed value as Kafka writes it; None, unset, is ""."""
+    """Return the text of a typed value as Kafka writes it; "" for None (unset)."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -109,7 +109,7 @@ def format_value(value: Value) -> str:
 
 
 def _java_double(value: float) -> str:
-    """As Java writes it: 0.5, but 1.0E7 and 1.7976931348623157E308."""
+    """Format as Java does: 0.5, but 1.0E7 and 1.7976931348623157E308."""
     if value == 0 or 1e-3 <= abs(value) < 1e7 or value != value or value in (_HUGE, -_HUGE):
         return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
     digits = next(text for text in (f"{value:.{count}e}" for count in range(1, 18))
@@ -133,7 +133,7 @@ def _whole(setting: Setting, text: str) -> int:
     if not digits or not _DIGITS.issuperset(digits):
         raise _refused(setting, text, _no_number(setting))
     if len(digits) > 40:
-        # Python refuses to convert very long numbers with an error of its own.
+        # Python raises another error for very long numbers.
         raise _refused(setting, f"{text[:40]}...", _no_number(setting))
     value = int(text)
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
@@ -155,7 +155,7 @@ def _no_number(setting: Setting) -> str:
 
 
 def _words(setting: Setting, text: str) -> tuple[str, ...]:
-    """The words of a list, each once: Kafka drops the repeated ones."""
+    """Return the words of a list without repetitions, as Kafka does."""
     if not text:
         return ()
     words = dict.fromkeys(word.strip() for word in text.split(","))
