@@ -1,8 +1,8 @@
-"""What this node logs in to others with: a password, a token or a ticket.
+"""The accounts with which this node logs in to others: a password, a Kerberos ticket or a token.
 
 Owns: the newest token of an account.
-Invariants: (1) what no login could be made with is refused when it is made; (2) no password, token
-  or ticket stands in the text of an exception.
+Invariants: options with which no login could succeed are rejected when the account is created;
+  exception texts never contain a password, token or ticket.
 Source: Kafka's LoginManager and login modules (options of sasl.jaas.config); KIP-12, KIP-768,
   KIP-1139.
 """
@@ -15,7 +15,7 @@ from functools import partial
 from pylog.config.errors import ConfigError
 from pylog.security import jaas, proofs
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
@@ -26,7 +26,7 @@ JAAS = "sasl.jaas.config"
 
 
 class Password:
-    """name: whose."""
+    """name: the user's name."""
 
     blocks = False
 
@@ -37,17 +37,17 @@ class Password:
             raise ConfigError("a node that logs in to others needs a username and a password in it")
 
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
-        """As proofs.tokens, towards a host."""
+        """Yield like proofs.tokens; the host does not matter."""
         return proofs.tokens(self._mechanism, self.name, self._password)
 
 
 class Ticket:
-    """A ticket of Kerberos, for the service on the host that is dialled."""
+    """A Kerberos ticket for the service on the target host."""
 
-    blocks = True        # It is asked of the KDC.
+    blocks = True  # requests it from the KDC
 
     def __init__(self, options: dict[str, str], get: Callable[[str], Any]):
-        # Imported here, as what it loads: only who has tickets needs it.
+        # Imported here with its libraries: only Kerberos logins need it.
         from pylog.security import kerberos
 
         kerberos.library()
@@ -65,18 +65,18 @@ class Ticket:
         self.name = self._principal or "the ticket cache"
 
     def tokens(self, host: str) -> Generator[bytes, bytes, None]:
-        """As Password's. Blocks."""
+        """Yield like Password.tokens. Blocks."""
         return self._kerberos.tokens(self._service, host, self._principal, self._keytab)
 
 
 class Bearer:
-    """A token, which is used until most of its life is over. now_ms: the wall clock."""
+    """A bearer token, which is used for most of its lifetime. now_ms: the wall clock."""
 
-    blocks = True        # It is asked of an issuer.
+    blocks = True  # requests it from an issuer
 
     def __init__(self, options: dict[str, str], get: Callable[[str], Any],
                  now_ms: Callable[[], int]):
-        # Imported here, as what they load: only who has tokens needs it.
+        # Imported here with their libraries: only token logins need them.
         from pylog.security import issued, outgoing, retrieval
 
         def clock() -> float:
@@ -93,13 +93,15 @@ class Bearer:
             get("sasl.login.retry.backoff.max.ms") / 1000)
 
     def tokens(self, _host: str) -> Generator[bytes, bytes, None]:
-        """As Password's. Blocks."""
+        """Yield like Password.tokens. Blocks."""
         yield from proofs.bearer(self._source.current or self._source.token())
 
 
 def of(mechanism: str, get: Callable[[str], Any],
        now_ms: Callable[[], int]) -> Password | Ticket | Bearer:
-    """get: a setting as the listener and its mechanism have it. Raises ConfigError (1)."""
+    """Return the account of a mechanism. get: returns a setting of the listener and mechanism.
+    Raises ConfigError if no login could succeed.
+    """
     text = get(JAAS)
     options = {} if text is None else jaas.options(text)
     if mechanism == TICKET:

@@ -1,15 +1,15 @@
-"""A connection to another node of the cluster: requests out, answers back, in order; under TLS and
-after a login, where its listener wants them.
+"""A connection to another node of the cluster: requests and responses in order, with TLS and a
+login if the listener requires them.
 
-Owns: the socket's transport, the bytes of the answer that comes in, the requests under way.
-Invariants: (1) answers come in the order of the requests: the oldest one under way has the next
-  frame, and its correlation id is checked; (2) at most IN_FLIGHT_MAX requests are under way, the
-  next ones wait; (3) a connection that failed fails every request under way, once, and takes no
-  more; (4) memory follows what came, not what a length claims; (5) an answer that does not come in
-  time ends the connection: later ones could not be told apart; (6) while it logs in, nothing else
-  is sent, and a login that is good for a while is renewed before the next request; (7) the event
-  loop waits for no KDC and no issuer of tokens.
-Source: Kafka's protocol guide; KIP-368 (logins that end).
+Owns: the socket's transport, the bytes of the current response, the requests in flight.
+Invariants: responses arrive in request order: the next frame belongs to the oldest request in
+  flight, and its correlation id is checked; at most IN_FLIGHT_MAX requests are in flight, and
+  further ones wait; a failed connection fails every request in flight, once, and accepts no more;
+  memory grows with received bytes, not with a claimed length; a response timeout ends the
+  connection, because later responses could not be matched; during a login nothing else is sent, and
+  a login with a lifetime is renewed before the next request; the event loop never blocks on a KDC
+  or a token issuer.
+Source: Kafka's protocol guide; KIP-368 (session lifetimes).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pylog.protocol import codec, messages, tables
 from pylog.protocol.errors import ProtocolError
 from pylog.protocol.reasons import reason_of
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
-HEAD_START_S = 0.25      # Of each address of a name before the next, as RFC 8305 has it.
+HEAD_START_S = 0.25  # For each address of a name before trying the next, as in RFC 8305.
 IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
 API_VERSIONS_VERSION = 3
-# The kernel asks a host that is watched for a sign of life, and nobody here wakes up for that.
+# The kernel sends keepalive probes to a watched host, without waking this process.
 PROBE_S, PROBES_MAX = 1, 60
-ACKNOWLEDGED_AT = 56     # Of tcp_info: tcpi_last_ack_recv, in ms.
-RENEW_SHARE = 0.85       # Of the time that a login is good for.
+ACKNOWLEDGED_AT = 56  # offset in tcp_info: tcpi_last_ack_recv, in ms
+RENEW_SHARE = 0.85  # of a login's lifetime
 
 
 def key_of(message: Any) -> int:
-    """The api key of a request's message."""
+    """Return the API key of a request message."""
     key = tables.message(type(message).__qualname__).id
     assert key is not None, type(message)
     return key
 
 
 class Peer(asyncio.Protocol):
-    """One connection; `await Peer.connect(...)` makes it. `failure` says why it ended."""
+    """One connection, opened with `await Peer.connect(...)`. `failure`: the reason for its end."""
 
     def __init__(self, host: str, port: int, client_id: str):
         self.failure: PeerError | None = None
@@ -63,9 +63,9 @@ class Peer(asyncio.Protocol):
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self._received = bytearray()
         self._next_id = 0
-        self._versions: dict[int, int] | None = None     # Api key -> the other side's newest.
+        self._versions: dict[int, int] | None = None  # API key -> newest version of the other node
         self._credentials: Credentials | None = None
-        self._login_ends_s: float | None = None          # Of the loop's time: when to renew it.
+        self._login_ends_s: float | None = None  # when to renew it, by the loop's clock
         self._renewing = asyncio.Lock()
         self._ended = asyncio.Event()
 
@@ -73,8 +73,9 @@ class Peer(asyncio.Protocol):
     async def connect(cls, host: str, port: int, client_id: str,
                       timeout_s: float = CONNECT_SECONDS,
                       credentials: Credentials | None = None) -> Peer:
-        """A connection that is ready for requests. credentials: None for plain text. Raises
-        PeerError."""
+        """Return a connection that is ready for requests. credentials: None for plain text. Raises
+        PeerError.
+        """
         made = cls(host, port, client_id)
         made._credentials = credentials
         try:
@@ -87,10 +88,10 @@ class Peer(asyncio.Protocol):
             raise PeerError(f"{host}:{port}: no connection within {timeout_s} s") from None
         except OSError as error:
             made.close()
-            # Beyond its time, for a certificate that is looked at again.
+            # This may exceed the timeout, because it checks the other node's certificate again.
             raise PeerError(f"{host}:{port}: {await made._unopened(error)}") from error
         except (ConfigError, UnicodeError) as error:
-            # A certificate's file may be half written just now; a name may be none.
+            # A certificate file may be half written, or the host name invalid.
             made.close()
             raise PeerError(f"{host}:{port}: {reason_of(error)}") from error
         except BaseException:
@@ -128,14 +129,15 @@ class Peer(asyncio.Protocol):
         return reason_of(error)
 
     async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:
-        """The answer to a request, decoded. Raises PeerError; EncodeError before it is sent."""
+        """Return the decoded response to a request. Raises PeerError, or EncodeError before
+        sending.
+        """
         key, number = key_of(message), self._take_id()
         frame = codec.request_frame(key, version, number, self._client_id, message)
         return self._decoded(key, version, await self._exchange(frame, number, timeout_s))
 
     async def newest(self, key: int, version: int) -> int:
-        """The newest version of an API up to `version` that the other side has. Raises PeerError.
-        """
+        """Return the newest common version of an API, at most `version`. Raises PeerError."""
         if self._versions is None:
             answer = await self.call(messages.ApiVersionsRequest(
                 client_software_name="pylog", client_software_version="1"), API_VERSIONS_VERSION)
@@ -143,17 +145,20 @@ class Peer(asyncio.Protocol):
         return min(version, self._versions.get(key, version))
 
     async def send_raw(self, frame: bytes, timeout_s: float = CALL_SECONDS) -> bytes:
-        """The answer's bytes, header included, to a request's: `frame` has its header, and neither
-        has its size. Raises PeerError."""
+        """Return the response to `frame`, both with their header but without their size. Raises
+        PeerError.
+        """
         number = int.from_bytes(frame[4:8], "big", signed=True)
         return await self._exchange(len(frame).to_bytes(4, "big") + frame, number, timeout_s)
 
     async def ended(self) -> None:
-        """Returns once the connection has ended."""
+        """Return once the connection has ended."""
         await self._ended.wait()
 
     def watch_host(self) -> None:
-        """Has silent_s() know, to a second, of a connection on which nothing is sent."""
+        """Enable keepalive probes, so that silent_s() is accurate to a second on an idle
+        connection.
+        """
         probed = self._socket()
         if probed is not None:
             for level, option, value in (
@@ -164,8 +169,9 @@ class Peer(asyncio.Protocol):
                 probed.setsockopt(level, option, value)
 
     def silent_s(self) -> float:
-        """For how long nothing at all has come from the other host: its kernel answers for a
-        process that hangs. 0 when that is not known."""
+        """Return the seconds since the other host last sent anything; its kernel answers even if
+        the process hangs. 0 if unknown.
+        """
         asked = self._socket()
         if asked is None or self.failure is not None:
             return 0.0
@@ -176,7 +182,7 @@ class Peer(asyncio.Protocol):
         return None if self._transport is None else self._transport.get_extra_info("socket")
 
     def close(self) -> None:
-        """Ends the connection; who waits gets PeerError."""
+        """Close the connection; waiting requests fail with PeerError."""
         self._fail("closed")
 
     def _take_id(self) -> int:
@@ -191,23 +197,24 @@ class Peer(asyncio.Protocol):
                     self._room.release()
                     await self._renew()
                     await self._room.acquire()
-                # Who gives up leaves its place in the row to the answer that will come.
+                # A cancelled request stays in the queue until its response arrives.
                 return await self._sent(frame, number)
         except TimeoutError:
-            # Keeps (5).
+            # Keeps later responses from being mismatched.
             self._fail(f"no answer within {timeout_s} s")
             assert self.failure is not None
             raise self.failure from None
 
     def _sent(self, frame: bytes, number: int) -> asyncio.Future[bytes]:
-        """The answer to come; there was room for it. Raises PeerError."""
+        """Send a frame, after acquiring room; return the future response. Raises PeerError."""
         if self.failure is not None:
-            # Keeps (3). The next one that waits is let through, to fail as well.
+            # Keeps failed connections from accepting requests. The next waiting request fails the
+            # same way.
             self._room.release()
             raise self.failure
         waiter = asyncio.get_running_loop().create_future()
         self._under_way.append((number, waiter))
-        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)   # Keeps (2).
+        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)  # Keeps the limit.
         self._transport.write(frame)
         return waiter
 
@@ -216,7 +223,7 @@ class Peer(asyncio.Protocol):
             and asyncio.get_running_loop().time() >= self._login_ends_s
 
     async def _renew(self) -> None:
-        """Keeps (6): the others wait here, too."""
+        """Renew the login; the other requests wait here too."""
         async with self._renewing:
             if self._is_login_over():
                 try:
@@ -226,16 +233,16 @@ class Peer(asyncio.Protocol):
                     raise
 
     async def _log_in(self) -> None:
-        """Raises PeerError."""
+        """Log in. Raises PeerError."""
         assert self._credentials is not None, self._name
-        # Imported here: only who logs in needs it.
+        # Imported here: only logins need it.
         from pylog.peer.credentials import advance
 
         loop = asyncio.get_running_loop()
         steps, answer = self._credentials.login(self._host), None
         try:
             while True:
-                # Keeps (7).
+                # Keeps the event loop from blocking.
                 asked, lifetime_ms = await asyncio.to_thread(advance, steps, answer) \
                     if self._credentials.blocks else advance(steps, answer)
                 if asked is None:
@@ -249,7 +256,7 @@ class Peer(asyncio.Protocol):
             loop.time() + RENEW_SHARE * lifetime_ms / 1000
 
     async def _said(self, message: Any, version: int) -> Any:
-        """The answer to a request of the login, which waits for no other one."""
+        """Return the response to a login request, which does not wait for the renewal."""
         key, number = key_of(message), self._take_id()
         frame = codec.request_frame(key, version, number, self._client_id, message)
         await self._room.acquire()
@@ -277,7 +284,7 @@ class Peer(asyncio.Protocol):
                 waiter.set_exception(self.failure)
         self._received.clear()
 
-    # ---- asyncio's side -------------------------------------------------------------------------
+    # ---- called by asyncio ----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -304,7 +311,7 @@ class Peer(asyncio.Protocol):
         del self._received[:position]
 
     def _answered(self, answer: bytes) -> None:
-        """Keeps (1)."""
+        """Complete the oldest request. Keeps responses in request order."""
         number = int.from_bytes(answer[:4], "big", signed=True)
         if not self._under_way or self._under_way[0][0] != number:
             self._fail(f"an answer has the correlation id {number}, which is not the oldest")

@@ -1,9 +1,9 @@
-"""The cluster's controllers: where they are, and which of them is active as far as this node knows.
+"""The cluster's controllers: their addresses, and the active controller known to this node.
 
-Owns: that knowledge.
-Invariants: (1) there is always one to be asked next: the active one while it is known, else each
-  voter in turn; (2) an older epoch's leader never takes the place of a newer one's.
-Source: KIP-595 (voters), KIP-853 (the addresses that answers name).
+Owns: that state.
+Invariants: next() always returns a controller: the active one if known, else each voter in turn; a
+  leader of an older epoch never replaces a newer one.
+Source: KIP-595 (voters), KIP-853 (addresses in responses).
 """
 
 import asyncio
@@ -14,7 +14,9 @@ UNKNOWN = -1
 
 
 def voters_of(entries) -> dict:
-    """Id -> Controller, of `controller.quorum.voters` (`id@host:port` each, checked before)."""
+    """Return {id: Controller} from `controller.quorum.voters` (`id@host:port` each, already
+    validated).
+    """
     found = {}
     for entry in entries:
         id_, _, address = entry.partition("@")
@@ -24,8 +26,9 @@ def voters_of(entries) -> dict:
 
 
 class Controllers:
-    """voters: id -> Controller. `active_id`: of the active one, -1 while it is not known. `epoch`:
-    the newest that was heard of."""
+    """voters: id -> Controller. `active_id`: of the active controller, -1 if unknown. `epoch`: the
+    newest known epoch.
+    """
 
     def __init__(self, voters: dict):
         assert voters
@@ -36,17 +39,18 @@ class Controllers:
         self._change: asyncio.Future | None = None
 
     def next(self) -> Controller:
-        """Whom to ask (1)."""
+        """Return the next controller to use: the active one, else each voter in turn."""
         active = self.voters.get(self.active_id)
         if active is not None:
             return active
         return list(self.voters.values())[self._turn % len(self.voters)]
 
     def learned(self, leader_id: int, epoch: int, endpoints=()) -> bool:
-        """Some controller named the leader of an epoch, -1 for none. Whether that changes whom to
-        ask. endpoints: (id, host, port), the addresses that came with it."""
+        """Apply the leader of an epoch, -1 for none, from a controller's response. Returns True if
+        next() changes. endpoints: (id, host, port) in the response.
+        """
         if epoch < self.epoch:
-            # Keeps (2).
+            # Keeps the newest epoch's leader.
             return False
         before = self.active_id
         if leader_id != UNKNOWN or epoch > self.epoch:
@@ -63,20 +67,22 @@ class Controllers:
         return True
 
     def change(self) -> asyncio.Future:
-        """Done once some controller names another active one than is known now. It is shared: wait
-        for it, and do not cancel it."""
+        """Return the shared future that completes once another controller becomes active. Wait for
+        it, but do not cancel it.
+        """
         if self._change is None:
             self._change = asyncio.get_running_loop().create_future()
         return self._change
 
     def refused(self, controller_id: int) -> None:
-        """That one is not the active one. Who leads the newest epoch that was heard of is asked
-        again: it is about to take over, or its successor will be heard of."""
+        """Note that this controller is not active. The leader of the newest epoch is tried again:
+        it is about to take over, or its successor will be reported.
+        """
         if controller_id != self.active_id:
             self.failed(controller_id)
 
     def failed(self, controller_id: int) -> None:
-        """That one could not be reached: another is asked next."""
+        """Note that this controller could not be reached; next() returns another one."""
         if controller_id == self.active_id:
             self.active_id = UNKNOWN
         if self.next().id == controller_id:

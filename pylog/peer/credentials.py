@@ -1,10 +1,10 @@
-"""How this node shows other nodes who it is, and finds out who they are: TLS and SASL.
+"""TLS and SASL of connections to other nodes, in both directions of authentication.
 
-Owns: the TLS contexts and the account made of the settings, until those change.
-Invariants: (1) settings that cannot be used are refused when it is made, before anybody is dialled;
-  (2) no password stands in the text of an exception; (3) at most ASKING_MAX threads wait for a KDC
-  or an issuer of tokens, and whoever would be the next one fails at once.
-Source: KIP-103, KIP-684; Kafka's ChannelBuilders (which settings, and that brokers log in by the
+Owns: the TLS contexts and the account built from the settings, until those change.
+Invariants: unusable settings are rejected at construction, before any connection; exception texts
+  never contain a password; at most ASKING_MAX threads wait for a KDC or a token issuer, and a
+  further login fails immediately.
+Source: KIP-103, KIP-684; Kafka's ChannelBuilders (which settings, and that brokers log in with the
   listener's own sasl.jaas.config).
 """
 
@@ -21,7 +21,7 @@ from pylog.protocol import messages
 from pylog.security import outgoing, proofs, stores
 from pylog.security.errors import AuthenticationFailed
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Any
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     Account = accounts.Password | accounts.Ticket | accounts.Bearer
     Login = Generator[tuple[Any, int], Any, int]
 
-AUTHENTICATE_VERSION = 1         # The first that says how long the login is good for.
+AUTHENTICATE_VERSION = 1  # The first version with session lifetimes.
 ASKING_MAX = 4
 
 
 class Credentials:
-    """listener: a name, as the other side has it too. mechanism_setting: which names the SASL
-    mechanism. now_ms: the wall clock. Raises ConfigError (1)."""
+    """listener: its name, the same as on the other node. mechanism_setting: name of the setting
+    with the SASL mechanism. now_ms: the wall clock. Raises ConfigError for unusable settings.
+    """
 
     def __init__(self, settings: Settings, listener: str, protocol: str, mechanism_setting: str,
                  now_ms: Callable[[], int]):
@@ -64,23 +65,27 @@ class Credentials:
 
     @property
     def checks_names(self) -> bool:
-        """Whether the other side's certificate has to be for the host that was dialled."""
+        """Return True if the other node's certificate must match the host name."""
         return self._get("ssl.endpoint.identification.algorithm") != ""
 
     def own_chain(self) -> bytes:
-        """The certificates that are shown, as PEM; empty when there are none."""
+        """Return this node's certificates as PEM, empty without any."""
         return stores.own_chain(self._get)
 
     def context(self) -> ssl.SSLContext:
-        """For Python's sockets, as settings and files are now. Raises ConfigError."""
+        """Return the context for Python's sockets, from the current settings and files. Raises
+        ConfigError.
+        """
         made_of = stores.state(self._get), self.checks_names
         if self._context is None or self._context[0] != made_of:
             self._context = made_of, outgoing.context(self._get)
         return self._context[1]
 
     def client(self) -> TlsClient:
-        """For native threads, as settings and files are now. Raises ConfigError."""
-        # Imported here: it loads OpenSSL a second time over, where brokers follow each other.
+        """Return the TLS client for native threads, from the current settings and files. Raises
+        ConfigError.
+        """
+        # Imported here: it loads a second copy of OpenSSL, which only brokers with replicas need.
         from pylog._native.tls import TlsClient, TlsError
 
         made_of = stores.state(self._get)
@@ -99,13 +104,14 @@ class Credentials:
 
     @property
     def blocks(self) -> bool:
-        """Whether a step of a login may wait for another machine than the one that is dialled."""
+        """Return True if a login step may wait for a third machine, such as a KDC."""
         assert self._account is not None, self._listener
         return self._account[1].blocks
 
     def login(self, host: str) -> Login:
-        """Yields (request, version), is sent the answers, and returns for how many ms the login is
-        good, 0 for ever. host: that was dialled. Raises PeerError."""
+        """Yield (request, version), receive the responses through send(), and return the login's
+        lifetime in ms, 0 without a limit. host: of the connection. Raises PeerError.
+        """
         try:
             mechanism, account = self._settings[self._mechanism_setting], self.account()
         except ConfigError as error:
@@ -118,7 +124,7 @@ class Credentials:
             try:
                 token = self._next(account, steps, None if answer is None else answer.auth_bytes)
             except StopIteration:
-                assert answer is not None, mechanism     # No login ends before it has begun.
+                assert answer is not None, mechanism  # Every login has at least one response.
                 return answer.session_lifetime_ms
             except (AuthenticationFailed, ConfigError) as failed:
                 raise PeerError(f"the login of {account.name}: {failed}") from None
@@ -131,7 +137,7 @@ class Credentials:
               answer: bytes | None) -> bytes:
         if not account.blocks:
             return steps.send(answer)
-        # Keeps (3).
+        # Keeps the number of waiting threads limited.
         if not self._asking.acquire(blocking=False):
             raise AuthenticationFailed("others wait for the same answer")
         try:
@@ -140,7 +146,7 @@ class Credentials:
             self._asking.release()
 
     def account(self) -> Account:
-        """As the settings are now. Raises ConfigError."""
+        """Return the account of the current settings. Raises ConfigError."""
         mechanism = self._settings[self._mechanism_setting]
         if mechanism not in accounts.MECHANISMS:
             raise ConfigError(f"{self._mechanism_setting}={mechanism}: expected one of "
@@ -162,8 +168,9 @@ class Credentials:
 
 
 def advance(login: Login, answer: Any) -> tuple[tuple[Any, int] | None, int]:
-    """((request, version) that comes next, 0), or (None, the end's time) of Credentials.login: as
-    a value, for a thread cannot hand on StopIteration. Raises PeerError."""
+    """Return ((request, version), 0) of the next login step, or (None, lifetime) at the end. A
+    return value, because StopIteration cannot cross a thread. Raises PeerError.
+    """
     try:
         return login.send(answer), 0
     except StopIteration as end:

@@ -1,9 +1,9 @@
-"""A connected socket to another node, for a thread that may block: under TLS and logged in, where
-its listener wants that.
+"""Connects a socket to another node, in a blocking thread: with TLS and a login if the listener
+requires them.
 
-Owns: nothing; the caller owns what it gets.
-Invariants: (1) a failure of any kind is one PeerError that names the address; (2) all of it ends
-  within its time, but for what a KDC or an issuer of tokens takes.
+Owns: nothing; the caller owns the result.
+Invariants: every failure is one PeerError with the address; everything ends within the timeout,
+  except waiting for a KDC or a token issuer.
 Source: none.
 """
 
@@ -19,7 +19,7 @@ from pylog.protocol import codec, tables
 from pylog.protocol.errors import ProtocolError
 from pylog.protocol.reasons import reason_of
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+TYPE_CHECKING = False  # typing.TYPE_CHECKING would cost the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 CLIENT_ID = "pylog"
 SIZE_BYTES = 4
-ANSWER_BYTES_MAX = 1 << 20       # Of a login's.
+ANSWER_BYTES_MAX = 1 << 20  # of a login response
 
 Dialled = namedtuple("Dialled", ("socket", "tls", "login_ms"), defaults=(None, 0))
 Dialled.__doc__ = """A connection. tls: a native TlsSession over the socket, None in plain text.
@@ -38,13 +38,14 @@ login_ms: for how long its login is good, 0 for ever."""
 
 def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentials | None = None,
          timeout_s: float = CONNECT_SECONDS) -> Dialled:
-    """A connection without delay of small frames; its socket does not block. now_ns: a clock that
-    only goes forward. credentials: None for plain text. Raises PeerError."""
+    """Return a non-blocking connection with TCP_NODELAY. now_ns: a monotonic clock. credentials:
+    None for plain text. Raises PeerError.
+    """
     end_ns = now_ns() + int(timeout_s * 1e9)
     try:
         made = socket.create_connection((host, port), timeout=timeout_s)
     except (OSError, UnicodeError) as error:
-        # Keeps (1).
+        # Keeps all failures in PeerError.
         raise PeerError(f"{host}:{port}: {reason_of(error)}") from error
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setblocking(False)
@@ -53,7 +54,7 @@ def dial(host: str, port: int, now_ns: Callable[[], int], credentials: Credentia
     try:
         return _secured(_Line(made, now_ns, end_ns), host, credentials)
     except (PeerError, OSError, ProtocolError, ConfigError) as error:
-        # A certificate's file may be half written just now.
+        # A certificate file may be half written.
         made.close()
         raise PeerError(f"{host}:{port}: {error}") from None
     except BaseException:
@@ -72,7 +73,8 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
         tls = credentials.client().connect(
             line.socket.fileno(), host, credentials.checks_names)
         line.shake(tls)
-        # By TLS 1.3, what the other side says to a certificate comes with the login's answers.
+        # With TLS 1.3, the other node's verdict on our certificate arrives with the login
+        # responses.
         return Dialled(
             line.socket, tls, line.log_in(host, credentials) if credentials.has_login else 0)
     except TlsError as error:
@@ -80,7 +82,7 @@ def _secured(line: _Line, host: str, credentials: Credentials) -> Dialled:
 
 
 class _Line:
-    """One connection before it is handed over: at most one request at a time."""
+    """A connection before it is handed over: at most one request at a time."""
 
     def __init__(self, made: socket.socket, now_ns: Callable[[], int], end_ns: int):
         self.socket = made
@@ -93,13 +95,15 @@ class _Line:
         self._receive: Callable[[int], bytes] = made.recv
 
     def shake(self, tls: Any) -> None:
-        """Raises PeerError, TlsError."""
+        """Run the TLS handshake. Raises PeerError, TlsError."""
         while not tls.handshake():
             self._wait(self._poll)
         self._send, self._receive = tls.send, tls.recv
 
     def log_in(self, host: str, credentials: Credentials) -> int:
-        """For how many ms the login is good. Raises PeerError, OSError, ProtocolError, TlsError."""
+        """Log in; return the login's lifetime in ms. Raises PeerError, OSError, ProtocolError,
+        TlsError.
+        """
         steps, answer, number = credentials.login(host), None, 0
         try:
             while True:
@@ -140,7 +144,7 @@ class _Line:
         return found
 
     def _wait(self, poll: select.poll) -> None:
-        """Keeps (2)."""
+        """Wait for the socket. Keeps the timeout. Raises PeerError."""
         left_ms = (self._end_ns - self._now_ns()) / 1e6
         if left_ms <= 0 or not poll.poll(left_ms):
             raise PeerError("no answer in time")

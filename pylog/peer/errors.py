@@ -1,10 +1,10 @@
-"""What can go wrong between this node and another.
+"""The error of connections to other nodes.
 
 Owns: nothing.
-Invariants: (1) whoever catches PeerError has caught every failure of a connection.
+Invariants: PeerError covers every failure of a connection.
 Source: none.
 """
 
 
 class PeerError(Exception):
-    """No connection, or no answer on it: whether the request was carried out is unknown."""
+    """No connection, or no response: the request may or may not have been executed."""
